@@ -6,14 +6,15 @@ In reading order:
 - acl: access control entries and their records
 - extents: where in an object store the data of partitions is
 - image: the immutable state that all commits add up to, and the records that rebuild it
-- commit_log: one commit, one file; the link as compare-and-set; disk space reserved for commits that free space
+- commit_log: one commit, one record batch under a name that can be created once
 - extent_changes: what a commit changes in extents and objects
 - delta: how each record type changes the image
 - invariants: what must hold for every commit
-- snapshots: when one is due, its file, loading the newest
-- housekeeping: snapshots, retention and leftovers after a commit
+- snapshots: when one is due, its format, loading the newest
 - root_format: the marker of a native root and the version of its format
 - root_lock: one writer at a time
+- place: what the store needs of the place that a root is at
+- local: that place on a file system
 - store: the image kept up to date, and the loop that commits to it
 - history: the retained commits, as `kafkalog history` lists them
 """

@@ -1,211 +1,39 @@
-"""The commit log: `__cluster_metadata-0/`, one commit = one record batch = one file, which is created if absent.
+"""The commit log: `__cluster_metadata-0/`, one commit = one record batch, in a file or object created if absent.
 
-    <root>/__cluster_metadata-0/
-      partition.metadata                     Kafka's, with the id of the metadata topic
-      kafkalog-format                        marks a native log directory (root_format.py)
-      00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
-      00000000000000000005.log               the next one, when the first has 5 records
-      00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
-      kafkalog-head                          hint: the log has reached this offset, durably (see OffsetHint)
-      kafkalog-reserve-0 … -3                room for commits that free space on a full disk
+    00000000000000000000.log     the first commit: a v2 batch of KRaft records with offsets from 0
+    00000000000000000005.log     the next one, when the first has 5 records
 
-A commit is written to a temporary file, fsynced, and linked to its name. The link is the compare-and-set: it fails if
-the name exists. A crash before the link leaves no commit; a crash after it leaves the whole commit. Files never change.
-The oldest are removed once a snapshot contains their records (housekeeping.py). Readers derive the next file's name
-from the last commit, so a check for new commits opens one name, however long the history is.
-
-A lost file would look like the end of the log, and the next commit would replace it. The head detects this: it is read
-before each commit, and a log that ends below it has a hole. The head is written after the commit is on disk, without
-waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
+A commit is named by its base offset, and the name can be created only once: this is the compare-and-set. Files and
+objects never change. Readers derive the next name from the last commit. Where the names are, and what a crash leaves
+there, is told by local/log.py.
 
 `LoadedImage` is an image with its position in the log (`LogTail`), which each commit updates. Checking whether a
 snapshot is due, or whether the image's files were removed, therefore reads nothing of the history.
-
-*The reserve.* A full disk has no room for a commit file. The reserve files, of 32 KiB each, serve commits that free
-space (retention, delete-records, the deletion of a topic) and commits that change configurations, on which retention
-depends. If such a commit finds no free block or inode for its file, it overwrites the content of a reserve file, which
-is truncated to the commit's length. The file gets the commit's name by a link and loses its own. The truncated blocks
-leave room for the directory to grow. If that is not enough (on tmpfs a name takes an inode), another file of the
-reserve is removed. The next commit and the end of a retention run restore the reserve as soon as the disk has room.
-
-Blocks that are overwritten in place need no new ones, except on copy-on-write file systems (btrfs, ZFS), where only the
-inode is guaranteed.
-
-A crash before the link leaves a reserve file with other content, or a shorter one. A crash after it leaves the commit
-with two names: a file with more than one name is never written to, and a new file replaces it. The file is locked
-(flock) from the check of its names until its own name is removed, so two processes never use the same file.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import logging
-import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from pyspark_kafkalog.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    CorruptRecordError,
-    InvalidRecordError,
-    KafkalogError,
-)
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
-from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, crc32c, parse_header
+from pyspark_kafkalog.record.header import LENGTH_AT
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, is_out_of_space, open_to_read, pread
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
-RESERVE_PREFIX: Final = "kafkalog-reserve-"
-
-#: Each commit on a full disk uses one. Several, because the freed space is available only after file.delete.delay.ms.
-RESERVE_FILES: Final = 4
-
-#: Room for the states of 300 partitions; retention commits 128 at a time.
-RESERVE_BYTES: Final = 32 << 10
-
-_STEP_BYTES: Final = 4 << 10
-_LOG: Final = logging.getLogger(__name__)
-
-
-class CommitReserve:
-    """The reserve of the commit log in `directory`."""
-
-    def __init__(self, directory: Path, fs: FileSystem) -> None:
-        self._fs = fs
-        self._paths = [directory / f"{RESERVE_PREFIX}{number}" for number in range(RESERVE_FILES)]
-
-    @contextlib.contextmanager
-    def filled(self, data: bytes) -> Iterator[Path | None]:
-        """A reserve file with the content `data`, durable, for the block; None if no file can be used.
-
-        The block either links the file to another name and removes this one, or leaves it as it is.
-        """
-        for path in reversed(self._paths):
-            with self._claimed(path, os.O_RDWR) as fd:
-                if fd is None or os.fstat(fd).st_nlink != 1 or not self._fill(fd, data):
-                    continue
-                yield path
-                return
-        yield None
-
-    def _fill(self, fd: int, data: bytes) -> bool:
-        """Write `data` to the file. False if the file is too short and the disk has no room to extend it."""
-        try:
-            self._fs.pwrite_all(fd, data, 0)
-        except OSError as error:
-            if not is_out_of_space(error):
-                raise
-            return False
-        self._fs.truncate(fd, len(data))
-        self._fs.fsync(fd)
-        return True
-
-    def give_up_one(self) -> bool:
-        """Remove an unused reserve file, to free room for a name; False if there is no such file."""
-        for path in reversed(self._paths):
-            with self._claimed(path, os.O_RDWR) as fd:
-                if fd is not None:
-                    self._fs.unlink(path)
-                    return True
-        return False
-
-    def restore(self) -> None:
-        """Create the files that are missing or short, as far as the disk has room. Raises OSError.
-
-        A whole reserve costs one stat: the file with the highest number is used first and restored last, so if it is
-        whole, all are.
-        """
-        if _is_whole(self._paths[-1]):
-            return
-        try:
-            for path in self._paths:
-                self._restore(path)
-        except OSError as error:
-            if not is_out_of_space(error):
-                raise
-            _LOG.info("the disk has no room for the whole reserve of the commit log: %s", error)
-
-    def _restore(self, path: Path) -> None:
-        with self._claimed(path, os.O_RDWR | os.O_CREAT) as fd:
-            if fd is None:
-                return
-            status = os.fstat(fd)
-            if status.st_nlink == 1:
-                self._extend(fd, status.st_size)
-                return
-            self._fs.unlink(path)
-        with self._claimed(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
-            if fd is not None:
-                self._extend(fd, 0)
-
-    def _extend(self, fd: int, length: int) -> None:
-        # In small steps, to use all the room of a nearly full disk.
-        for at in range(length, RESERVE_BYTES, _STEP_BYTES):
-            self._fs.pwrite_all(fd, bytes(min(_STEP_BYTES, RESERVE_BYTES - at)), at)
-
-    @contextlib.contextmanager
-    def _claimed(self, path: Path, flags: int) -> Iterator[int | None]:
-        """The file at `path`, open and locked for the block; None if it is missing or another process has locked it."""
-        try:
-            fd = self._fs.open(path, flags)
-        except (FileNotFoundError, FileExistsError):
-            yield None
-            return
-        try:
-            yield fd if _lock(fd) and _is_at(fd, path) else None
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile also holds the descriptor
-            self._fs.close(fd)
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return status.st_size >= RESERVE_BYTES and status.st_nlink == 1
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    """Whether the name still refers to the open file: the lock's previous holder may have used it."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
-
-
-#: A larger commit file is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
+#: A larger commit is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
 MAX_COMMIT_BYTES: Final = 16 << 20
 
 #: The commit log has only one leader epoch: there are no elections.
 LEADER_EPOCH: Final = 0
 
-HEAD_FILE: Final = "kafkalog-head"
-
-_COMMIT_FILE = re.compile(r"(\d{20})\.log")
-_HINT_DIGITS: Final = 20
-_HINT_BYTES: Final = _HINT_DIGITS + 10
-
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit: its offsets [base_offset, next_offset), time (ms), records, and file size in bytes."""
+    """One commit: its offsets [base_offset, next_offset), time (ms), records, and the size of its batch in bytes."""
 
     base_offset: int
     next_offset: int
@@ -214,64 +42,40 @@ class Commit:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRange:
-    """The offsets [base_offset, next_offset) of a commit, and its time (ms)."""
+class CommitLog(Protocol):
+    """Reads the commits of one root: files of a directory (LocalCommitLog), or objects of a store."""
 
-    base_offset: int
-    next_offset: int
-    timestamp_ms: int
-
-
-class CommitLog:
-    """Reads and publishes the commits in `directory`."""
-
-    def __init__(self, directory: Path, *, fs: FileSystem = LOCAL) -> None:
-        self.directory = directory
-        self._fs = fs
-        self._head = OffsetHint(directory / HEAD_FILE, fs)
-        self._reserve = CommitReserve(directory, fs)
-
-    def path(self, base_offset: int) -> Path:
-        """The file of the commit at `base_offset`."""
-        return segment_file(self.directory, base_offset, LOG_SUFFIX)
+    def name_of(self, base_offset: int) -> str:
+        """What messages call the commit at `base_offset`: its path or URL."""
+        ...
 
     def read(self, base_offset: int) -> Commit | None:
-        """The commit at `base_offset`; None if it does not exist. One open, no listing.
+        """The commit at `base_offset`; None if it does not exist. No listing.
 
-        Raises CorruptRecordError or UnsupportedFormatError with the name of the file.
+        Raises CorruptRecordError or UnsupportedFormatError with the name of the commit, OSError.
         """
-        path = self.path(base_offset)
-        data = _read_bounded(path)
-        return None if data is None else _decode_commit(data, base_offset, str(path))
+        ...
 
     def read_from(self, offset: int) -> Iterator[Commit]:
         """The commits from the one at `offset` to the end of the log."""
-        while (commit := self.read(offset)) is not None:
-            yield commit
-            offset = commit.next_offset
+        ...
 
-    def read_range(self, base_offset: int) -> CommitRange | None:
-        """The offsets and time of the commit at `base_offset`, from its header only; None if there is no such file.
+    def listed_offsets(self) -> Iterator[int]:
+        """Base offsets of the retained commits, unordered. Its cost grows with the history."""
+        ...
 
-        Raises CorruptRecordError for an invalid header.
-        """
-        path = self.path(base_offset)
-        try:
-            with open_to_read(path) as file:
-                data = file.read(RECORD_BATCH_OVERHEAD_BYTES)
-        except FileNotFoundError:
-            return None
-        header = parse_header(data, 0, file=str(path), file_position=0)
-        if header.base_offset != base_offset or header.next_offset <= base_offset:
-            found = f"offsets {header.base_offset} to {header.last_offset}"
-            raise CorruptRecordError(file=str(path), position=0, expected=f"offsets from {base_offset} on", found=found)
-        return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms)
+    def sync(self) -> None:
+        """Make all existing commits durable."""
+        ...
+
+    def lost_commit(self, offset: int, *, reached: int) -> CorruptRecordError:
+        """The error for a log that ends at `offset` although it has reached the offset `reached`."""
+        ...
 
     def replay(self) -> Iterator[Commit]:
-        """All retained commits, oldest first: the history. Lists the directory once.
+        """All retained commits, oldest first: the history. Lists them once.
 
-        Raises CorruptRecordError with the name of a missing file.
+        Raises CorruptRecordError with the name of a missing commit.
         """
         listed = sorted(self.listed_offsets())
         offset = listed[0] if listed else 0
@@ -279,142 +83,11 @@ class CommitLog:
             yield commit
             offset = commit.next_offset
         if listed and listed[-1] >= offset:
-            raise self._missing(offset, listed[-1])
-
-    def listed_offsets(self) -> Iterator[int]:
-        """Base offsets of the existing commit files, unordered. Its cost grows with the history."""
-        with os.scandir(self.directory) as entries:
-            for entry in entries:
-                match = _COMMIT_FILE.fullmatch(entry.name)
-                if match is not None:
-                    yield int(match[1])
-
-    def highest_listed(self) -> int:
-        """The base offset of the last commit file, 0 if there is no file. Its cost grows with the history."""
-        return max(self.listed_offsets(), default=0)
-
-    def head(self) -> int | None:
-        """An offset that the log has certainly reached; None if that is unknown without listing the directory."""
-        return self._head.read()
-
-    def check_reaches(self, next_offset: int, head: int) -> None:
-        """Raise CorruptRecordError if the log ends at `next_offset`, below `head`: a file was lost."""
-        if head > next_offset:
-            raise self._missing(next_offset, head)
-
-    def _missing(self, offset: int, reached: int) -> CorruptRecordError:
-        return CorruptRecordError(
-            file=str(self.path(offset)),
-            position=0,
-            expected=f"a commit at offset {offset}, since the log has reached {reached}",
-            found="no such file",
-            advice=f"restore the file from a backup; in a copy that was made during commits, remove {HEAD_FILE} and "
-            "the later commits",
-        )
-
-    def publish(
-        self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool = False
-    ) -> Commit:
-        """Publish `records` as the commit at `base_offset` with the time `timestamp_ms`, durably.
-
-        With `frees_space`, the commit uses the reserve if the disk is full.
-
-        Raises:
-        - CommitConflictError if another commit has the offset
-        - OSError if writing failed before the link, or the directory has no room for the name: no commit was made
-        - CommitStateUnknownError if the link or a later call failed: the commit may have been made, which reading the
-          log decides (see MetadataStore.commit)
-        - InvalidRecordError for records that cannot be encoded
-        """
-        data = _encode_commit(base_offset, records, timestamp_ms)
-        path = self.path(base_offset)
-        try:
-            temporary = self._write_temporary(path, data)
-            try:
-                self._put(temporary, path)
-            except (KafkalogError, OSError):
-                self._discard(temporary)
-                raise
-        except OSError as error:
-            if not frees_space or not is_out_of_space(error):
-                raise
-            with self._reserve.filled(data) as reserved:
-                if reserved is None:
-                    raise
-                try:
-                    self._put(reserved, path)
-                except OSError:  # no room for the name
-                    if not self._reserve.give_up_one():
-                        raise
-                    self._put(reserved, path)
-        commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
-        self._note_head(commit.next_offset)
-        return commit
-
-    def restore_reserve(self) -> None:
-        """Create the missing files of the reserve, as far as the disk has room. Raises OSError."""
-        self._reserve.restore()
-
-    def _put(self, written: Path, path: Path) -> None:
-        """Link the file `written` to the name `path` and remove its own name."""
-        is_linked = False
-        try:
-            self._link(written, path)
-            is_linked = True
-            self._fs.unlink(written)
-            self._fs.fsync_dir(self.directory)
-        except FileExistsError:
-            raise CommitConflictError(f"another writer published {path} first") from None
-        except OSError as error:
-            if not is_linked and is_out_of_space(error):
-                raise  # unlike other errors a definite answer: the directory has no room for the name
-            raise CommitStateUnknownError(
-                f"publishing {path} failed, so it is unknown whether the commit exists: {error}"
-            ) from error
-
-    def _link(self, temporary: Path, path: Path) -> None:
-        try:
-            self._fs.link(temporary, path)
-        except FileExistsError:
-            # NFS repeats a call whose reply was lost; the repeated call then finds the link of the first one.
-            if temporary.stat().st_nlink == 1:
-                raise
-
-    def _note_head(self, next_offset: int) -> None:
-        if not self._fs.waits_for_disk:
-            return  # after a power failure the log may be shorter
-        try:
-            self._head.write(next_offset)
-        except OSError as error:
-            _LOG.warning(
-                "%s could not be written, so the loss of a commit file might not be detected: %s", HEAD_FILE, error
-            )
-
-    def sync(self) -> None:
-        """Make the names of all existing commits durable."""
-        self._fs.fsync_dir(self.directory)
-
-    def _write_temporary(self, path: Path, data: bytes) -> Path:
-        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
-        fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            try:
-                self._fs.pwrite_all(fd, data, 0)
-                self._fs.fsync(fd)
-            finally:
-                self._fs.close(fd)
-        except OSError:
-            self._discard(temporary)
-            raise
-        return temporary
-
-    def _discard(self, temporary: Path) -> None:
-        # The leftover file is never read, so a failure to remove it must not hide the original error.
-        with contextlib.suppress(OSError):
-            self._fs.unlink_if_there(temporary)
+            raise self.lost_commit(offset, reached=listed[-1])
 
 
-def _encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp_ms: int) -> bytes:
+def encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp_ms: int) -> bytes:
+    """The batch of a commit. Raises InvalidRecordError for no records, or records that cannot be encoded."""
     if not records:
         raise InvalidRecordError("a commit needs at least one record, found none")
     batch = [
@@ -427,22 +100,11 @@ def _encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestam
     return data
 
 
-def _read_bounded(path: Path) -> bytes | None:
-    """The whole file; None if it does not exist. Raises CorruptRecordError if it is too large to be a commit."""
-    try:
-        file = open_to_read(path)
-    except FileNotFoundError:
-        return None
-    with file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MAX_COMMIT_BYTES:
-            raise CorruptRecordError(
-                file=str(path), position=0, expected=f"at most {MAX_COMMIT_BYTES} bytes", found=f"{size} bytes"
-            )
-        return file.read(size)
+def decode_commit(data: bytes, base_offset: int, file: str) -> Commit:
+    """The commit at `base_offset` that `data`, read from `file`, consists of.
 
-
-def _decode_commit(data: bytes, base_offset: int, file: str) -> Commit:
+    Raises CorruptRecordError or UnsupportedFormatError.
+    """
     batch = decode_batch(data, 0, file=file, file_position=0)
     _check_batch(batch, base_offset, len(data), file)
     records = tuple(_decode_commit_record(record, file) for record in batch.records)
@@ -479,48 +141,6 @@ def _check_batch(batch: RecordBatch, base_offset: int, file_size: int, file: str
         )
 
 
-def _hint_text(offset: int) -> bytes:
-    digits = b"%020d" % offset
-    return b"%s %08x\n" % (digits, crc32c(digits))
-
-
-class OffsetHint:
-    """A small file with one offset of the commit log as a hint; overwritten in place, without waiting for the disk.
-
-        00000000000000000194 9b1c2f7e\\n     20 digits, a blank, the CRC-32C of the digits
-
-    The offset may be behind but is never ahead: it is written after the change that it records. A crash or a power
-    failure leaves the file unchanged, short, or mixed; content that does not match the CRC counts as no hint.
-    """
-
-    def __init__(self, path: Path, fs: FileSystem) -> None:
-        self.path = path
-        self._fs = fs
-
-    def read(self) -> int | None:
-        """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
-        try:
-            fd = os.open(self.path, READ_FLAGS)
-        except FileNotFoundError:
-            return None
-        try:
-            data = pread(fd, _HINT_BYTES + 1, 0)
-        finally:
-            os.close(fd)
-        digits = data[:_HINT_DIGITS]
-        if len(data) != _HINT_BYTES or not digits.isdigit() or data != _hint_text(int(digits)):
-            return None
-        return int(digits)
-
-    def write(self, offset: int) -> None:
-        """Replace the hint. Raises OSError."""
-        fd = self._fs.open(self.path, os.O_WRONLY | os.O_CREAT)
-        try:
-            self._fs.pwrite_all(fd, _hint_text(offset), 0)
-        finally:
-            self._fs.close(fd)
-
-
 @dataclass(frozen=True, slots=True)
 class KnownSnapshot:
     """An existing snapshot: its end offset, its size in bytes, the time (ms) of the last commit in it.
@@ -539,17 +159,17 @@ class KnownSnapshot:
 class LogTail:
     """The log behind an image.
 
-    `last_file` is the file that the image was last read from or published as, a commit's or a snapshot's: when it is
-    gone, a newer snapshot has replaced it. `snapshot` is the newest that is known. `since_ms` is the time of the
+    `last_file` is the path or URL that the image was last read from or published as, a commit's or a snapshot's: when
+    it is gone, a newer snapshot has replaced it. `snapshot` is the newest that is known. `since_ms` is the time of the
     last commit in it, or of the first of all (-1: none); `bytes_since` the size of the commits after it.
     """
 
-    last_file: Path
+    last_file: str
     snapshot: KnownSnapshot | None = None
     since_ms: int = -1
     bytes_since: int = 0
 
-    def after_commit(self, commit: Commit, file: Path) -> LogTail:
+    def after_commit(self, commit: Commit, file: str) -> LogTail:
         """The tail with `commit`, whose file is `file`, as the last one."""
         since_ms = commit.timestamp_ms if self.since_ms < 0 else self.since_ms
         return LogTail(file, self.snapshot, since_ms, self.bytes_since + commit.size_bytes)

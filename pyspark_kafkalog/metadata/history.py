@@ -27,7 +27,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
 )
 from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 
 _BY_TOPIC_ID: Final = (
     RemoveTopicRecord,
@@ -93,7 +92,7 @@ def read_history(
     CorruptRecordError or UnsupportedFormatError for a damaged commit.
     """
     names = _Names(log, topic_names)
-    offsets = list_base_offsets(log.directory)
+    offsets = sorted(log.listed_offsets())
     if limit is not None and topic is None:
         offsets = sorted(heapq.nlargest(limit, offsets))
     elif limit is not None and not newest_first:
@@ -136,7 +135,7 @@ class _Names:
 
     def _find_former(self) -> dict[str, str]:
         found = {}
-        for offset in list_base_offsets(self._log.directory):
+        for offset in sorted(self._log.listed_offsets()):
             commit = self._log.read(offset)
             for each in commit.records if commit is not None else ():
                 if isinstance(each, TopicRecord) and each.topic_id not in self._current:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 
@@ -94,7 +94,7 @@ def check_marker(directory: Path) -> None:
     match = _MARKER.fullmatch(data)
     if match is None:
         raise _damaged_marker(path, repr(data))
-    check_format_version(int(match[1]), path)
+    check_format_version(int(match[1]), str(path))
 
 
 def _read_marker(directory: Path) -> bytes | None:
@@ -105,7 +105,7 @@ def _read_marker(directory: Path) -> bytes | None:
         return None
 
 
-def check_format_version(version: int, file: Path) -> None:
+def check_format_version(version: int, file: str) -> None:
     """Raise UnsupportedFormatError, with the name of `file`, unless this package reads `version`."""
     if OLDEST_FORMAT_VERSION <= version <= FORMAT_VERSION:
         return
@@ -114,7 +114,7 @@ def check_format_version(version: int, file: Path) -> None:
     else:
         advice = "upgrade the log directory first, with an earlier version of pyspark_kafkalog that still reads it"
     raise UnsupportedFormatError(
-        file=str(file), position=0, expected=_supported(), found=f"format version {version}", advice=advice
+        file=file, position=0, expected=_supported(), found=f"format version {version}", advice=advice
     )
 
 

@@ -1,4 +1,4 @@
-"""Metadata snapshots: when one is due, its file, the pointer to the newest, and loading an image from it.
+"""Metadata snapshots: when one is due, its format, and loading an image from the newest.
 
     __cluster_metadata-0/
       kafkalog-newest-snapshot                          hint: the newest snapshot's file name and a line end
@@ -12,35 +12,31 @@ metadata.log.max.record.bytes.between.snapshots at most; or, with a new commit, 
 metadata.log.max.snapshot.interval.ms has passed. So reading a root's commits never takes much longer than reading its
 snapshot, and snapshots are at most half of what is written to the metadata log.
 
-A snapshot is written under a name that ends in `.checkpoint.part`, fsynced and renamed, so it is complete or does not
-exist; a `.part` file that a crash leaves is never read. Any KRaft snapshot can be read, including the quorum's control
-records in its first batch. Everything is checked: a snapshot without its footer is refused. A damaged snapshot does no
-harm as long as an older one, or the first commit, exists to start from.
+Any KRaft snapshot can be read, including the quorum's control records in its first batch. Everything is checked: a
+snapshot without its footer is refused. A damaged snapshot does no harm as long as an older one, or the first commit,
+exists to start from.
 
-The pointer saves listing the directory when a root is opened. It is replaced by a rename after the snapshot is written.
-A crash in between leaves the name of the previous snapshot, which costs reading more commits. If the file is missing,
-or names a missing or damaged snapshot, the directory is listed.
+The pointer saves listing the snapshots when a root is opened. It is replaced after a snapshot is written. A crash in
+between leaves the name of the previous snapshot, which costs reading more commits. If the pointer is missing, or names
+a missing or damaged snapshot, the snapshots are listed. How they are written: local/snapshots.py.
 
 Source of the format: org.apache.kafka.snapshot.RecordsSnapshotWriter, RecordsSnapshotReader and Snapshots.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage, LogTail
 from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.record.control import (
@@ -51,11 +47,9 @@ from pyspark_kafkalog.record.control import (
     parse_control_record,
 )
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
 POINTER_FILE: Final = "kafkalog-newest-snapshot"
-_POINTER_MAX_BYTES: Final = 64
 _MIN_BYTES_BETWEEN_SNAPSHOTS: Final = 64 << 10
 
 #: A larger snapshot is treated as damaged, to bound reads. It has room for a million partitions.
@@ -79,38 +73,44 @@ class LoadedSnapshot:
     must_reach: int = 0
 
 
-class Snapshots:
-    """The snapshots in `directory` of the commit log's only leader epoch; others are ignored."""
+class Snapshots(Protocol):
+    """The snapshots of a commit log: files of a directory (LocalSnapshots), or objects of a store.
 
-    def __init__(self, directory: Path, fs: FileSystem) -> None:
-        self._directory = directory
-        self._fs = fs
+    Only those of the commit log's only leader epoch; others are ignored.
+    """
 
-    def path(self, end_offset: int) -> Path:
-        """The file of the snapshot at `end_offset`."""
-        return self._directory / SnapshotId(end_offset, LEADER_EPOCH).file_name
+    @property
+    def location(self) -> str:
+        """The directory or folder that they are in, for messages."""
+        ...
 
-    def pointed_to(self) -> tuple[int, int] | None:
-        """End offset and size in bytes of the snapshot that the pointer names; None if it does not exist."""
-        snapshot = read_pointer(self._directory)
-        if snapshot is None or not _is_native(snapshot):
-            return None
-        try:
-            return snapshot.end_offset, os.stat(self.path(snapshot.end_offset)).st_size
-        except FileNotFoundError:
-            return None
+    def name_of(self, end_offset: int) -> str:
+        """What messages call the snapshot at `end_offset`: its path or URL."""
+        ...
+
+    def pointed_to(self) -> SnapshotId | None:
+        """The snapshot that the pointer names; None if it names none. Raises OSError if it cannot be read."""
+        ...
+
+    def listed(self) -> list[SnapshotId]:
+        """The snapshots, oldest first. Raises OSError."""
+        ...
+
+    def read(self, end_offset: int) -> Snapshot:
+        """Raises FileNotFoundError, CorruptRecordError, UnsupportedFormatError, or OSError if it is unreadable."""
+        ...
 
     def load_newest(self) -> LoadedSnapshot:
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
-        pointed = read_pointer(self._directory)
-        if pointed is not None and _is_native(pointed):
+        pointed = self.pointed_to()
+        if pointed is not None and is_native(pointed):
             try:
                 return LoadedSnapshot(self._load(pointed.end_offset))
             except (FileNotFoundError, CorruptRecordError) as error:
                 _LOG.warning("the newest metadata snapshot cannot be used, trying an older one: %s", error)
         damage: CorruptRecordError | None = None
         must_reach = 0
-        for end_offset in sorted((each.end_offset for each in list_snapshots(self._directory)), reverse=True):
+        for end_offset in reversed([each.end_offset for each in self.listed()]):
             try:
                 return LoadedSnapshot(self._load(end_offset), damage, must_reach)
             except FileNotFoundError:
@@ -118,59 +118,26 @@ class Snapshots:
             except CorruptRecordError as error:
                 damage = damage or error
                 must_reach = max(must_reach, end_offset)
-        return LoadedSnapshot(LoadedImage(MetadataImage(), LogTail(self._directory)), damage, must_reach)
+        return LoadedSnapshot(LoadedImage(MetadataImage(), LogTail(self.location)), damage, must_reach)
 
     def _load(self, end_offset: int) -> LoadedImage:
-        path = self.path(end_offset)
-        snapshot = read_snapshot(path)
+        name = self.name_of(end_offset)
+        snapshot = self.read(end_offset)
         timestamp_ms = snapshot.last_contained_timestamp_ms
         delta = ImageDelta(MetadataImage(), commit_offset=end_offset, timestamp_ms=timestamp_ms)
         try:
             delta.replay(snapshot.records)
         except InvalidRecordError as error:
             raise CorruptRecordError(
-                file=str(path), position=0, expected="metadata records that fit together", found=str(error)
+                file=name, position=0, expected="metadata records that fit together", found=str(error)
             ) from error
         known = KnownSnapshot(end_offset, snapshot.size_bytes, timestamp_ms, is_sound=True)
-        return LoadedImage(delta.build(end_offset), LogTail(path, known, timestamp_ms))
-
-    def write(self, image: MetadataImage) -> KnownSnapshot:
-        """Write the snapshot of `image`, durably, and set the pointer to it. Raises OSError."""
-        size_bytes = write_snapshot(
-            self.path(image.next_offset),
-            image_records(image),
-            last_contained_timestamp_ms=image.last_timestamp_ms,
-            epoch=LEADER_EPOCH,
-            fs=self._fs,
-        )
-        write_pointer(self._directory, SnapshotId(image.next_offset, LEADER_EPOCH), self._fs)
-        return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=self._fs.waits_for_disk)
+        return LoadedImage(delta.build(end_offset), LogTail(name, known, timestamp_ms))
 
 
-def list_snapshots(directory: Path) -> list[SnapshotId]:
-    """The snapshots of the commit log in `directory`, oldest first. Raises OSError."""
-    found = map(SnapshotId.parse, os.listdir(directory))
-    return sorted(snapshot for snapshot in found if snapshot is not None and _is_native(snapshot))
-
-
-def _is_native(snapshot: SnapshotId) -> bool:
+def is_native(snapshot: SnapshotId) -> bool:
     """Whether a native root wrote it; a broker's first one ends at offset 0."""
     return snapshot.epoch == LEADER_EPOCH and snapshot.end_offset > 0
-
-
-def read_pointer(directory: Path) -> SnapshotId | None:
-    """The snapshot that the pointer names; None if it names none. Raises OSError if it cannot be read."""
-    try:
-        with open_to_read(directory / POINTER_FILE) as file:
-            data = file.read(_POINTER_MAX_BYTES)
-    except FileNotFoundError:
-        return None
-    return SnapshotId.parse(data.decode("ascii", errors="replace").removesuffix("\n"))
-
-
-def write_pointer(directory: Path, snapshot: SnapshotId, fs: FileSystem) -> None:
-    """Set the pointer to `snapshot`, durably. Raises OSError."""
-    fs.write_file_atomic(directory / POINTER_FILE, f"{snapshot.file_name}\n".encode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,35 +206,11 @@ class Snapshot:
     records: Iterator[MetadataRecord]
 
 
-def write_snapshot(
-    path: Path, records: Iterable[MetadataRecord], *, last_contained_timestamp_ms: int, epoch: int, fs: FileSystem
-) -> int:
-    """Write the snapshot `path`, durably, and replace an existing one; return its size in bytes.
-
-    Raises OSError, in which case no snapshot was written; InvalidRecordError for records that cannot be encoded.
-    """
-    batches = _encode_batches(records, last_contained_timestamp_ms, epoch)
-    temporary = path.with_name(f"{path.name.removesuffix(CHECKPOINT_SUFFIX)}-{os.urandom(8).hex()}.checkpoint.part")
-    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        try:
-            size_bytes = 0
-            for batch in batches:
-                fs.pwrite_all(fd, batch, size_bytes)
-                size_bytes += len(batch)
-            fs.fsync(fd)
-        finally:
-            fs.close(fd)
-        fs.rename(temporary, path)
-    except Exception:
-        with contextlib.suppress(OSError):
-            fs.unlink_if_there(temporary)
-        raise
-    fs.fsync_dir(path.parent)
-    return size_bytes
-
-
-def _encode_batches(records: Iterable[MetadataRecord], timestamp_ms: int, epoch: int) -> Iterator[bytes]:
+def encode_snapshot(
+    records: Iterable[MetadataRecord], *, last_contained_timestamp_ms: int, epoch: int
+) -> Iterator[bytes]:
+    """The batches of a snapshot, in order. Raises InvalidRecordError for records that cannot be encoded."""
+    timestamp_ms = last_contained_timestamp_ms
     yield _encode_control(SnapshotHeader(last_contained_log_timestamp_ms=timestamp_ms), 0, timestamp_ms, epoch)
     offset = 1
     values = map(encode_record, records)
@@ -286,60 +229,57 @@ def _encode_control(control: ControlRecord, offset: int, timestamp_ms: int, epoc
     return encode_batch([record], leader_epoch=epoch, is_control=True)
 
 
-def read_snapshot(path: Path) -> Snapshot:
-    """Read the snapshot `path`. Raises CorruptRecordError, UnsupportedFormatError, or OSError if it is unreadable."""
-    with open_to_read(path) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes > MAX_SNAPSHOT_BYTES:
-            raise _damage(path, 0, f"at most {MAX_SNAPSHOT_BYTES} bytes", f"{size_bytes} bytes")
-        data = file.read(size_bytes)
-    batches = _decode_batches(data, path)
+def decode_snapshot(data: bytes, file: str) -> Snapshot:
+    """The snapshot that `data`, read from `file`, consists of. Raises CorruptRecordError, UnsupportedFormatError."""
+    batches = _decode_batches(data, file)
     first_at, first = next(batches, (0, None))
-    controls = [] if first is None else _controls(first, path, first_at)
+    controls = [] if first is None else _controls(first, file, first_at)
     if not controls or not isinstance(controls[0], SnapshotHeader):
-        raise _damage(path, 0, "a control batch that begins with a snapshot header", _describe(first))
+        raise _damage(file, 0, "a control batch that begins with a snapshot header", _describe(first))
     header = controls[0]
-    return Snapshot(header.last_contained_log_timestamp_ms, size_bytes, _metadata_records(batches, path, size_bytes))
+    return Snapshot(header.last_contained_log_timestamp_ms, len(data), _metadata_records(batches, file, len(data)))
 
 
-def _decode_batches(data: bytes, path: Path) -> Iterator[tuple[int, RecordBatch]]:
+def too_large(file: str, size_bytes: int) -> CorruptRecordError:
+    """The error for a snapshot of more than MAX_SNAPSHOT_BYTES."""
+    return _damage(file, 0, f"at most {MAX_SNAPSHOT_BYTES} bytes", f"{size_bytes} bytes")
+
+
+def _decode_batches(data: bytes, file: str) -> Iterator[tuple[int, RecordBatch]]:
     """Position and content of each batch. Checks that the offsets begin at 0 and have no gaps."""
     at = offset = 0
     while at < len(data):
-        batch = decode_batch(data, at, file=str(path), file_position=at)
+        batch = decode_batch(data, at, file=file, file_position=at)
         if [record.offset for record in batch.records] != list(range(offset, offset + len(batch.records))):
-            raise _damage(path, at, f"a batch of records from offset {offset} on without gaps", _describe(batch))
+            raise _damage(file, at, f"a batch of records from offset {offset} on without gaps", _describe(batch))
         yield at, batch
         at += batch.header.size_bytes
         offset += len(batch.records)
 
 
 def _metadata_records(
-    batches: Iterator[tuple[int, RecordBatch]], path: Path, size_bytes: int
+    batches: Iterator[tuple[int, RecordBatch]], file: str, size_bytes: int
 ) -> Iterator[MetadataRecord]:
     """The records up to the footer, which must be the last one of the file."""
     is_ended = False
     for at, batch in batches:
         if is_ended:
-            raise _damage(path, at, "the end of the file after the snapshot's footer", _describe(batch))
+            raise _damage(file, at, "the end of the file after the snapshot's footer", _describe(batch))
         if batch.header.is_control:
-            is_ended = any(isinstance(control, SnapshotFooter) for control in _controls(batch, path, at))
+            is_ended = any(isinstance(control, SnapshotFooter) for control in _controls(batch, file, at))
             continue
-        file = f"{path} (a record of the batch)"
         for record in batch.records:
             if record.value is None:
-                raise _damage(path, at, f"a metadata record at offset {record.offset}", "null")
-            yield decode_record(record.value, file=file, file_position=at)
+                raise _damage(file, at, f"a metadata record at offset {record.offset}", "null")
+            yield decode_record(record.value, file=f"{file} (a record of the batch)", file_position=at)
     if not is_ended:
-        raise _damage(path, size_bytes, "a snapshot's footer", "the end of the file")
+        raise _damage(file, size_bytes, "a snapshot's footer", "the end of the file")
 
 
-def _controls(batch: RecordBatch, path: Path, at: int) -> list[ControlRecord | None]:
+def _controls(batch: RecordBatch, file: str, at: int) -> list[ControlRecord | None]:
     if not batch.header.is_control:
         return []
-    return [
-        parse_control_record(record.key, record.value, file=str(path), file_position=at) for record in batch.records
-    ]
+    return [parse_control_record(record.key, record.value, file=file, file_position=at) for record in batch.records]
 
 
 def _describe(batch: RecordBatch | None) -> str:
@@ -349,5 +289,5 @@ def _describe(batch: RecordBatch | None) -> str:
     return f"a batch of {len(batch.records)} {kind} with base offset {batch.header.base_offset}"
 
 
-def _damage(path: Path, position: int, expected: str, found: str) -> CorruptRecordError:
-    return CorruptRecordError(file=str(path), position=position, expected=expected, found=found, advice=_ADVICE)
+def _damage(file: str, position: int, expected: str, found: str) -> CorruptRecordError:
+    return CorruptRecordError(file=file, position=position, expected=expected, found=found, advice=_ADVICE)

@@ -10,7 +10,7 @@
 root/bootstrap.py creates these files, in an order that is safe against crashes. Opening a root reads the newest
 snapshot (snapshots.py) and the commits after it, by name. Each process caches the images of the roots that it has open,
 so opening a root again reads only new commits. A commit and a refresh both apply a delta to the image. Work that
-follows a commit is in housekeeping.py.
+follows a commit is in housekeeping.py of the place (place.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -33,23 +33,23 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LogDirError,
 )
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, LoadedImage
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, LoadedImage, LogTail
 from pyspark_kafkalog.metadata.delta import apply, start_delta
-from pyspark_kafkalog.metadata.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
+from pyspark_kafkalog.metadata.local.place import LocalPlace
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
+from pyspark_kafkalog.metadata.place import MetadataPlace
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     METADATA_DIR,
-    check_format_version,
     check_marker,
     is_native_root,
     metadata_dir,
 )
-from pyspark_kafkalog.metadata.snapshots import Snapshots
-from pyspark_kafkalog.storage.artefacts.marker_files import another_root_error, readable_identity
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flush_earlier, time_ms
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
 
 _MAX_ROOTS: Final = 32
@@ -60,7 +60,6 @@ _MAX_RELOADS: Final = 5
 
 Clock = Callable[[], int]
 Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
-_FileState: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,44 +70,16 @@ class CommitOutcome:
     commit: Commit | None
 
 
-def _file_state(path: Path) -> _FileState | None:
-    """Identifies the file at a path, to detect its replacement by another; None if there is no file.
-
-    For files that are never written again. It includes the time of the inode's last change, since inode numbers are
-    reused and a copy may preserve the other times.
-    """
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return (found.st_dev, found.st_ino, found.st_ctime_ns)
-
-
-def _marker_state(root: Path) -> _FileState | None:
-    """Identifies a root, to detect that another one was created, or a backup restored, at the same path."""
-    return _file_state(metadata_dir(root) / FORMAT_MARKER)
-
-
 class MetadataStore:
-    """One root's metadata; thread-safe. Use `open` to get one.
+    """One root's metadata; thread-safe. Use `open` to get one."""
 
-    `identity` is that of the root when it was opened, None if meta.properties is missing or damaged.
-    """
-
-    def __init__(
-        self, root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
-    ) -> None:
-        self.root = root
-        self.log = CommitLog(metadata_dir(root), fs=fs)
+    def __init__(self, place: MetadataPlace, *, clock: Clock = time_ms, rng: random.Random | None = None) -> None:
+        self._place = place
         self._clock = clock
-        self._fs = fs
         self._rng = rng if rng is not None else random.SystemRandom()
-        self._marker = _marker_state(root)
-        self._last_file: _FileState | None = None  # of the image's last file; None: not read yet
-        self.identity = readable_identity(root)
+        self._root_state = place.opened
+        self._file_state: object = None  # of the image's last file; None: not read yet
         self._refresh_lock = threading.Lock()
-        self._snapshots = Snapshots(self.log.directory, fs)
-        self._housekeeping = Housekeeping(self.log, self._snapshots, fs)
         #: By the key of a commit that may have been published: its commit id, and the first offset that it may have.
         self._unknown_outcomes: dict[str | None, tuple[str, int]] = {}
         self._loaded = _CACHE.get(self._cache_key()) or self._load()
@@ -116,8 +87,8 @@ class MetadataStore:
     @staticmethod
     def open(
         root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
-    ) -> MetadataStore:
-        """The store of `root`, with the current image.
+    ) -> LocalMetadataStore:
+        """The store of the root in the directory `root`, with the current image.
 
         Raises LogDirError if `root` is not a native log directory or its creation was interrupted, CorruptRecordError
         for a damaged or lost commit, UnsupportedFormatError for a format version that this package does not read.
@@ -127,7 +98,7 @@ class MetadataStore:
                 f"{root} is not a native log directory: expected {METADATA_DIR}/{FORMAT_MARKER}, found no such file"
             )
         check_marker(metadata_dir(root))
-        store = MetadataStore(root, clock=clock, rng=rng, fs=fs)
+        store = LocalMetadataStore(root, clock=clock, rng=rng, fs=fs)
         if store.log.head() is None:
             highest = store.log.highest_listed()
             store.log.check_reaches(store.refresh().next_offset, highest)
@@ -136,15 +107,24 @@ class MetadataStore:
         return store
 
     @property
+    def location(self) -> str:
+        """The path or URL of the root."""
+        return self._place.location
+
+    @property
+    def identity(self) -> RootIdentity | None:
+        """The identity of the root when it was opened, None if meta.properties is missing or damaged."""
+        return self._place.identity
+
+    @property
+    def log(self) -> CommitLog:
+        """The commits."""
+        return self._place.log
+
+    @property
     def image(self) -> MetadataImage:
         """The image as of the last refresh or commit."""
         return self._loaded.image
-
-    @property
-    def last_and_next_file(self) -> tuple[Path, Path]:
-        """The file that `image` was last read from, and the file that the next commit will have."""
-        loaded = self._loaded
-        return loaded.tail.last_file, self.log.path(loaded.image.next_offset)
 
     def refresh(self) -> MetadataImage:
         """Read the commits since the last refresh and return the newest image.
@@ -160,8 +140,8 @@ class MetadataStore:
             except KafkalogError:
                 self._same_root()  # if another root is at the path, its commits do not fit: report that instead
                 raise
-            last_file = _file_state(loaded.tail.last_file)
-            if loaded is not self._loaded or last_file is None or last_file != self._last_file:
+            state = self._place.state_of(loaded.tail)
+            if loaded is not self._loaded or state is None or state != self._file_state:
                 loaded = self._checked(loaded)
             self._set_loaded(loaded)
             return loaded.image
@@ -171,8 +151,8 @@ class MetadataStore:
         same = self._same_root()
         loaded = loaded if same is self._loaded else same
         for _ in range(_MAX_RELOADS):
-            self._last_file = _file_state(loaded.tail.last_file)
-            if self._last_file is not None:
+            self._file_state = self._place.state_of(loaded.tail)
+            if self._file_state is not None:
                 break
             loaded = self._reload(loaded)
         return loaded
@@ -184,39 +164,32 @@ class MetadataStore:
 
     def _same_root(self) -> LoadedImage:
         """The image as of the last refresh; reloaded if the root was remounted or restored from a backup."""
-        marker = _marker_state(self.root)
-        if marker is not None and marker == self._marker:
+        state = self._place.check_root(self._root_state)
+        if state == self._root_state:
             return self._loaded
-        found = readable_identity(self.root)
-        if self.identity is not None and not self.identity.fits(found):
-            raise another_root_error(self.root, self.identity, found)
-        if self.identity is None or marker is None:
-            raise LogDirError(
-                f"{self.root} is not the log directory that was opened: "
-                "it, or its commit log, was removed or replaced; open it again"
-            )
         loaded = self._reload(self._loaded)
-        self._marker = marker
+        self._root_state = state
         return loaded
 
     def _cache_key(self) -> object:
-        return (self._marker, os.path.realpath(self.root))
+        return self._place.cache_key(self._root_state)
 
     def _refresh_to_head(self) -> MetadataImage:
         """As `refresh`. Raises CorruptRecordError if the log was once longer, which means that a commit file was lost.
 
         Raises UnsupportedFormatError if a later version of this package has upgraded the root since it was opened.
         """
-        check_marker(self.log.directory)
+        self._place.check_format()
         image = self.refresh()
-        head = self.log.head()
+        head = self._place.head()
         if head is not None and head > image.next_offset:  # or another writer has committed since the refresh
             image = self.refresh()
-            self.log.check_reaches(image.next_offset, head)
+            if head > image.next_offset:
+                raise self.log.lost_commit(image.next_offset, reached=head)
         return image
 
     def _load(self) -> LoadedImage:
-        newest = self._snapshots.load_newest()
+        newest = self._place.load_newest()
         self._check_format(newest.loaded.image, newest.loaded.tail.last_file)
         loaded = self._read_on(newest.loaded)
         if newest.damage is not None and loaded.image.next_offset < newest.must_reach:
@@ -227,7 +200,7 @@ class MetadataStore:
         loaded = self._load()
         if loaded.image.next_offset < behind.image.next_offset:
             raise CorruptRecordError(
-                file=str(behind.tail.last_file),
+                file=behind.tail.last_file,
                 position=0,
                 expected=f"this file, or a snapshot of the commits up to offset {behind.image.next_offset}",
                 found="no such file",
@@ -239,7 +212,7 @@ class MetadataStore:
         image, tail = loaded.image, loaded.tail
         for commit in self.log.read_from(image.next_offset):
             image = self._apply(image, commit)
-            tail = tail.after_commit(commit, self.log.path(commit.base_offset))
+            tail = tail.after_commit(commit, self.log.name_of(commit.base_offset))
         return loaded if image is loaded.image else LoadedImage(image, tail)
 
     def _set_loaded(self, loaded: LoadedImage) -> None:
@@ -248,20 +221,19 @@ class MetadataStore:
             _CACHE.put(self._cache_key(), loaded)
 
     def _apply(self, image: MetadataImage, commit: Commit) -> MetadataImage:
-        file = str(self.log.path(commit.base_offset))
+        file = self.log.name_of(commit.base_offset)
         try:
             after = apply(image, commit)
         except InvalidRecordError as error:
             raise CorruptRecordError(
                 file=file, position=0, expected="a commit that fits the ones before it", found=str(error)
             ) from error
-        self._check_format(after, self.log.path(commit.base_offset))
+        self._check_format(after, file)
         return after
 
-    @staticmethod
-    def _check_format(image: MetadataImage, file: Path) -> None:
+    def _check_format(self, image: MetadataImage, file: str) -> None:
         if image.format_version is not None:
-            check_format_version(image.format_version, file)
+            self._place.check_format_version(image.format_version, file)
 
     def commit(
         self,
@@ -278,7 +250,7 @@ class MetadataStore:
           exception from it ends the commit
         - `operation`: one or two words for the history
         - `key`: identifies the work, if the caller may repeat it after an error; `find_commit` then finds the commit
-        - `frees_space`: see `CommitLog.publish`
+        - `frees_space`: see `MetadataPlace.publish`
 
         Raises InvalidRecordError if the commit would violate an invariant, CommitConflictError after `max_attempts`
         lost races, CommitStateUnknownError if publishing failed and it is unknown whether the commit was made,
@@ -358,19 +330,19 @@ class MetadataStore:
         delta.replay(records)
         after = delta.build(next_offset)
         check_invariants(image, after, delta.changes)
-        if self._fs.waits_for_disk:
-            flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
-        commit = self.log.publish(image.next_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space)
+        loaded = self._loaded
+        base = loaded if loaded.image is image else LoadedImage(image, LogTail(""))
+        commit = self._place.publish(base, records, timestamp_ms=timestamp_ms, frees_space=frees_space)
         with self._refresh_lock:
             loaded = self._loaded
             if loaded.image is image:
-                loaded = LoadedImage(after, loaded.tail.after_commit(commit, self.log.path(commit.base_offset)))
+                loaded = LoadedImage(after, loaded.tail.after_commit(commit, self.log.name_of(commit.base_offset)))
                 self._set_loaded(loaded)
         self._run_housekeeping(loaded, timestamp_ms)
         return CommitOutcome(after, commit)
 
     def _run_housekeeping(self, loaded: LoadedImage, now_ms: int) -> None:
-        snapshot = self._housekeeping.after_commit(loaded, now_ms=now_ms)
+        snapshot = self._place.after_commit(loaded, now_ms=now_ms)
         if snapshot is not None:
             with self._refresh_lock:
                 tail = self._loaded.tail.after_snapshot(snapshot, bytes_before=loaded.tail.bytes_since)
@@ -379,6 +351,28 @@ class MetadataStore:
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)
         time.sleep(ceiling * self._rng.random())
+
+
+class LocalMetadataStore(MetadataStore):
+    """The metadata of a root on a file system, in the directory `root`."""
+
+    def __init__(
+        self, root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
+    ) -> None:
+        place = LocalPlace(root, fs=fs)
+        self._log = place.log
+        super().__init__(place, clock=clock, rng=rng)
+        self.root = root
+
+    @property
+    def log(self) -> LocalCommitLog:
+        return self._log
+
+    @property
+    def last_and_next_file(self) -> tuple[Path, Path]:
+        """The file that `image` was last read from, and the file that the next commit will have."""
+        loaded = self._loaded
+        return Path(loaded.tail.last_file), self.log.path(loaded.image.next_offset)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
-from pyspark_kafkalog.metadata.commit_log import CommitLog
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     CommitRecord,
     FeatureLevelRecord,
@@ -33,7 +33,7 @@ from pyspark_kafkalog.metadata.root_format import (
     write_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
-from pyspark_kafkalog.metadata.store import Clock, MetadataStore
+from pyspark_kafkalog.metadata.store import Clock, LocalMetadataStore, MetadataStore
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     read_meta_properties,
@@ -76,7 +76,7 @@ def create_root(
     clock: Clock = time_ms,
     rng: random.Random | None = None,
     fs: FileSystem = LOCAL,
-) -> MetadataStore:
+) -> LocalMetadataStore:
     """Create a native root at `root`, or finish a creation that a crash interrupted, whose ids are kept; open it.
 
     Without `cluster_id` the id is random. Raises LogDirError if `root` is native and finished, ReadOnlyLogDirError if
@@ -93,7 +93,7 @@ def create_root(
         directory = metadata_dir(root)
         refuse_unfinished_copy(directory)
         make_dir(directory, fs)
-        log = CommitLog(directory, fs=fs)
+        log = LocalCommitLog(directory, fs=fs)
         if next(log.listed_offsets(), None) is not None:  # the first one may have been removed
             raise LogDirError(f"{root} is already a log directory: open it")
         write_marker(directory, fs)

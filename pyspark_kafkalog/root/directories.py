@@ -31,7 +31,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecord
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import has_log, list_base_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
@@ -174,7 +174,7 @@ def rename_left_directories(
 
 def _removed_ids(log: CommitLog, topic_ids: Collection[str]) -> set[str]:
     removed: set[str] = set()
-    for offset in islice(reversed(list_base_offsets(log.directory)), _COMMITS_MAX):
+    for offset in islice(sorted(log.listed_offsets(), reverse=True), _COMMITS_MAX):
         commit = log.read(offset)
         for each in () if commit is None else commit.records:
             if isinstance(each, RemoveTopicRecord) and each.topic_id in topic_ids:

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
@@ -42,11 +42,13 @@ _LOG: Final = logging.getLogger(__name__)
 class FileRoot(NativeRoot):
     """One native root on a file system, as of its last `refresh`."""
 
-    def __init__(self, store: MetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
+    _store: LocalMetadataStore
+
+    def __init__(self, store: LocalMetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
         super().__init__(store, clock=clock)
         self.directories: tuple[Path, ...] = (store.root,)
         self._fs = fs
-        self._unflushed_store: MetadataStore | None = None
+        self._unflushed_store: LocalMetadataStore | None = None
         self._planned_commits: CommitFiles | None = None
         self._planned_version = -1
 
@@ -134,12 +136,12 @@ class FileRoot(NativeRoot):
             self._store.refresh()
         return result
 
-    def _store_for(self, fs: FileSystem) -> MetadataStore:
+    def _store_for(self, fs: FileSystem) -> LocalMetadataStore:
         """The store whose commits use `fs`: this root's own, or one for commits that do not wait for the disk."""
         if fs is self._fs:
             return self._store
         if self._unflushed_store is None:
-            self._unflushed_store = MetadataStore(self.path, clock=self._clock, fs=fs)
+            self._unflushed_store = LocalMetadataStore(self.path, clock=self._clock, fs=fs)
         return self._unflushed_store
 
     def _is_ready(self, topic: str) -> bool:

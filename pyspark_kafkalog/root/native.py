@@ -155,7 +155,7 @@ class NativeRoot(_Unguarded, ABC):
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
         """Commit the records that `build` makes from the newest image, if there are any.
 
-        `frees_space`: see `CommitLog.publish`.
+        `frees_space`: see `MetadataPlace.publish`.
         """
 
     @abstractmethod

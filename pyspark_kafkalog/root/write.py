@@ -31,7 +31,7 @@ from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.root.write_transaction import (
@@ -57,7 +57,7 @@ _PARALLEL_COPY_BYTES: Final = 8 << 20
 
 
 def commit_write(
-    store: MetadataStore,
+    store: LocalMetadataStore,
     staged: Sequence[StagedFile],
     transaction: WriteTransaction | None,
     *,
@@ -144,7 +144,7 @@ class PartitionLogs:
         )
 
 
-def admit(store: MetadataStore, image: MetadataImage, write: Write) -> CommitResult | None:
+def admit(store: LocalMetadataStore, image: MetadataImage, write: Write) -> CommitResult | None:
     """The result of a write that has been committed before, which is then durable; None if it may be committed.
 
     Raises ProducerFencedError if a later incarnation has taken over the transactional id.
@@ -163,7 +163,7 @@ def admit(store: MetadataStore, image: MetadataImage, write: Write) -> CommitRes
 
 
 def _append_and_publish(
-    store: MetadataStore, logs: PartitionLogs, write: Write
+    store: LocalMetadataStore, logs: PartitionLogs, write: Write
 ) -> tuple[CommitResult, list[AppendedPartition]]:
     try:
         appended = append(logs, write)
@@ -263,7 +263,7 @@ def undo(logs: PartitionLogs, write: Write, newest: MetadataImage) -> None:
 
 
 def publish(
-    store: MetadataStore, image: MetadataImage, write: Write, appended: Sequence[AppendedPartition]
+    store: LocalMetadataStore, image: MetadataImage, write: Write, appended: Sequence[AppendedPartition]
 ) -> CommitResult:
     """Commit the appended ranges. Raises CommitConflictError, CommitStateUnknownError; see `MetadataStore.commit`."""
 
@@ -332,7 +332,7 @@ def _commit_records(newest: MetadataImage, write: Write, appended: Sequence[Appe
     return [*producer.records, commit, *states]
 
 
-def _remove_abandoned(store: MetadataStore, appended: Sequence[AppendedPartition], fs: FileSystem) -> None:
+def _remove_abandoned(store: LocalMetadataStore, appended: Sequence[AppendedPartition], fs: FileSystem) -> None:
     """Remove staged files of dead writes from the partitions written to."""
     others = [path for each in appended for path in each.others]
     if others:

@@ -9,9 +9,9 @@ from kafka_oracle import dump_log
 from message_fields import kafka_text
 from metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
 
+from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import ProducerIdsRecord, TransactionalIdRecord
 from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM
-from pyspark_kafkalog.metadata.snapshots import read_snapshot
 from pyspark_kafkalog.root.bootstrap import create_root
 
 

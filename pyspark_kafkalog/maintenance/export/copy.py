@@ -50,8 +50,10 @@ from typing import Final
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE
+from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
@@ -61,7 +63,6 @@ from pyspark_kafkalog.metadata.root_format import (
     write_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
-from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.bootstrap import begin_copy, is_vacant, make_dir
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -404,5 +405,5 @@ def _sync_files(directory: Path, fs: FileSystem) -> None:
 
 def _write_image(target: Path, image: MetadataImage, fs: FileSystem) -> None:
     directory = metadata_dir(target)
-    Snapshots(directory, fs).write(image)
+    LocalSnapshots(directory, fs).write(image)
     OffsetHint(directory / HEAD_FILE, fs).write(image.next_offset)

@@ -26,19 +26,14 @@ from pyspark_kafkalog.maintenance.retention.delete_records import first_base_off
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, OffsetHint
-from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE
+from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots, list_snapshots, read_snapshot, write_pointer
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
-from pyspark_kafkalog.metadata.snapshots import (
-    POINTER_FILE,
-    SnapshotId,
-    Snapshots,
-    list_snapshots,
-    read_snapshot,
-    write_pointer,
-)
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
@@ -184,7 +179,7 @@ def replace_snapshots(root: FileRoot, now_ms: int) -> None:
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
         directory = metadata_dir(root.path)
-        Snapshots(directory, root.fs).write(image)
+        LocalSnapshots(directory, root.fs).write(image)
         for snapshot in list_snapshots(directory):
             if not _is_whole(root, snapshot) and snapshot.end_offset != image.next_offset:
                 root.fs.unlink_if_there(directory / snapshot.file_name)

@@ -21,13 +21,16 @@ from typing import Final
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidRecordError, LogDirError
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity, confirmed
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, LEADER_EPOCH, Commit, CommitLog, OffsetHint
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit
 from pyspark_kafkalog.metadata.delta import ImageChanges, ImageDelta, start_delta
-from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
+from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.local.snapshots import list_snapshots, read_pointer, read_snapshot
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, list_snapshots, read_pointer, read_snapshot
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
@@ -73,7 +76,7 @@ class _CommitLogCheck:
 
     def run(self) -> list[Finding]:
         self._check_small_files()
-        log = CommitLog(self.directory)
+        log = LocalCommitLog(self.directory)
         head = log.head()
         snapshots = [each.end_offset for each in list_snapshots(self.directory)]
         images = self._read_snapshots(snapshots)
@@ -128,7 +131,9 @@ class _CommitLogCheck:
                 self._snapshot_differs(path, "consistent records", str(error))
         return images
 
-    def _replay(self, log: CommitLog, offsets: list[int], images: dict[int, MetadataImage]) -> MetadataImage | None:
+    def _replay(
+        self, log: LocalCommitLog, offsets: list[int], images: dict[int, MetadataImage]
+    ) -> MetadataImage | None:
         """Apply all existing commits; return the resulting image, None without a commit or snapshot to start from."""
         starts = [offset for offset in images if not offsets or offset >= offsets[0]]
         first = offsets[0] if offsets else None
@@ -174,19 +179,19 @@ class _CommitLogCheck:
             )
         return image
 
-    def _read_unused(self, log: CommitLog, offsets: list[int]) -> None:
+    def _read_unused(self, log: LocalCommitLog, offsets: list[int]) -> None:
         """Check only the files of commits before the starting snapshot."""
         for offset in offsets:
             self._read(log, offset)
 
-    def _read(self, log: CommitLog, offset: int) -> Commit | None:
+    def _read(self, log: LocalCommitLog, offset: int) -> Commit | None:
         try:
             return log.read(offset)
         except DiskFormatError as error:
             self.sink.add_damage(Severity.ERROR, "commit", error, advice=_RESTORE_COMMIT)
             return None
 
-    def _apply(self, log: CommitLog, image: MetadataImage, commit: Commit) -> MetadataImage:
+    def _apply(self, log: LocalCommitLog, image: MetadataImage, commit: Commit) -> MetadataImage:
         delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
         is_first = image.format_version is None
         try:
@@ -209,7 +214,7 @@ class _CommitLogCheck:
         return after
 
     def _check_hints(
-        self, log: CommitLog, next_offset: int, head: int | None, offsets: list[int], snapshots: set[int]
+        self, log: LocalCommitLog, next_offset: int, head: int | None, offsets: list[int], snapshots: set[int]
     ) -> None:
         if head is not None and head > next_offset:
             self.sink.add(

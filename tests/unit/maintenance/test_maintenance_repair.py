@@ -21,7 +21,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob
-from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -194,7 +194,7 @@ def test_producer_snapshot_that_contradicts_log_is_rebuilt(root: Path) -> None:
 
 def test_damaged_metadata_snapshot_is_repaired(root: Path) -> None:
     forget_images()
-    Snapshots(root / METADATA, LOCAL).write(LogDir.open(root).root.native().store.image)
+    LocalSnapshots(root / METADATA, LOCAL).write(LogDir.open(root).root.native().store.image)
     path = next((root / METADATA).glob("*.checkpoint"))
     flip(path, -90)
     result = run(root)

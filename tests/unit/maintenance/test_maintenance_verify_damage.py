@@ -217,13 +217,13 @@ def test_damaged_commit_is_reported_with_its_file(root: Path) -> None:
 
 
 def test_snapshot_that_differs_from_commits_is_reported(root: Path) -> None:
-    from pyspark_kafkalog.metadata.snapshots import Snapshots
+    from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
     from pyspark_kafkalog.storage.filesystem import LOCAL
 
     forget_images()
     log_dir = LogDir.open(root)
     image = log_dir.root.native().store.image
-    Snapshots(root / METADATA, LOCAL).write(image)
+    LocalSnapshots(root / METADATA, LOCAL).write(image)
     assert check_metadata(root) == []
     path = next((root / METADATA).glob("*.checkpoint"))
     flip(path, -90)

@@ -16,7 +16,8 @@ from pyspark_kafkalog.errors import (
     InvalidRecordError,
     UnsupportedFormatError,
 )
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, MAX_COMMIT_BYTES, CommitLog
+from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import FeatureLevelRecord, MetadataRecord
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -27,15 +28,15 @@ def feature(level: int) -> MetadataRecord:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> CommitLog:
-    return CommitLog(tmp_path)
+def log(tmp_path: Path) -> LocalCommitLog:
+    return LocalCommitLog(tmp_path)
 
 
-def names(log: CommitLog) -> list[str]:
+def names(log: LocalCommitLog) -> list[str]:
     return sorted(path.name for path in log.directory.iterdir() if path.name != HEAD_FILE)
 
 
-def test_commits_are_read_back_from_one_file_each(log: CommitLog) -> None:
+def test_commits_are_read_back_from_one_file_each(log: LocalCommitLog) -> None:
     first = log.publish(0, [feature(1), feature(2)], timestamp_ms=10)
     second = log.publish(first.next_offset, [feature(3)], timestamp_ms=20)
     assert names(log) == ["00000000000000000000.log", "00000000000000000002.log"]
@@ -46,7 +47,7 @@ def test_commits_are_read_back_from_one_file_each(log: CommitLog) -> None:
     assert list(log.read_from(2)) == [second]
 
 
-def test_exactly_one_of_racing_writers_wins(log: CommitLog) -> None:
+def test_exactly_one_of_racing_writers_wins(log: LocalCommitLog) -> None:
     writers = 8
     start = threading.Barrier(writers)
     won: list[int] = []
@@ -82,11 +83,11 @@ class RepeatedLinkFileSystem(FileSystem):
 
 
 def test_repeated_link_of_own_commit_counts_as_success(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, fs=RepeatedLinkFileSystem())
+    log = LocalCommitLog(tmp_path, fs=RepeatedLinkFileSystem())
     commit = log.publish(0, [feature(1)], timestamp_ms=1)
     assert list(log.replay()) == [commit]
     with pytest.raises(CommitConflictError):
-        CommitLog(tmp_path).publish(0, [feature(2)], timestamp_ms=2)
+        LocalCommitLog(tmp_path).publish(0, [feature(2)], timestamp_ms=2)
     assert names(log) == ["00000000000000000000.log"]
 
 
@@ -125,7 +126,7 @@ class FailingCalls(FileSystem):
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
 def test_failure_before_link_leaves_no_commit_and_no_temporary_file(tmp_path: Path, call: str) -> None:
-    log = CommitLog(tmp_path, fs=FailingCalls(call, after=False))
+    log = LocalCommitLog(tmp_path, fs=FailingCalls(call, after=False))
     with pytest.raises(OSError, match="injected"):
         log.publish(0, [feature(1)], timestamp_ms=1)
     assert names(log) == []
@@ -138,20 +139,20 @@ def test_failure_before_link_leaves_no_commit_and_no_temporary_file(tmp_path: Pa
 def test_failure_at_or_after_link_raises_commit_state_unknown(
     tmp_path: Path, call: str, after: bool, there: bool
 ) -> None:
-    log = CommitLog(tmp_path, fs=FailingCalls(call, after=after))
+    log = LocalCommitLog(tmp_path, fs=FailingCalls(call, after=after))
     with pytest.raises(CommitStateUnknownError, match=r"00000000000000000000\.log"):
         log.publish(0, [feature(1)], timestamp_ms=1)
     assert (log.read(0) is not None) == there
 
 
-def test_leftover_temporary_file_is_never_read(log: CommitLog) -> None:
+def test_leftover_temporary_file_is_never_read(log: LocalCommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     (log.directory / "00000000000000000001.log.0123456789abcdef.tmp").write_bytes(b"half a commit")
     assert len(list(log.replay())) == 1
     assert log.read(1) is None
 
 
-def test_flipped_byte_anywhere_is_reported_with_file_name(log: CommitLog) -> None:
+def test_flipped_byte_anywhere_is_reported_with_file_name(log: LocalCommitLog) -> None:
     log.publish(0, [feature(1), feature(2)], timestamp_ms=1)
     path = log.path(0)
     good = path.read_bytes()
@@ -165,7 +166,7 @@ def test_flipped_byte_anywhere_is_reported_with_file_name(log: CommitLog) -> Non
             log.read(0)
 
 
-def test_truncated_file_is_reported_at_every_length(log: CommitLog) -> None:
+def test_truncated_file_is_reported_at_every_length(log: LocalCommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     good = log.path(0).read_bytes()
     for length in range(len(good)):
@@ -174,21 +175,21 @@ def test_truncated_file_is_reported_at_every_length(log: CommitLog) -> None:
             log.read(0)
 
 
-def test_commit_file_under_name_of_another_is_refused(log: CommitLog) -> None:
+def test_commit_file_under_name_of_another_is_refused(log: LocalCommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     os.rename(log.path(0), log.path(7))
     with pytest.raises(CorruptRecordError, match="expected base offset 7"):
         log.read(7)
 
 
-def test_second_batch_in_a_file_is_refused(log: CommitLog) -> None:
+def test_second_batch_in_a_file_is_refused(log: LocalCommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     log.path(0).write_bytes(log.path(0).read_bytes() * 2)
     with pytest.raises(CorruptRecordError, match="one batch that fills the file"):
         log.read(0)
 
 
-def test_null_value_and_control_batch_are_refused(log: CommitLog) -> None:
+def test_null_value_and_control_batch_are_refused(log: LocalCommitLog) -> None:
     null = Record(offset=0, timestamp_ms=1, key=None, value=None)
     log.path(0).write_bytes(encode_batch([null]))
     with pytest.raises(CorruptRecordError, match="found null"):
@@ -199,14 +200,14 @@ def test_null_value_and_control_batch_are_refused(log: CommitLog) -> None:
         log.read(0)
 
 
-def test_file_above_maximum_commit_size_is_refused(log: CommitLog) -> None:
+def test_file_above_maximum_commit_size_is_refused(log: LocalCommitLog) -> None:
     with log.path(0).open("wb") as file:
         file.truncate(MAX_COMMIT_BYTES + 1)
     with pytest.raises(CorruptRecordError, match="at most"):
         log.read(0)
 
 
-def test_missing_commit_in_the_middle_is_reported_by_name(log: CommitLog) -> None:
+def test_missing_commit_in_the_middle_is_reported_by_name(log: LocalCommitLog) -> None:
     for offset in range(3):
         log.publish(offset, [feature(1)], timestamp_ms=1)
     log.path(1).unlink()
@@ -214,12 +215,12 @@ def test_missing_commit_in_the_middle_is_reported_by_name(log: CommitLog) -> Non
         list(log.replay())
 
 
-def test_commit_without_records_is_refused(log: CommitLog) -> None:
+def test_commit_without_records_is_refused(log: LocalCommitLog) -> None:
     with pytest.raises(InvalidRecordError, match="at least one record"):
         log.publish(0, [], timestamp_ms=1)
 
 
-def test_read_at_log_end_opens_one_file_only(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_at_log_end_opens_one_file_only(log: LocalCommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     for offset in range(20):
         log.publish(offset, [feature(1)], timestamp_ms=1)
     opened = []

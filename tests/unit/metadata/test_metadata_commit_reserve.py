@@ -13,8 +13,8 @@ from full_disks import CountingDisk
 from metadata_roots import add_topic, commit_files, forget_images, metadata_dir, settings_of
 
 from pyspark_kafkalog.errors import CommitConflictError
-from pyspark_kafkalog.metadata.commit_log import RESERVE_BYTES, RESERVE_FILES, CommitReserve
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.local.reserve import RESERVE_BYTES, RESERVE_FILES, CommitReserve
 from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, FormatRecord, MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root

@@ -13,9 +13,9 @@ import pytest
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.metadata.commit_log import CommitLog
-from pyspark_kafkalog.metadata.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -167,7 +167,7 @@ def test_concurrent_processes_delete_commits_without_listing(
     for _ in range(2):
         forget_images()
         stores.append(MetadataStore.open(store.root, clock=clock))
-    monkeypatch.setattr(CommitLog, "listed_offsets", lambda _: pytest.fail("listed"))
+    monkeypatch.setattr(LocalCommitLog, "listed_offsets", lambda _: pytest.fail("listed"))
     for _ in range(10):
         for each in stores:
             write(each, ends)
@@ -203,7 +203,7 @@ def test_reader_loaded_from_snapshot_alone_resumes_after_falling_behind(
     write(store, ends)
     forget_images()
     reader = MetadataStore.open(store.root, clock=clock)
-    assert reader._loaded.tail.last_file == snapshot_files(store.root)[-1]
+    assert reader._loaded.tail.last_file == str(snapshot_files(store.root)[-1])
     for _ in range(5):
         clock.now_ms += MINUTE_MS + 1
         write(store, ends)

@@ -15,11 +15,11 @@ from metadata_roots import forget_images
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata import root_format, snapshots
-from pyspark_kafkalog.metadata.commit_log import HEAD_FILE, CommitLog
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
+from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, FormatRecord, MetadataRecord, TopicRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, is_native_root, metadata_dir
-from pyspark_kafkalog.metadata.snapshots import Snapshots
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -46,7 +46,7 @@ def publish_upgrade(root: Path) -> None:
     assert log_dir.version is not None
     header = CommitRecord(commit_id=COMMIT_ID, operation="upgrade")
     upgrade = FormatRecord(format_version=FORMAT_VERSION + 1)
-    CommitLog(metadata_dir(root)).publish(log_dir.version, [header, upgrade], timestamp_ms=1)
+    LocalCommitLog(metadata_dir(root)).publish(log_dir.version, [header, upgrade], timestamp_ms=1)
 
 
 def test_new_and_adopted_roots_have_current_format_version(root: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, mon
     image = LogDir.open(root).root.native().store.image
     with monkeypatch.context() as patch:
         patch.setattr(snapshots, "encode_record", encode)
-        Snapshots(metadata_dir(root), LOCAL).write(image)
+        LocalSnapshots(metadata_dir(root), LOCAL).write(image)
     forget_images()
     with pytest.raises(UnsupportedFormatError, match=r"\.checkpoint .*found type 20129; .*upgrade pyspark_kafkalog"):
         LogDir.open(root)
@@ -195,7 +195,7 @@ def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, mon
 
 def test_snapshot_of_newer_format_is_refused_by_version(root: Path) -> None:
     image = replace(LogDir.open(root).root.native().store.image, format_version=FORMAT_VERSION + 1)
-    Snapshots(metadata_dir(root), LOCAL).write(image)
+    LocalSnapshots(metadata_dir(root), LOCAL).write(image)
     forget_images()
     with pytest.raises(UnsupportedFormatError, match=rf"\.checkpoint at byte 0: expected {REFUSED}"):
         LogDir.open(root)
@@ -205,7 +205,7 @@ def test_unknown_tagged_field_of_record_is_ignored(root: Path) -> None:
     log_dir = LogDir.open(root)
     assert log_dir.version is not None
     tagged = CommitRecord(commit_id=COMMIT_ID, operation="x", unknown_tags=((31, b"later"),))
-    CommitLog(metadata_dir(root)).publish(log_dir.version, [tagged], timestamp_ms=1)
+    LocalCommitLog(metadata_dir(root)).publish(log_dir.version, [tagged], timestamp_ms=1)
     log_dir.append("orders", ROWS)
     assert LogDir.open(root).read("orders").num_rows == 4
 

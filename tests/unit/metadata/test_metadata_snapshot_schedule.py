@@ -103,6 +103,6 @@ def test_lagging_process_leaves_pointer_at_newer_snapshot(tmp_path: Path) -> Non
     behind = store._loaded
     for end in range(1, 5):
         write_to(store, topic_id, end)
-    before = store._snapshots.pointed_to()
-    assert store._housekeeping.after_commit(behind, now_ms=2_000) is None
-    assert store._snapshots.pointed_to() == before
+    before = store._place._snapshots.pointed_to()
+    assert store._place._housekeeping.after_commit(behind, now_ms=2_000) is None
+    assert store._place._snapshots.pointed_to() == before

@@ -15,6 +15,7 @@ from metadata_roots import Clock, add_topic, commit_files, forget_images, settin
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.local.snapshots import read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -24,7 +25,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TransactionalIdRecord,
 )
 from pyspark_kafkalog.metadata.root_format import metadata_dir
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, read_snapshot, write_snapshot
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.root.bootstrap import create_root

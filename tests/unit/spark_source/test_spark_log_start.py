@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.snapshots import Snapshots
+from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
@@ -162,7 +162,7 @@ def test_task_planned_before_commits_since_removed_sees_log_start(log_dir: LogDi
     named = planned[0].planned.commits  # type: ignore[attr-defined]
     last_file, next_file = Path(named.last), Path(named.next)
     assert next_file.exists()
-    snapshots = Snapshots(store.log.directory, LOCAL)
+    snapshots = LocalSnapshots(store.log.directory, LOCAL)
     snapshots.write(store.image)
     last_file.unlink()
     next_file.unlink()

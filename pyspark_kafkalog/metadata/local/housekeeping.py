@@ -1,6 +1,6 @@
 """Maintenance of the commit log after a commit: write a snapshot if one is due, remove old files, restore the reserve.
 
-    __cluster_metadata-0/kafkalog-start     hint: the oldest commit that still exists (commit_log.OffsetHint)
+    __cluster_metadata-0/kafkalog-start     hint: the oldest commit that still exists (offset_hint.py)
 
 The commit is already published, so an error here is only logged, and the next commit tries again. A crash leaves work
 for the next commit too.
@@ -33,10 +33,13 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.commit_log import CommitLog, CommitRange, KnownSnapshot, LoadedImage, OffsetHint
+from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LoadedImage
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
+from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog
+from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
-from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, Snapshots, snapshot_is_due
+from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, is_native, snapshot_is_due
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 #: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name
@@ -55,7 +58,7 @@ _LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.ch
 class Housekeeping:
     """The maintenance of one commit log; thread-safe: while one thread does it, the others skip it."""
 
-    def __init__(self, log: CommitLog, snapshots: Snapshots, fs: FileSystem) -> None:
+    def __init__(self, log: LocalCommitLog, snapshots: LocalSnapshots, fs: FileSystem) -> None:
         self._log = log
         self._directory = log.directory
         self._fs = fs
@@ -109,12 +112,12 @@ class Housekeeping:
         """
         known = loaded.tail.snapshot
         pointed = self._snapshots.pointed_to()
-        if pointed is None or pointed[0] <= (0 if known is None else known.end_offset):
+        size_bytes = None if pointed is None or not is_native(pointed) else self._snapshots.size_bytes(pointed)
+        if pointed is None or size_bytes is None or pointed.end_offset <= (0 if known is None else known.end_offset):
             return self._snapshots.write(loaded.image)
-        end_offset, size_bytes = pointed
-        if end_offset > loaded.image.next_offset:
+        if pointed.end_offset > loaded.image.next_offset:
             return None  # it contains commits that this process has not read
-        return KnownSnapshot(end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
+        return KnownSnapshot(pointed.end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
 
 
 @contextlib.contextmanager
@@ -128,7 +131,7 @@ def _logging_failures() -> Iterator[None]:
 class CommitRetention:
     """Removes the oldest commits of `log`, with their snapshots."""
 
-    def __init__(self, log: CommitLog, snapshots: Snapshots, fs: FileSystem) -> None:
+    def __init__(self, log: LocalCommitLog, snapshots: LocalSnapshots, fs: FileSystem) -> None:
         self._log = log
         self._snapshots = snapshots
         self._fs = fs

@@ -1,0 +1,255 @@
+"""The commit log of a root on a file system: one commit = one file, which is created if absent.
+
+    <root>/__cluster_metadata-0/
+      partition.metadata                     Kafka's, with the id of the metadata topic
+      kafkalog-format                        marks a native log directory (root_format.py)
+      00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
+      00000000000000000005.log               the next one, when the first has 5 records
+      00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
+      kafkalog-head                          hint: the log has reached this offset, durably (offset_hint.py)
+      kafkalog-reserve-0 … -3                room for commits that free space on a full disk (reserve.py)
+
+A commit is written to a temporary file, fsynced, and linked to its name. The link is the compare-and-set: it fails if
+the name exists. A crash before the link leaves no commit; a crash after it leaves the whole commit. Files never change.
+The oldest are removed once a snapshot contains their records (housekeeping.py). Readers derive the next file's name
+from the last commit, so a check for new commits opens one name, however long the history is.
+
+A lost file would look like the end of the log, and the next commit would replace it. The head detects this: it is read
+before each commit, and a log that ends below it has a hole. The head is written after the commit is on disk, without
+waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptRecordError,
+    KafkalogError,
+)
+from pyspark_kafkalog.metadata.commit_log import (
+    MAX_COMMIT_BYTES,
+    Commit,
+    CommitLog,
+    decode_commit,
+    encode_commit,
+)
+from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.local.reserve import CommitReserve
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+
+HEAD_FILE: Final = "kafkalog-head"
+
+_COMMIT_FILE = re.compile(r"(\d{20})\.log")
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRange:
+    """The offsets [base_offset, next_offset) of a commit, and its time (ms)."""
+
+    base_offset: int
+    next_offset: int
+    timestamp_ms: int
+
+
+class LocalCommitLog(CommitLog):
+    """Reads and publishes the commits in `directory`."""
+
+    def __init__(self, directory: Path, *, fs: FileSystem = LOCAL) -> None:
+        self.directory = directory
+        self._fs = fs
+        self._head = OffsetHint(directory / HEAD_FILE, fs)
+        self._reserve = CommitReserve(directory, fs)
+
+    def path(self, base_offset: int) -> Path:
+        """The file of the commit at `base_offset`."""
+        return segment_file(self.directory, base_offset, LOG_SUFFIX)
+
+    def name_of(self, base_offset: int) -> str:
+        return str(self.path(base_offset))
+
+    def read(self, base_offset: int) -> Commit | None:
+        """As CommitLog.read: one open."""
+        path = self.path(base_offset)
+        data = _read_bounded(path)
+        return None if data is None else decode_commit(data, base_offset, str(path))
+
+    def read_from(self, offset: int) -> Iterator[Commit]:
+        while (commit := self.read(offset)) is not None:
+            yield commit
+            offset = commit.next_offset
+
+    def read_range(self, base_offset: int) -> CommitRange | None:
+        """The offsets and time of the commit at `base_offset`, from its header only; None if there is no such file.
+
+        Raises CorruptRecordError for an invalid header.
+        """
+        path = self.path(base_offset)
+        try:
+            with open_to_read(path) as file:
+                data = file.read(RECORD_BATCH_OVERHEAD_BYTES)
+        except FileNotFoundError:
+            return None
+        header = parse_header(data, 0, file=str(path), file_position=0)
+        if header.base_offset != base_offset or header.next_offset <= base_offset:
+            found = f"offsets {header.base_offset} to {header.last_offset}"
+            raise CorruptRecordError(file=str(path), position=0, expected=f"offsets from {base_offset} on", found=found)
+        return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms)
+
+    def listed_offsets(self) -> Iterator[int]:
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                match = _COMMIT_FILE.fullmatch(entry.name)
+                if match is not None:
+                    yield int(match[1])
+
+    def highest_listed(self) -> int:
+        """The base offset of the last commit file, 0 if there is no file. Its cost grows with the history."""
+        return max(self.listed_offsets(), default=0)
+
+    def head(self) -> int | None:
+        """An offset that the log has certainly reached; None if that is unknown without listing the directory."""
+        return self._head.read()
+
+    def check_reaches(self, next_offset: int, head: int) -> None:
+        """Raise CorruptRecordError if the log ends at `next_offset`, below `head`: a file was lost."""
+        if head > next_offset:
+            raise self.lost_commit(next_offset, reached=head)
+
+    def lost_commit(self, offset: int, *, reached: int) -> CorruptRecordError:
+        return CorruptRecordError(
+            file=self.name_of(offset),
+            position=0,
+            expected=f"a commit at offset {offset}, since the log has reached {reached}",
+            found="no such file",
+            advice=f"restore the file from a backup; in a copy that was made during commits, remove {HEAD_FILE} and "
+            "the later commits",
+        )
+
+    def publish(
+        self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool = False
+    ) -> Commit:
+        """Publish `records` as the commit at `base_offset` with the time `timestamp_ms`, durably.
+
+        With `frees_space`, the commit uses the reserve if the disk is full.
+
+        Raises:
+        - CommitConflictError if another commit has the offset
+        - OSError if writing failed before the link, or the directory has no room for the name: no commit was made
+        - CommitStateUnknownError if the link or a later call failed: the commit may have been made, which reading the
+          log decides (see MetadataStore.commit)
+        - InvalidRecordError for records that cannot be encoded
+        """
+        data = encode_commit(base_offset, records, timestamp_ms)
+        path = self.path(base_offset)
+        try:
+            temporary = self._write_temporary(path, data)
+            try:
+                self._put(temporary, path)
+            except (KafkalogError, OSError):
+                self._discard(temporary)
+                raise
+        except OSError as error:
+            if not frees_space or not is_out_of_space(error):
+                raise
+            with self._reserve.filled(data) as reserved:
+                if reserved is None:
+                    raise
+                try:
+                    self._put(reserved, path)
+                except OSError:  # no room for the name
+                    if not self._reserve.give_up_one():
+                        raise
+                    self._put(reserved, path)
+        commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
+        self._note_head(commit.next_offset)
+        return commit
+
+    def restore_reserve(self) -> None:
+        """Create the missing files of the reserve, as far as the disk has room. Raises OSError."""
+        self._reserve.restore()
+
+    def _put(self, written: Path, path: Path) -> None:
+        """Link the file `written` to the name `path` and remove its own name."""
+        is_linked = False
+        try:
+            self._link(written, path)
+            is_linked = True
+            self._fs.unlink(written)
+            self._fs.fsync_dir(self.directory)
+        except FileExistsError:
+            raise CommitConflictError(f"another writer published {path} first") from None
+        except OSError as error:
+            if not is_linked and is_out_of_space(error):
+                raise  # unlike other errors a definite answer: the directory has no room for the name
+            raise CommitStateUnknownError(
+                f"publishing {path} failed, so it is unknown whether the commit exists: {error}"
+            ) from error
+
+    def _link(self, temporary: Path, path: Path) -> None:
+        try:
+            self._fs.link(temporary, path)
+        except FileExistsError:
+            # NFS repeats a call whose reply was lost; the repeated call then finds the link of the first one.
+            if temporary.stat().st_nlink == 1:
+                raise
+
+    def _note_head(self, next_offset: int) -> None:
+        if not self._fs.waits_for_disk:
+            return  # after a power failure the log may be shorter
+        try:
+            self._head.write(next_offset)
+        except OSError as error:
+            _LOG.warning(
+                "%s could not be written, so the loss of a commit file might not be detected: %s", HEAD_FILE, error
+            )
+
+    def sync(self) -> None:
+        self._fs.fsync_dir(self.directory)
+
+    def _write_temporary(self, path: Path, data: bytes) -> Path:
+        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
+        fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            try:
+                self._fs.pwrite_all(fd, data, 0)
+                self._fs.fsync(fd)
+            finally:
+                self._fs.close(fd)
+        except OSError:
+            self._discard(temporary)
+            raise
+        return temporary
+
+    def _discard(self, temporary: Path) -> None:
+        # The leftover file is never read, so a failure to remove it must not hide the original error.
+        with contextlib.suppress(OSError):
+            self._fs.unlink_if_there(temporary)
+
+
+def _read_bounded(path: Path) -> bytes | None:
+    """The whole file; None if it does not exist. Raises CorruptRecordError if it is too large to be a commit."""
+    try:
+        file = open_to_read(path)
+    except FileNotFoundError:
+        return None
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_COMMIT_BYTES:
+            raise CorruptRecordError(
+                file=str(path), position=0, expected=f"at most {MAX_COMMIT_BYTES} bytes", found=f"{size} bytes"
+            )
+        return file.read(size)
