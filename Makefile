@@ -4,6 +4,7 @@
 # make test-full  the same with all examples, the whole crash matrix, soak and browser; prints the slowest tests
 #             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer
 #             KAFKALOG_SEED=N repeats what a run has sampled
+# make test-stores  the contract of object stores against MinIO (needs Go) and Azurite (needs npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
 # make docs   the reference of the Python API, build/docs/index.html
 # Requirements: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
@@ -21,7 +22,7 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark's Python workers run in the same environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: demo check test test-full docs lint pytest bench bench-stream differential java chromium clean help
+.PHONY: demo check test test-full test-stores docs lint pytest bench bench-stream differential java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -50,6 +51,10 @@ pytest: export SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 pytest: export OPENBLAS_NUM_THREADS ?= 1
 pytest: $(VENV)/.installed-test java
 	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
+test-stores: $(VENV)/.installed-test java
+	$(PY) -m pytest -q tests/interop/test_interop_store_contract.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)

@@ -49,6 +49,6 @@ def kafka_fixtures() -> Path:
 
 @pytest.fixture(scope="session")
 def s3_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Proxy]:
-    """A server for S3's protocol, one for all tests of a process; each test takes a `new_bucket()`."""
+    """A server for S3's protocol, one for all tests of a process; each test takes a `new_location()`."""
     with S3Proxy(tmp_path_factory.mktemp("s3_proxy")) as server:
         yield server

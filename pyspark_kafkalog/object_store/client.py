@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from pyspark_kafkalog.errors import MissingPackageError
 from pyspark_kafkalog.object_store.client_config import ClientConfig, client_config
@@ -228,6 +229,9 @@ class _ObstoreClient:
         self._ask("copy", source, lambda: self._obstore.copy(self._store, source, target))
 
     def sign(self, key: str, *, expires_in_seconds: int) -> str:
+        place = self._place(key)
+        if self._location.scheme == "az" and quote(place, safe="/:@") != place:
+            raise ObjectStoreError(f"{place}: the client signs wrong URLs for Azure if they need percent encoding")
         expires = timedelta(seconds=expires_in_seconds)
         return str(self._ask("sign", key, lambda: self._obstore.sign(self._store, "GET", key, expires)))
 

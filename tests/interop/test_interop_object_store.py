@@ -38,7 +38,7 @@ def relay(s3_proxy: S3Proxy) -> Iterator[HttpRelay]:
 
 @pytest.fixture
 def location(s3_proxy: S3Proxy) -> ObjectLocation:
-    return ObjectLocation("s3", s3_proxy.new_bucket(), "a log/dir")
+    return s3_proxy.new_location().below("a log/dir")
 
 
 @pytest.fixture

@@ -7,22 +7,19 @@ requests or to delay them, put an HttpRelay before it (http_relay.py).
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import hmac
-import http.client
 import secrets
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from java_processes import QUICK_START, JavaProcessError, accepts, cache_dir, fetch_jars, free_port, java, start_server
+from s3_requests import REGION, new_bucket
+
+from pyspark_kafkalog.object_store.location import ObjectLocation
 
 S3_PROXY_VERSION: Final = "4.1.0"
-REGION: Final = "us-east-1"
 _JAR: Final = f"s3proxy-{S3_PROXY_VERSION}-jar-with-dependencies.jar"
 _DEPENDENCIES: Final = f"""\
     <dependency org="org.gaul" name="s3proxy" rev="{S3_PROXY_VERSION}" transitive="false">
@@ -74,13 +71,9 @@ class S3Proxy:
             self._process.kill()
             self._process.wait()
 
-    def new_bucket(self) -> str:
-        """The name of a new bucket, which no client of ours can make."""
-        name = f"bucket-{secrets.token_hex(6)}"
-        status, text = self._request("PUT", f"/{name}")
-        if status != 200:
-            raise JavaProcessError(f"the bucket {name} could not be made: {status} {text}")
-        return name
+    def new_location(self) -> ObjectLocation:
+        """A new bucket."""
+        return ObjectLocation("s3", new_bucket(self.endpoint, self.access_key, self.secret_key))
 
     def options(self, endpoint: str | None = None) -> dict[str, str]:
         """The data source's options to reach this server, or a relay before it."""
@@ -90,32 +83,6 @@ class S3Proxy:
             "storeAccessKey": self.access_key,
             "storeSecretKey": self.secret_key,
         }
-
-    def _request(self, method: str, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=30)
-        try:
-            connection.request(method, path, headers=self._signed_headers(method, path))
-            response = connection.getresponse()
-            return response.status, response.read().decode(errors="replace")
-        finally:
-            connection.close()
-
-    def _signed_headers(self, method: str, path: str) -> dict[str, str]:
-        """AWS Signature Version 4 of a request without query and body."""
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        empty = hashlib.sha256(b"").hexdigest()
-        headers = {"host": urlsplit(self.endpoint).netloc, "x-amz-content-sha256": empty, "x-amz-date": now}
-        names = ";".join(headers)
-        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-        canonical = f"{method}\n{path}\n\n{lines}\n{names}\n{empty}"
-        scope = f"{now[:8]}/{REGION}/s3/aws4_request"
-        to_sign = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-        key = f"AWS4{self.secret_key}".encode()
-        for part in scope.split("/"):
-            key = hmac.digest(key, part.encode(), "sha256")
-        signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
-        credential = f"Credential={self.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
-        return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}
 
     def _properties(self) -> str:
         settings = {
