@@ -47,11 +47,11 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.security.open import create_native_root, open_access_control, open_or_create_root, open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, flushing_file_system, time_ms
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, time_ms
 from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
@@ -356,20 +356,20 @@ class LogDir:
 
         Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, InvalidOptionError.
         """
-        from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
+        from pyspark_kafkalog.storage.staging.stager import stage_table
 
         self._root.check_write(topic)  # before anything is staged
         if transactional_id is not None:
             self._root.check_transactional_id(transactional_id)
         transaction = self._transaction(transactional_id, transaction_version)
-        fs = flushing_file_system(self._fs, flush)
         if transaction is not None and self.has_committed(transaction):
             return self.commit_staged((), transaction=transaction, flush=flush)
         described = self.ensure_topic(topic)
         if partition is not None and not 0 <= partition < len(described.partitions):
             raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
+        staging = self._root.staging(uuid.uuid4().hex, flush=flush)
         staged = stage_table(
-            StagingTask(root=self.path, write_id=uuid.uuid4().hex, task=0),
+            staging.task,
             topic,
             records,
             partitions_count=len(described.partitions),
@@ -378,22 +378,23 @@ class LogDir:
             asked_compression=compression_type,
             batch_size_bytes=BATCH_SIZE_BYTES,
             clock_ms=self._clock,
-            fs=fs,
+            fs=staging.fs,
         )
         try:
-            return self.commit_staged(staged, transaction=transaction, flush=flush)
+            handed_over = staging.hand_over(staged, {topic: described.topic_id or ""})
+            return self.commit_staged(handed_over, transaction=transaction, flush=flush)
         except BaseException:
-            discard_staged(self.path, staged, fs)
+            staging.discard(staged)
             raise
 
     def commit_staged(
         self,
-        staged: Sequence[StagedFile],
+        staged: Sequence[Staged],
         *,
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        """Append staged files to their partitions' logs, all in one commit, and delete them.
+        """Append what tasks have staged to their partitions' logs, all in one commit.
 
         If the version of `transaction` has already been committed, nothing is appended and the result's `is_duplicate`
         is true. If this raises, the staged files remain, and the same commit can be retried.

@@ -58,9 +58,9 @@ from pyspark_kafkalog.record.control import ControlRecordType, parse_control_typ
 from pyspark_kafkalog.record.header import BATCH_DTYPE, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.root.file_root import on_file_system
-from pyspark_kafkalog.storage.filesystem import FlushMode, flushing_file_system
+from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter, discard_staged
+from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
@@ -294,10 +294,10 @@ def append_records(root: Root, group: str, records: _Records, *, flush: FlushMod
     """
     if not records:
         return
-    native = on_file_system(root)
-    fs = flushing_file_system(native.fs, flush)
+    native = root.native()
     topic_partition = _partition_of(group, _ensure_topic(root))
-    writer = StagedFileWriter(root.path, topic_partition, write_id=uuid.uuid4().hex, task=0, fs=fs)
+    staging = root.staging(uuid.uuid4().hex, flush=flush)
+    writer = staging.task.writer(topic_partition, staging.fs)
     try:
         codec = CompressionType(native.broker_config().offsets_topic_compression_codec)
         for batch in _encode(records, root.log_config(OFFSETS_TOPIC), codec, now_ms=native.clock()):
@@ -307,9 +307,10 @@ def append_records(root: Root, group: str, records: _Records, *, flush: FlushMod
         writer.discard()
         raise
     try:
-        root.commit_staged(staged, flush=flush)
+        topic_id = root.topic(OFFSETS_TOPIC).topic_id or ""
+        root.commit_staged(staging.hand_over(staged, {OFFSETS_TOPIC: topic_id}), flush=flush)
     except BaseException:
-        discard_staged(root.path, staged, fs)
+        staging.discard(staged)
         raise
 
 

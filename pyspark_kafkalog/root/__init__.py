@@ -10,6 +10,7 @@ In reading order:
 - admin: records that change topics and broker-level settings
 - directories: the partitions' directories, which follow the commits
 - write_transaction: transactional ids of writes, and the result of a commit
+- staging: where the records of a write are before its commit
 - write: the commit of a write
 - log_starts: increases of log start offsets
 - transactions: finding and ending transactions that brokers' producers left open

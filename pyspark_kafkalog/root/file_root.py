@@ -30,6 +30,7 @@ from pyspark_kafkalog.root.native import Build, NativeRoot
 from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.staging import LocalStaging, Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -120,9 +121,12 @@ class FileRoot(NativeRoot):
             now_ms = file_system_time_ns(self.path, self._fs) // NS_PER_MS
         remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
 
+    def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> LocalStaging:
+        return LocalStaging(self.path, write_id, 0, fs=flushing_file_system(self._fs, flush))
+
     def commit_staged(
         self,
-        staged: Sequence[StagedFile],
+        staged: Sequence[Staged],
         *,
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
@@ -131,7 +135,7 @@ class FileRoot(NativeRoot):
 
         fs = flushing_file_system(self._fs, flush)
         self._store.check_root()
-        result = commit_write(self._store_for(fs), staged, transaction, clock=self._clock, fs=fs)
+        result = commit_write(self._store_for(fs), _files(staged), transaction, clock=self._clock, fs=fs)
         if fs is not self._fs:
             self._store.refresh()
         return result
@@ -168,6 +172,13 @@ class FileRoot(NativeRoot):
 
     def _commit_locked(self, build: Build, *, operation: str, frees_space: bool = False) -> MetadataImage:
         return self._store.commit(build, operation=operation, frees_space=frees_space).image
+
+
+def _files(staged: Sequence[Staged]) -> list[StagedFile]:
+    files = [each for each in staged if isinstance(each, StagedFile)]
+    if len(files) != len(staged):
+        raise LogDirError("expected staged files, found data objects: the write was planned for an object store")
+    return files
 
 
 def on_file_system(root: Root) -> FileRoot:

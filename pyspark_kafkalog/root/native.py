@@ -23,11 +23,11 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.staging import Staged, Staging
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import LogReader
@@ -227,9 +227,12 @@ class NativeRoot(_Unguarded, ABC):
         return topic
 
     @abstractmethod
+    def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> Staging: ...
+
+    @abstractmethod
     def commit_staged(
         self,
-        staged: Sequence[StagedFile],
+        staged: Sequence[Staged],
         *,
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",

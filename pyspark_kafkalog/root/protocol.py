@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.root.staging import Staged, Staging
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
     from pyspark_kafkalog.storage.names import TopicPartition
-    from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 
 class Root(Protocol):
@@ -184,14 +184,18 @@ class Root(Protocol):
 
     # Writing
 
+    def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> Staging:
+        """Where to stage the records of a write that has one task; `commit_staged` takes them."""
+        ...
+
     def commit_staged(
         self,
-        staged: Sequence[StagedFile],
+        staged: Sequence[Staged],
         *,
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        """Append staged files to their partitions' logs, all in one commit, and delete them.
+        """Append what tasks have staged to their partitions' logs, all in one commit.
 
         If the version of `transaction` has already been committed, nothing is appended and the result's `is_duplicate`
         is true. If this raises, the staged files remain, and the same commit can be retried.

@@ -18,11 +18,11 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartitio
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
+    from pyspark_kafkalog.root.staging import Staged
     from pyspark_kafkalog.root.write_transaction import WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
-    from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 
 class ReadOnlyRoot:
@@ -168,9 +168,12 @@ class ReadOnlyRoot:
     def delete_topic(self, name: str) -> NoReturn:
         self._refuse()
 
+    def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> NoReturn:
+        self._refuse()
+
     def commit_staged(
         self,
-        staged: Sequence[StagedFile],
+        staged: Sequence[Staged],
         *,
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.root.staging import topics_of
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.names import TopicPartition, check_principal
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.root.staging import Staged, Staging
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.security.access_control import Authorizer
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
-    from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 _TOPIC, _CLUSTER, _ID = ResourceType.TOPIC, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
 
@@ -197,14 +198,17 @@ class GuardedRoot:
 
     # Writing
 
+    def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> Staging:
+        return self._root.staging(write_id, flush=flush)
+
     def commit_staged(
         self,
-        staged: Sequence[StagedFile],
+        staged: Sequence[Staged],
         *,
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        for topic in sorted({each.topic_partition.topic for each in staged}):
+        for topic in sorted(topics_of(staged)):
             self.check_write(topic)
         return self._root.commit_staged(staged, transaction=transaction, flush=flush)
 

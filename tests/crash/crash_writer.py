@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.staging.stager import stage_table
 
 T0_MS: Final = 1_700_000_000_000
 #: One time for everything, after that of any file made here, so that equal runs leave equal bytes.

@@ -35,8 +35,8 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.staging.stager import stage_table
 
 EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(100))
 TOPICS = ("orders", "clicks", "users")

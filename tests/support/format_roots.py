@@ -29,7 +29,8 @@ from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.storage.staging.stager import StagingTask, stage_table
+from pyspark_kafkalog.storage.staging.staged_file import StagingTask
+from pyspark_kafkalog.storage.staging.stager import stage_table
 
 DATA = Path(__file__).parents[1] / "data"
 ROOTS = DATA / "roots"

@@ -42,6 +42,7 @@ class TopicTarget:
     """The properties of a topic that a task needs to write to it."""
 
     topic: str
+    topic_id: str
     partitions_count: int
     config: LogConfig
 
@@ -54,7 +55,7 @@ class TopicTarget:
         """
         root.check_write(topic)
         found = root.ensure_topic(topic)
-        return cls(topic, len(found.partitions), root.config_for_write(topic))
+        return cls(topic, found.topic_id or "", len(found.partitions), root.config_for_write(topic))
 
 
 @dataclass(frozen=True, slots=True)

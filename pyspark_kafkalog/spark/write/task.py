@@ -18,13 +18,13 @@ from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan
 from pyspark_kafkalog.storage.artefacts.marker_files import check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.storage.staging.stager import Rows, StagingTask, TopicStager
+    from pyspark_kafkalog.storage.staging.stager import Rows, TopicStager
 
 _BUFFER_MIN_BYTES: Final = 4 << 20
 _BUFFER_MAX_BYTES: Final = 64 << 20
@@ -50,8 +50,6 @@ def stage(
     Raises LogDirError if the path has a root other than the planned one, or none.
     """
     from pyspark import TaskContext
-
-    from pyspark_kafkalog.storage.staging.stager import StagingTask
 
     check_identity(plan.path, plan.identity)
     context = TaskContext.get()
@@ -82,6 +80,8 @@ class TaskWriter:
         self._micro_batch = micro_batch
         self._root: Root | None = None
         self._target = plan.target
+        #: Of the topics that rows were staged for, by name.
+        self.topic_ids: dict[str, str] = {}
         self._stagers: dict[str, TopicStager] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
@@ -120,6 +120,7 @@ class TaskWriter:
         stager = self._stagers.get(topic)
         if stager is None:
             target = self._target or self._open_target(topic)
+            self.topic_ids[topic] = target.topic_id
             partitioner = Partitioner(
                 target.partitions_count,
                 turn_bytes=self._options.batch_size_bytes,

@@ -48,12 +48,14 @@ _BASE_OFFSET_BYTES: Final = LENGTH_AT - BASE_OFFSET_AT
 class WrittenObject:
     """A data object of a write that is not committed yet; `inline_data` is its body if it is not in the store.
 
-    `planned_at` is the end of the metadata log when the write was planned.
+    `planned_at` is the end of the metadata log when the write was planned. `topics`: the names of the runs' topics.
     """
 
+    write_id: str
     key: str
     size_bytes: int
     planned_at: int
+    topics: frozenset[str]
     runs: tuple[ObjectRun, ...]
     inline_data: bytes | None = None
 
@@ -121,18 +123,19 @@ def upload(
     objects: list[WrittenObject] = []
     for number, pieces in enumerate(_cut(written)):
         body, runs = _body(pieces, topic_ids, directory)
+        topics = frozenset(each.staged.topic_partition.topic for each in pieces)
         if number == 0 and len(body) <= inline_bytes:
             data = body.tobytes()  # it is the only object: a second one begins after OBJECT_BYTES
-            return [WrittenObject("", len(data), task.planned_at, runs, data)]
+            return [WrittenObject(task.write_id, "", len(data), task.planned_at, topics, runs, data)]
         store.put(task.key(number), body)
-        objects.append(WrittenObject(task.key(number), len(body), task.planned_at, runs))
+        objects.append(WrittenObject(task.write_id, task.key(number), len(body), task.planned_at, topics, runs))
     return objects
 
 
 def settle(
-    store: ObjectStore, write_id: str, objects: Sequence[WrittenObject], *, inline_bytes: int = INLINE_BYTES
+    store: ObjectStore, objects: Sequence[WrittenObject], *, inline_bytes: int = INLINE_BYTES
 ) -> list[WrittenObject]:
-    """The objects of all tasks of a write, ready for the commit: at most one of them, the last, is inline.
+    """The objects of all tasks of one write, ready for the commit: at most one of them, the last, is inline.
 
     If the inline ones together are above `inline_bytes`, they are put into one object. Raises ObjectStoreError.
     """
@@ -141,12 +144,13 @@ def settle(
     if not inline:
         return stored
     body, runs = combine_bodies(inline)
-    planned_at = min(each.planned_at for each in objects)
+    write_id, planned_at = objects[0].write_id, min(each.planned_at for each in objects)
+    topics = frozenset[str]().union(*(each.topics for each in objects if each.inline_data is not None))
     if len(body) <= inline_bytes:
-        return [*stored, WrittenObject("", len(body), planned_at, runs, body)]
+        return [*stored, WrittenObject(write_id, "", len(body), planned_at, topics, runs, body)]
     key = UploadTask(write_id, _NO_TASK, planned_at).key(0)
     store.put(key, body)
-    return [*stored, WrittenObject(key, len(body), planned_at, runs)]
+    return [*stored, WrittenObject(write_id, key, len(body), planned_at, topics, runs)]
 
 
 def _refuse_special(staged: StagedFile) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -189,6 +189,28 @@ class StagedFileWriter:
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self._fs.close(fd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingTask:
+    """One task's part of a write: the names of its files are `<write_id>-<task>.staged`.
+
+    `is_scratch`: `root` is a directory for these files alone, where the directories of partitions are created.
+    """
+
+    root: Path
+    write_id: str
+    task: int
+    is_scratch: bool = False
+    open_files: OpenStagedFiles = field(default_factory=OpenStagedFiles, repr=False, compare=False)
+
+    def writer(self, topic_partition: TopicPartition, fs: FileSystem) -> StagedFileWriter:
+        """A writer of the task's file for the partition. Raises UnknownTopicError if the partition has no directory."""
+        if self.is_scratch:
+            (self.root / str(topic_partition)).mkdir(exist_ok=True)
+        return StagedFileWriter(
+            self.root, topic_partition, write_id=self.write_id, task=self.task, fs=fs, open_files=self.open_files
+        )
 
 
 def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention_ms: int, fs: FileSystem) -> None:

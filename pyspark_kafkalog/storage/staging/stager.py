@@ -12,8 +12,6 @@ first joins them to about `limit_bytes`. Memory: for a moment twice the limit, t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -31,7 +29,7 @@ from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.partitioner import NO_PARTITION, Partitioner, group_rows
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import OpenStagedFiles, StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter, StagingTask
 from pyspark_kafkalog.units import US_PER_MS
 
 _ROW_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
@@ -122,16 +120,6 @@ _COLUMNS: Final = ("key", "value", "headers", "timestamp")
 _BUFFER_BYTES: Final = 32 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagingTask:
-    """One task's part of a write: the names of its files are `<write_id>-<task>.staged`."""
-
-    root: Path
-    write_id: str
-    task: int
-    open_files: OpenStagedFiles = field(default_factory=OpenStagedFiles, repr=False, compare=False)
-
-
 class TopicStager:
     """Stages records of `topic`, which has `partitions_count` partitions with directories in the root.
 
@@ -194,15 +182,7 @@ class TopicStager:
     def _append(self, partition: int, columns: RecordColumns, rows: NDArray[np.int64], now_ms: int) -> None:
         writer = self._writers.get(partition)
         if writer is None:
-            writer = StagedFileWriter(
-                self._task.root,
-                TopicPartition(self._topic, partition),
-                write_id=self._task.write_id,
-                task=self._task.task,
-                fs=self._fs,
-                open_files=self._task.open_files,
-            )
-            self._writers[partition] = writer
+            writer = self._writers[partition] = self._task.writer(TopicPartition(self._topic, partition), self._fs)
         timestamp_type = self._config.message_timestamp_type
         encoded = encode_batches(
             columns,

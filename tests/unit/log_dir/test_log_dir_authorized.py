@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -22,6 +22,7 @@ from pyspark_kafkalog.metadata.acl import (
     PermissionType,
     ResourceType,
 )
+from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -30,6 +31,7 @@ from pyspark_kafkalog.security.access_control import Authorizer
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
 ANN = "User:ann"
 #: Names of Root that a GuardedRoot forwards without a check of its own, each with the reason.
@@ -42,6 +44,7 @@ UNCHECKED = {
     "partitions_read": "repeats what partition, which is checked, has returned",
     "path": "was given to open",
     "refresh": "reads new commits",
+    "staging": "names a place for records that commit_staged, which is checked, makes visible",
     "version": "counts commits",
 }
 #: The same of Group, whose opener may describe it.
@@ -84,11 +87,10 @@ class Unreachable:
 
 def arguments(of: Callable[..., object]) -> dict[str, object]:
     """An argument for each parameter without a default."""
-    staged = SimpleNamespace(topic_partition=TopicPartition(NAME, 0))
     known: dict[str, object] = {
         "topics": [NAME],
         "partition": 0,
-        "staged": [staged],
+        "staged": [StagedFile(TopicPartition(NAME, 0), "write-0.staged", 0, np.empty(0, BATCH_DTYPE))],
         "offsets": {(NAME, 0): 1},
         "partitions": [(NAME, 0)],
         "total": 2,

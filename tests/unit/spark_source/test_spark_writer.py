@@ -19,8 +19,8 @@ from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
 from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter
 from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter
 from pyspark_kafkalog.storage.staging import staged_file as staging
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.storage.staging.stager import RowBuffer, StagingTask
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.staging.stager import RowBuffer
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_bytes_of_several_tasks_become_one_object(store: FaultyStore, tmp_path: 
         own = [Plan(A, some_batches(rng, 2)), Plan(B, some_batches(rng, 1))]
         objects += put(store, tmp_path / str(task), own, inline_bytes=0 if task == 2 else 1000)
         plans.append(own)
-    settled = settle(store, WRITE_ID, objects, inline_bytes=inline_bytes)
+    settled = settle(store, objects, inline_bytes=inline_bytes)
     assert [each.inline_data is None for each in settled] == [True, inline_bytes == 300]
     assert store.requests["put"] == (2 if inline_bytes == 300 else 1)
     assert [each.partition for each in settled[1].runs] == [0, 0, 0, 1, 1, 1]
@@ -383,7 +383,7 @@ def test_changed_byte_of_runs_is_found_with_object_and_position(
     run = runs[0]
     row = (0, run.offsets_count, 0, 0, run.max_timestamp_ms, run.size_bytes, run.records_count, run.batches_count, 0)
     log = Log(A, rows=[row])
-    objects = Objects(store, [WrittenObject(key, len(data), 0, runs)])
+    objects = Objects(store, [WrittenObject(WRITE_ID, key, len(data), 0, frozenset(), runs)])
     with SegmentReader(RunExtent(log.runs, objects, name="A")) as reader:
         starts = [at for at, _ in reader.headers(0)]
     assigned = {start + at for start in starts for at in range(12, 16)}

@@ -1,0 +1,96 @@
+"""Where the records of a write are before its commit, by the kind of the root.
+
+    LocalStaging      `.staged` files in the partitions' directories, which the commit links or copies (staging/)
+    ObjectStaging     files in a scratch directory of this machine, then data objects in the store (storage/objects/)
+
+A task of a write stages records with the root's `Staging`; `hand_over` returns what its commit takes, which can be
+pickled. A crash leaves files or objects that no commit names: clean-up removes them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, discard_staged
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.object_store.store import ObjectStore
+    from pyspark_kafkalog.storage.objects.upload import WrittenObject
+
+#: What one task of a write has made durable, for the commit.
+Staged: TypeAlias = "StagedFile | WrittenObject"
+
+
+def topics_of(staged: Sequence[Staged]) -> set[str]:
+    """The topics that `staged` is for."""
+    topics: set[str] = set()
+    for each in staged:
+        topics.update((each.topic_partition.topic,) if isinstance(each, StagedFile) else each.topics)
+    return topics
+
+
+class Staging(Protocol):
+    """The place for the staged records of one task of a write."""
+
+    @property
+    def task(self) -> StagingTask:
+        """What the writers of staged files take."""
+        ...
+
+    @property
+    def fs(self) -> FileSystem:
+        """The calls that they make."""
+        ...
+
+    def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
+        """What the commit takes of the finished `files`; `topic_ids` by topic. They are not used afterwards.
+
+        Raises ObjectStoreError, in which case `discard` is to be called.
+        """
+        ...
+
+    def discard(self, files: Sequence[StagedFile]) -> None:
+        """Remove what is staged, after an error."""
+        ...
+
+
+class LocalStaging:
+    """Stages in the directories of the root at `root`; `fs` decides when the files are on disk."""
+
+    def __init__(self, root: Path, write_id: str, task: int, *, fs: FileSystem) -> None:
+        self.task = StagingTask(root=root, write_id=write_id, task=task)
+        self.fs = fs
+
+    def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
+        return tuple(files)
+
+    def discard(self, files: Sequence[StagedFile]) -> None:
+        discard_staged(self.task.root, files, self.fs)
+
+
+class ObjectStaging:
+    """Stages in a scratch directory (TMPDIR), then in `store`.
+
+    `planned_at` is the end of the metadata log when the write was planned: see metadata/image.StagingHorizon.
+    """
+
+    def __init__(self, store: ObjectStore, write_id: str, task: int, *, planned_at: int) -> None:
+        self._store = store
+        self._planned_at = planned_at
+        self._scratch = tempfile.TemporaryDirectory(prefix="kafkalog-")
+        self.task = StagingTask(root=Path(self._scratch.name), write_id=write_id, task=task, is_scratch=True)
+        self.fs = flushing_file_system(LOCAL, "os")
+
+    def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
+        from pyspark_kafkalog.storage.objects.upload import UploadTask, upload  # not for roots on a file system
+
+        task = UploadTask(self.task.write_id, self.task.task, self._planned_at)
+        with self._scratch:
+            return tuple(upload(self._store, task, files, topic_ids, directory=self.task.root))
+
+    def discard(self, files: Sequence[StagedFile]) -> None:
+        self._scratch.cleanup()
