@@ -177,7 +177,8 @@ class _ObstoreClient:
         return parts
 
     def head(self, key: str) -> ObjectMetadata:
-        return _metadata(self._ask("head", key, lambda: self._obstore.head(self._store, key)))
+        found = self._ask("head", key, lambda: self._obstore.head(self._store, key))
+        return _metadata(found | {"path": key})  # obstore 0.11 gives the path with the store's prefix here
 
     def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
         if self._config.lists_in_order:
@@ -188,6 +189,7 @@ class _ObstoreClient:
     def _list(self, prefix: str, offset: str | None, after: str | None) -> Iterator[ObjectMetadata]:
         if prefix:
             check_key(prefix)
+        below = f"{prefix}/" if prefix else ""
         listing = self._ask(
             "list",
             prefix,
@@ -195,13 +197,16 @@ class _ObstoreClient:
         )
         while (chunk := self._ask("list", prefix, lambda: next(listing, None))) is not None:
             for each in map(_metadata, chunk):
-                if after is None or each.key > after:
+                if (after is None or each.key > after) and each.key.startswith(below):
                     yield each
 
     def _check_order(self, listing: Iterator[ObjectMetadata]) -> Iterator[ObjectMetadata]:
+        """Leaves out folders' markers (empty objects "a/", made by consoles), of which the client drops the slash."""
         last = ""
         for each in listing:
             if each.key <= last:
+                if each.size_bytes == 0 and (not each.key or f"{each.key}/" > last):
+                    continue
                 raise ObjectStoreError(
                     f"{self.url}: expected a listing in the order of keys, found {each.key!r} after {last!r}"
                 )

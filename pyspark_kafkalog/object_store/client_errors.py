@@ -56,6 +56,11 @@ _KNOWN: Final[tuple[tuple[str, type[ObjectStoreError], str], ...]] = (
     (r"169\.254\.\d+\.\d+|metadata\.google\.internal", StoreAccessError, _NO_CREDENTIALS),
     (r"ConnectionRefused|Connection refused", ObjectStoreError, "nobody listens there: check the endpoint"),
     (r'"dns error"|failed to lookup address', ObjectStoreError, "there is no such host: check endpoint and account"),
+    (
+        r"object with invalid path",
+        ObjectStoreError,
+        "an object that is nothing of ours lies there: remove it, or give the log directory a prefix of its own",
+    ),
     (r"certificate", ObjectStoreError, "the store's certificate is not trusted: check the endpoint"),
     (r"<Code>(SlowDown|ServerBusy|ServiceUnavailable)<", ObjectStoreError, "the store is busy: try again later"),
 )

@@ -60,11 +60,14 @@ def open_at(relay: HttpRelay, location: ObjectLocation = S3) -> ObjectStore:
 
 
 def listing(*keys: str) -> Answer:
-    entries = "".join(
-        f"<Contents><Key>log/{key}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-        "<ETag>1</ETag></Contents>"
-        for key in keys
-    )
+    """Of objects with one byte; those whose keys end with a slash, or are empty, have none."""
+
+    def entry(key: str) -> str:
+        size_bytes = 0 if f"/{key}".endswith("/") else 1
+        time = "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        return f"<Contents><Key>log/{key}</Key><Size>{size_bytes}</Size>{time}<ETag>1</ETag></Contents>"
+
+    entries = "".join(map(entry, keys))
     return Answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode())
 
 
@@ -222,6 +225,25 @@ def test_a_listing_out_of_order_is_refused_where_order_is_promised() -> None:
     with HttpRelay(answer=answers(listing("b", "a"))) as relay:
         store = open_at(relay)
         with pytest.raises(ObjectStoreError, match="in the order of keys, found 'a' after 'b'"):
+            list(store.list_objects(""))
+
+
+@pytest.mark.parametrize(
+    ("listed", "prefix", "expected"),
+    [
+        (("", "a-b", "a/", "a/1"), "", ["a-b", "a/1"]),
+        (("a/", "a/1", "a/b/", "a/b/1"), "a", ["a/1", "a/b", "a/b/1"]),
+    ],
+)
+def test_markers_of_folders_do_not_disturb_a_listing(listed: tuple[str, ...], prefix: str, expected: list[str]) -> None:
+    with HttpRelay(answer=answers(listing(*listed))) as relay:
+        assert [each.key for each in open_at(relay).list_objects(prefix)] == expected
+
+
+def test_objects_that_are_no_files_of_ours_stop_a_listing_with_their_name() -> None:
+    with HttpRelay(answer=answers(listing("a//b"))) as relay:
+        store = open_at(relay)
+        with pytest.raises(ObjectStoreError, match=r'nothing of ours .*Path "log/a//b" contained empty'):
             list(store.list_objects(""))
 
 
