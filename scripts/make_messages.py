@@ -61,6 +61,28 @@ from typing import ClassVar, Final
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
 '''
+_REMOTE_LOG_RECORDS: Final = '''\
+"""The records of `__remote_log_metadata`, in which brokers note what they tiered, as classes.
+
+Generated from schemas/remote_log_metadata.json by scripts/make_messages.py: change the schemas, not this file. Field
+types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not
+have, as (tag, bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+
+
+class RemoteLogRecord(Message):
+    """One record of the remote log metadata topic."""
+
+    __slots__ = ()
+'''
 _COORDINATOR_MESSAGES: Final = (
     "OffsetCommitKey",
     "OffsetCommitValue",
@@ -97,6 +119,7 @@ def modules() -> dict[str, str]:
     records = [*load_schema_file("cluster_metadata").values(), *load_schema_file("kafkalog").values()]
     coordinators = {**load_schema_file("group_coordinator"), **load_schema_file("transaction_coordinator")}
     messages = [coordinators[name] for name in _COORDINATOR_MESSAGES]
+    remote = [*load_schema_file("remote_log_metadata").values()]
     return {
         "metadata_records.py": "\n\n".join(
             [
@@ -112,6 +135,13 @@ def modules() -> dict[str, str]:
                 _table("COORDINATOR_MESSAGES", "All messages of this module.", messages),
             ]
         ),
+        "remote_log_records.py": "\n\n".join(
+            [
+                _REMOTE_LOG_RECORDS,
+                *_Classes(remote, base="RemoteLogRecord").texts(),
+                _table("REMOTE_LOG_RECORDS", "All types, in the order of the schemas.", remote),
+            ]
+        ),
     }
 
 
@@ -123,21 +153,24 @@ def _table(name: str, doc: str, specs: Sequence[MessageSpec]) -> str:
 class _Classes:
     """The classes of messages and of their structs, structs first.
 
-    A struct's class has the name of its type, after the message's name if another message has a type of that name.
+    A struct's class has the name of its type, after the message's name if another message has another type of that
+    name. Messages share equal types.
     """
 
     def __init__(self, specs: Sequence[MessageSpec], *, base: str) -> None:
         self._specs = specs
         self._base = base
-        uses: dict[str, set[str]] = {}
+        types: dict[str, list[tuple[FieldSpec, ...]]] = {}
         for spec in specs:
             for field in _struct_fields(spec.fields):
-                uses.setdefault(field.element, set()).add(spec.name)
-        self._shared = {element for element, names in uses.items() if len(names) > 1}
+                known = types.setdefault(field.element, [])
+                if field.struct is not None and field.struct not in known:
+                    known.append(field.struct)
+        self._shared = {element for element, structs in types.items() if len(structs) > 1}
 
     def texts(self) -> Iterator[str]:
+        written: dict[str, FieldSpec] = {}
         for spec in self._specs:
-            written: dict[str, FieldSpec] = {}
             for field in _struct_fields(spec.fields):
                 name = self._struct_name(spec, field)
                 if name not in written:

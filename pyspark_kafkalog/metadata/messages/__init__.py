@@ -7,6 +7,7 @@ In reading order:
 - codec: encodes and decodes the messages of all schemas, as dicts or as instances of classes
 - metadata_records: the records of the metadata log as classes; generated
 - coordinator_records: keys and values of the coordinators' records as classes; generated
+- remote_log_records: the records of `__remote_log_metadata` as classes; generated
 - records: the frame of a record of the metadata log
 - json_form: messages as the JSON that Kafka's tools print
 """

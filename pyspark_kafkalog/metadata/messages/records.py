@@ -37,9 +37,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import UnsupportedFormatError
+from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS, MetadataRecord
 from pyspark_kafkalog.metadata.messages.schema import MessageReader, write_unsigned_varint
 from pyspark_kafkalog.record.header import Buffer
@@ -47,6 +48,8 @@ from pyspark_kafkalog.record.header import Buffer
 FRAME_VERSION: Final = 1
 NATIVE_API_KEYS_FROM: Final = 20_000
 NO_TRANSACTION_VERSION: Final = -1
+
+_Record = TypeVar("_Record", bound=Message)
 
 
 @cache
@@ -76,14 +79,21 @@ def _frame(api_key: int, version: int) -> bytes:
 
 def decode_record(value: Buffer, *, file: str = "<record>", file_position: int = 0) -> MetadataRecord:
     """The record in a value. Raises CorruptRecordError, or UnsupportedFormatError for an unknown type or version."""
+    return decode_framed(value, _types_by_api_key(), file=file, file_position=file_position)
+
+
+def decode_framed(
+    value: Buffer, types: Mapping[int, type[_Record]], *, file: str = "<record>", file_position: int = 0
+) -> _Record:
+    """The record in a value with this frame, of one of `types` by api key. Raises the errors of `decode_record`."""
     reader = MessageReader(value, file=file, file_position=file_position)
     frame_version = reader.unsigned_varint("the frame version")
     if frame_version != FRAME_VERSION:
         raise _unsupported(reader, f"frame version {FRAME_VERSION}", f"frame version {frame_version}")
     api_key = reader.unsigned_varint("the record type")
-    record_type = _types_by_api_key().get(api_key)
+    record_type = types.get(api_key)
     if record_type is None:
-        raise _unsupported(reader, "a metadata record type of Kafka 4.1 or of this package", f"type {api_key}")
+        raise _unsupported(reader, "a record type of Kafka 4.1 or of this package", f"type {api_key}")
     version = reader.unsigned_varint("the record version")
     return record_type.decode_from(reader, version)
 

@@ -20,7 +20,8 @@ Each field has:
 - `ignorable`: whether a version without the field may drop its value
 
 `cluster_metadata` are the records of `__cluster_metadata`, the coordinators' those of `__consumer_offsets`,
-`__transaction_state` and `__share_group_state`; all as of Kafka 4.1. `kafkalog` are this project's own (see
+`__transaction_state` and `__share_group_state`, `remote_log_metadata` those of `__remote_log_metadata`; all as of Kafka
+4.1. `kafkalog` are this project's own (see
 records.py). Fields have the order of Kafka's JSON; on the wire, untagged fields come first, then tagged ones by tag.
 
 On the wire: big-endian integers; unsigned varints of at most 5 bytes; strings and bytes with an int16 or int32 length
@@ -56,6 +57,7 @@ SCHEMA_FILES: Final = (
     "group_coordinator",
     "transaction_coordinator",
     "share_coordinator",
+    "remote_log_metadata",
 )
 _WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NO_VERSION: Final = range(0)
