@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.logs import PartitionLog, TopicLog
     from pyspark_kafkalog.security.access_control import AccessControl
     from pyspark_kafkalog.storage.log.reader import LogReader
+    from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
 
 __all__ = [
     "CommitResult",
@@ -95,6 +96,8 @@ class LogDir:
         *,
         principal: str | None = None,
         read_to_log_end: bool = False,
+        remote_storage: str | Path | None = None,
+        remote_storage_layout: str | None = None,
         identity: RootIdentity | None = None,
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
@@ -108,10 +111,19 @@ class LogDir:
         entries do not permit. With `read_to_log_end`, a broker's logs are read up to the last complete, valid batch
         instead of the high watermark of the broker's checkpoint, which may be older than the logs.
 
+        `remote_storage` is the remote storage of a broker with tiered storage, as a path or URL; logs then include what
+        is there. Its layout, "local" or "aiven", is found by looking at the objects if it is not given.
+
         Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """
         root = open_root(
-            path, principal=principal, read_to_log_end=read_to_log_end, identity=identity, clock=clock, fs=fs
+            path,
+            principal=principal,
+            read_to_log_end=read_to_log_end,
+            remote_storage=_remote_storage(remote_storage, remote_storage_layout),
+            identity=identity,
+            clock=clock,
+            fs=fs,
         )
         return cls(root, clock=clock, fs=fs)
 
@@ -479,3 +491,13 @@ class LogDir:
         from pyspark_kafkalog.notebook.log_html import log_dir_html
 
         return log_dir_html(self._root)
+
+
+def _remote_storage(location: str | Path | None, layout: str | None) -> RemoteStorageOption | None:
+    if location is None:
+        if layout is not None:
+            raise InvalidOptionError("remote_storage_layout goes with remote_storage: give that too")
+        return None
+    from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage  # few log directories have one
+
+    return parse_remote_storage(str(location), layout)

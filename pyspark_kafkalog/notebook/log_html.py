@@ -75,7 +75,7 @@ def _details(root: Root, name: str, numbers: tuple[int, ...], marks: CleanerMark
     offsets = segments = size_bytes = 0
     for number in numbers:
         found = root.partition(name, number)
-        offsets += found.high_watermark - found.local_log_start_offset
+        offsets += found.high_watermark - found.readable_start_offset
         listed = list_segments(root, found, marks=marks)
         segments += len(listed)
         size_bytes += sum(each.size_bytes for each in listed)
@@ -110,7 +110,7 @@ def partition_log_html(log: LogRange) -> str:
     parts = [heading(log.name, facts)]
     if segments:
         first = "local log start" if found.remote_offsets_count else "log start"
-        marks = [(first, found.local_log_start_offset), ("high watermark", found.high_watermark)]
+        marks = [(first, found.readable_start_offset), ("high watermark", found.high_watermark)]
         if stable is not None and stable < found.high_watermark:
             marks.insert(1, ("last stable offset", stable))
         if (start, end) != (found.log_start_offset, found.high_watermark):

@@ -54,6 +54,7 @@ from pyspark_kafkalog.storage.names import (
 )
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.root.remote_logs import RemoteLogs
     from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 
 
@@ -64,11 +65,20 @@ _REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
 class BrokerRoot(ReadOnlyRoot):
     """One broker's directory as of the last `refresh`. Partitions are read on first access, then cached.
 
-    With `read_to_log_end` high watermarks are the ends of the logs.
+    With `read_to_log_end` high watermarks are the ends of the logs. With `remote_logs`, logs include what the broker
+    tiered.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], int], read_to_log_end: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], int],
+        read_to_log_end: bool = False,
+        remote_logs: RemoteLogs | None = None,
+    ) -> None:
         super().__init__(path, readable_identity(path))
+        self._remote_logs = remote_logs
         self._read_to_log_end = read_to_log_end
         self._clock = clock
         self._stable_offsets = _StableOffsets()
@@ -84,12 +94,15 @@ class BrokerRoot(ReadOnlyRoot):
         if not partitions and not (self.path / META_PROPERTIES).exists():
             raise LogDirError(f"{self.path} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
         self._list(partitions)
+        if self._remote_logs is not None:
+            self._remote_logs.refresh()
         self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
         self._is_clean = was_clean_shutdown(self.path)
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
-        return LocalPartition(str(self.path), topic_partition, topic_id, self.identity)
+        remote = None if self._remote_logs is None else self._snapshot(topic_partition).remote
+        return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, remote=remote)
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         directory = self.path / str(topic_partition)
@@ -103,7 +116,7 @@ class BrokerRoot(ReadOnlyRoot):
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
         active_base_offset = state.base_offsets[-1] if state.base_offsets else -1
         high_watermark = max(high_watermark, state.local_log_start_offset)
-        return PartitionSnapshot(
+        found = PartitionSnapshot(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
             topic_id=self._topic_id(topic_partition.topic),
@@ -117,6 +130,7 @@ class BrokerRoot(ReadOnlyRoot):
             active_size_bytes=_size_bytes(directory, active_base_offset),
             stable=self._last_stable_offset,
         )
+        return found if self._remote_logs is None else self._remote_logs.attach(found)
 
     def _high_watermark(self, topic_partition: TopicPartition, state: ReadOnlyState) -> int:
         """The end for readers: by the checkpoint, or with `read_to_log_end` the end of the batches above it."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
 from pyspark_kafkalog.root.broker import BrokerRoot
@@ -43,6 +43,9 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.path_list import join_paths
 
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.remote_logs import RemoteLogs
+
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
@@ -59,16 +62,26 @@ class _Member:
 
 
 class BrokerDirectories(ReadOnlyRoot):
-    """The directories `paths` as of the last `refresh`, as one root. With `read_to_log_end` as in BrokerRoot.
+    """The directories `paths` as of the last `refresh`, as one root. `read_to_log_end`, `remote_logs`: see BrokerRoot.
 
     Raises LogDirError if a directory is given twice, cannot be read, or is of another cluster, DiskFormatError for a
     damaged meta.properties.
     """
 
-    def __init__(self, paths: Sequence[Path], *, clock: Callable[[], int], read_to_log_end: bool = False) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        clock: Callable[[], int],
+        read_to_log_end: bool = False,
+        remote_logs: RemoteLogs | None = None,
+    ) -> None:
         _refuse_same(paths)
         self._members = {
-            path: _Member(BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end), _properties(path))
+            path: _Member(
+                BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs),
+                _properties(path),
+            )
             for path in paths
         }
         super().__init__(join_paths(paths), _identity(tuple(self._members.values())))

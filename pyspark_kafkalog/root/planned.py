@@ -14,12 +14,13 @@ such commits: there `log-start-offset-checkpoint` is read, as for the plan.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.snapshot import RemotePart
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
@@ -37,6 +38,10 @@ class PlannedPartition(Protocol):
 
     def extents(self) -> PartitionExtents:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
+        ...
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> PlannedPartition:
+        """The same for a task that reads the offsets [start_offset, end_offset), without what it does not need."""
         ...
 
     def moved_log_start(self) -> int:
@@ -73,7 +78,8 @@ class LocalPartition:
     """A partition with a directory in the log directory `root`.
 
     `topic_id` None: a broker's directory has no id for the topic, or the id is not to be checked. `identity`: that of
-    the log directory, None if it has no ids. `commits` None: a broker's directory.
+    the log directory, None if it has no ids. `commits` None: a broker's directory. `remote`: what of the log is in
+    remote storage, if it was opened with that.
     """
 
     root: str
@@ -81,6 +87,7 @@ class LocalPartition:
     topic_id: str | None
     identity: RootIdentity | None
     commits: CommitFiles | None = None
+    remote: RemotePart | None = None
 
     @property
     def directory(self) -> Path:
@@ -89,7 +96,13 @@ class LocalPartition:
     def extents(self) -> PartitionExtents:
         from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
 
-        return LocalExtents(self.directory)
+        local = LocalExtents(self.directory)
+        return local if self.remote is None else self.remote.extents(local)
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> LocalPartition:
+        if self.remote is None:
+            return self
+        return replace(self, remote=self.remote.part(start_offset, end_offset, committed=committed))
 
     def moved_log_start(self) -> int:
         root = Path(self.root)

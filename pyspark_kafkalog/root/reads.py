@@ -88,10 +88,10 @@ def read_partition(
     """
     end_of_log = found.readable_end(isolation)
     start = found.log_start_offset if start_offset is None else start_offset
-    if found.log_start_offset <= start < found.local_log_start_offset:
+    if found.log_start_offset <= start < found.readable_start_offset:
         if not local_only:
             raise OffsetOutOfRangeError(f"{remote_offsets(found)}: start there, or read with local_only")
-        start = found.local_log_start_offset
+        start = found.readable_start_offset
     end = end_of_log if end_offset is None else min(end_offset, end_of_log)
     if end_of_log < start <= found.high_watermark:
         raise OffsetOutOfRangeError(

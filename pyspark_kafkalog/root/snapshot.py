@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.storage.log.reader import PartitionExtents
+    from pyspark_kafkalog.storage.log.reader import LocalExtents, PartitionExtents
+    from pyspark_kafkalog.tiered.extents import RemoteLog
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
@@ -49,15 +50,34 @@ class ReplicaState:
     difference: Difference | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """The remote part of a partition's log, and how to look it up again when an object of it is missing."""
+
+    log: RemoteLog
+    look_up: Callable[[], RemoteLog | None]
+
+    def extents(self, local: LocalExtents | None) -> PartitionExtents:
+        """The whole log, with its local segments."""
+        from pyspark_kafkalog.tiered.extents import TieredExtents  # imports compiled code
+
+        return TieredExtents(self.log, local, self.look_up)
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemotePart:
+        """What a task needs that reads the offsets [start_offset, end_offset)."""
+        return RemotePart(self.log.part(start_offset, end_offset, committed=committed), self.look_up)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSnapshot:
     """One partition as of one version of its root: its files and its offsets, in Kafka's terms.
 
-    Offsets [log_start_offset, high_watermark) exist. Those below `local_log_start_offset` are in remote storage, so
-    [local_log_start_offset, high_watermark) can be read here; the two starts differ only in the directory of a broker
-    with tiered storage. `log_end_offset` is the end of the last whole, valid batch; it is above the high watermark only
-    in a broker's directory, whose checkpoint may be older than its log. The active segment's base offset and size in
-    bytes are -1 where they could only be found by reading the file system.
+    Offsets [log_start_offset, high_watermark) exist. Those below `local_log_start_offset` are in remote storage only;
+    the two starts differ only for a broker with tiered storage. `remote` is the remote part of the log, if the root was
+    opened with its remote storage, and [readable_start_offset, high_watermark) can be read. `log_end_offset` is the end
+    of the last whole, valid batch; it is above the high watermark only in a broker's directory, whose checkpoint may be
+    older than its log. The active segment's base offset and size in bytes are -1 where they could only be found by
+    reading the file system.
 
     `replicas` has the partition's replicas if the root consists of several brokers' directories, the one that this is
     first; otherwise it is empty.
@@ -78,6 +98,7 @@ class PartitionSnapshot:
     active_base_offset: int = -1
     active_size_bytes: int = -1
     replicas: tuple[ReplicaState, ...] = field(default=(), repr=False)
+    remote: RemotePart | None = None
     #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
     stable: int | Callable[[PartitionSnapshot], int] = field(repr=False, compare=False)
 
@@ -90,7 +111,18 @@ class PartitionSnapshot:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
         from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
 
-        return LocalExtents(self.directory)
+        local = LocalExtents(self.directory)
+        return local if self.remote is None else self.remote.extents(local)
+
+    @property
+    def readable_start_offset(self) -> int:
+        """The first offset that can be read here: the log start, or the local one if remote storage is not known."""
+        return self.local_log_start_offset if self.remote is None else self.log_start_offset
+
+    @property
+    def latest_tiered_offset(self) -> int:
+        """The last offset that was copied to remote storage; -1 if none was, or remote storage is not known."""
+        return -1 if self.remote is None else self.remote.log.highest_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -107,8 +139,8 @@ class PartitionSnapshot:
 
     @property
     def remote_offsets_count(self) -> int:
-        """Number of offsets from the log start on that are in remote storage only."""
-        return self.local_log_start_offset - self.log_start_offset
+        """Number of offsets from the log start on that cannot be read here, as they are in remote storage only."""
+        return self.readable_start_offset - self.log_start_offset
 
     @property
     def offsets_above_high_watermark(self) -> int:

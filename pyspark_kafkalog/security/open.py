@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -22,6 +22,10 @@ from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, anothe
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.path_list import split_paths
 
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.remote_logs import RemoteLogs
+    from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
+
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -30,6 +34,7 @@ def open_root(
     *,
     principal: str | None = None,
     read_to_log_end: bool = False,
+    remote_storage: RemoteStorageOption | None = None,
     identity: RootIdentity | None = None,
     clock: Callable[[], int] = time_ms,
     fs: FileSystem = LOCAL,
@@ -39,13 +44,16 @@ def open_root(
     Several directories are a sequence of paths, or one path with commas between them. With a `principal`, such as
     "User:ann", methods raise AuthorizationError for operations that the access control entries do not permit. With
     `read_to_log_end`, a broker's logs are read up to the last complete, valid batch instead of the high watermark of
-    the broker's checkpoint, which may be older than the logs.
+    the broker's checkpoint, which may be older than the logs. With `remote_storage`, the logs include what the broker
+    tiered there.
 
     Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
     """
     paths = split_paths(path) if isinstance(path, (str, Path)) else tuple(map(Path, path))
     if len(paths) != 1:
-        root = _open_directories(paths, identity, clock=clock, read_to_log_end=read_to_log_end)
+        root = _open_directories(
+            paths, identity, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage
+        )
         return root if principal is None else GuardedRoot(root, principal)
     (path,) = paths
     check_identity(path, identity)
@@ -53,23 +61,40 @@ def open_root(
         root = FileRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
         if read_to_log_end:
             _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
+        if remote_storage is not None:
+            raise InvalidOptionError(f"{path} is not a broker's: remote storage is read for brokers' directories only")
     else:
-        root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end)
+        remote_logs = _remote_logs(remote_storage, paths)
+        root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
     return root if principal is None else GuardedRoot(root, principal)
 
 
 def _open_directories(
-    paths: Sequence[Path], identity: RootIdentity | None, *, clock: Callable[[], int], read_to_log_end: bool
+    paths: Sequence[Path],
+    identity: RootIdentity | None,
+    *,
+    clock: Callable[[], int],
+    read_to_log_end: bool,
+    remote_storage: RemoteStorageOption | None,
 ) -> Root:
     if not paths:
         raise LogDirError("no path is given: name a log directory")
     for path in paths:
         if is_native_root(path):
             raise LogDirError(f"{path} is not a broker's directory: of several directories each must be; open it alone")
-    root = BrokerDirectories(paths, clock=clock, read_to_log_end=read_to_log_end)
+    remote_logs = _remote_logs(remote_storage, paths)
+    root = BrokerDirectories(paths, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
     if identity is not None and not identity.fits(root.identity):
         raise another_root_error(root.path, identity, root.identity)
     return root
+
+
+def _remote_logs(remote_storage: RemoteStorageOption | None, paths: Sequence[Path]) -> RemoteLogs | None:
+    if remote_storage is None:
+        return None
+    from pyspark_kafkalog.root.remote_logs import RemoteLogs  # few roots need it
+
+    return RemoteLogs(remote_storage, paths)
 
 
 def create_native_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> FileRoot:

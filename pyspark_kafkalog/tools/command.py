@@ -270,7 +270,7 @@ def first_since(
             "offsets in this directory"
         )
     reader = log_dir.reader(partition.topic, partition.partition)
-    return reader.offset_for_timestamp(time_ms, partition.local_log_start_offset, partition.high_watermark)
+    return reader.offset_for_timestamp(time_ms, partition.readable_start_offset, partition.high_watermark)
 
 
 def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:

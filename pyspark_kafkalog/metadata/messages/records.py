@@ -79,13 +79,16 @@ def _frame(api_key: int, version: int) -> bytes:
 
 def decode_record(value: Buffer, *, file: str = "<record>", file_position: int = 0) -> MetadataRecord:
     """The record in a value. Raises CorruptRecordError, or UnsupportedFormatError for an unknown type or version."""
-    return decode_framed(value, _types_by_api_key(), file=file, file_position=file_position)
+    return decode_framed(value, _types_by_api_key(), kind="metadata", file=file, file_position=file_position)
 
 
 def decode_framed(
-    value: Buffer, types: Mapping[int, type[_Record]], *, file: str = "<record>", file_position: int = 0
+    value: Buffer, types: Mapping[int, type[_Record]], *, kind: str, file: str, file_position: int
 ) -> _Record:
-    """The record in a value with this frame, of one of `types` by api key. Raises the errors of `decode_record`."""
+    """The record in a value with this frame, of one of `types` by api key. Raises the errors of `decode_record`.
+
+    `kind` names the types in errors.
+    """
     reader = MessageReader(value, file=file, file_position=file_position)
     frame_version = reader.unsigned_varint("the frame version")
     if frame_version != FRAME_VERSION:
@@ -93,7 +96,7 @@ def decode_framed(
     api_key = reader.unsigned_varint("the record type")
     record_type = types.get(api_key)
     if record_type is None:
-        raise _unsupported(reader, "a record type of Kafka 4.1 or of this package", f"type {api_key}")
+        raise _unsupported(reader, f"a {kind} record type of Kafka 4.1 or of this package", f"type {api_key}")
     version = reader.unsigned_varint("the record version")
     return record_type.decode_from(reader, version)
 

@@ -25,7 +25,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructField, StructType
 
@@ -58,6 +58,9 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition, parse_partition_dir
 from pyspark_kafkalog.storage.path_list import join_paths, split_paths
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
@@ -189,6 +192,7 @@ class SourceOptions:
     max_bytes_per_partition: int
     fail_on_data_loss: bool
     read_to_log_end: bool
+    remote_storage: RemoteStorageOption | None
     include_headers: bool
     committed: bool
 
@@ -296,9 +300,22 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
         "max_bytes_per_partition": given.get("maxBytesPerPartition", DEFAULT_MAX_BYTES_PER_PARTITION),
         "fail_on_data_loss": given.get("failOnDataLoss", True),
         "read_to_log_end": given.get("readToLogEnd", False),
+        "remote_storage": _remote_storage(given),
         "include_headers": given.get("includeHeaders", False),
         "committed": _either(given, "isolationLevel", "kafka.isolation.level", False),
     }
+
+
+def _remote_storage(given: Mapping[str, Any]) -> RemoteStorageOption | None:
+    """The broker's remote storage, if it is given."""
+    location, layout = given.get("remoteStorage"), given.get("remoteStorageLayout")
+    if location is None:
+        if layout is not None:
+            raise InvalidOptionError("option remoteStorageLayout goes with the option remoteStorage: give that too")
+        return None
+    from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage  # few reads have one
+
+    return parse_remote_storage(location, layout)
 
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:

@@ -49,6 +49,7 @@ WRITE: Final[tuple[Direction, ...]] = ("write",)
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 OFFSET_RESETS: Final = get_args(OffsetReset)
+REMOTE_STORAGE_LAYOUTS: Final = ("local", "aiven")
 PARTITIONERS: Final = ("murmur2", "round_robin")
 _DURATION: Final = re.compile(r"([0-9]{1,15})([a-z]*)", re.ASCII)
 _UNIT_MS: Final = {
@@ -462,6 +463,21 @@ OPTIONS: Final = (
         "and after it was killed. If brokers replicate, records above the high watermark may be uncommitted. No "
         "effect on a native log directory.",
         parse=parse_bool,
+    ),
+    Option(
+        name="remoteStorage",
+        applies_to=READ,
+        default="",
+        doc="On a broker's directory: the remote storage of its tiered topics, as a path (what rsm.config.dir names) "
+        "or a URL of bucket and prefix. Reads then include the offsets that are only there.",
+        parse=parse_text,
+    ),
+    Option(
+        name="remoteStorageLayout",
+        applies_to=READ,
+        default="found by looking at its objects",
+        doc="How remoteStorage is laid out: local (Kafka's LocalTieredStorage) or aiven (Aiven's plugin).",
+        parse=one_of(*REMOTE_STORAGE_LAYOUTS),
     ),
     Option(
         name="includeHeaders",

@@ -49,7 +49,12 @@ class KafkalogBatchReader(DataSourceReader):
 
         location = locate(self._options.path)
         options = self._options
-        root = open_root(location.root, principal=options.principal, read_to_log_end=options.read_to_log_end)
+        root = open_root(
+            location.root,
+            principal=options.principal,
+            read_to_log_end=options.read_to_log_end,
+            remote_storage=options.remote_storage,
+        )
         for _ in range(_TRIES - 1):
             version = root.version
             try:
@@ -103,7 +108,7 @@ class KafkalogBatchReader(DataSourceReader):
 
     def _input_partition(self, each: OffsetRange, planned: PlannedPartition) -> OffsetRangePartition:
         return OffsetRangePartition(
-            planned,
+            planned.part(each.start_offset, each.end_offset, committed=self._options.committed),
             start_offset=each.start_offset,
             end_offset=each.end_offset,
             committed=self._options.committed,

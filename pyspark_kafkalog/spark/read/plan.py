@@ -131,11 +131,11 @@ class OffsetRange:
 class AvailableOffsets:
     """A partition's offsets [start_offset, end_offset). For read_committed they end at the last stable offset.
 
-    Offsets below `local_start_offset` are in remote storage and cannot be read here.
+    Offsets below `readable_start_offset` are in remote storage and cannot be read here.
     """
 
     start_offset: int
-    local_start_offset: int
+    readable_start_offset: int
     end_offset: int
 
 
@@ -207,7 +207,7 @@ class OffsetResolver:
     def available(self, topic_partition: TopicPartition) -> AvailableOffsets:
         found = self._partitions[topic_partition]
         end_offset = found.readable_end("read_committed" if self._committed else "read_uncommitted")
-        return AvailableOffsets(found.log_start_offset, found.local_log_start_offset, end_offset)
+        return AvailableOffsets(found.log_start_offset, found.readable_start_offset, end_offset)
 
     def _check_same_partitions(self, end: str, spec: OffsetSpec, words: str) -> None:
         given = given_partitions(spec)
@@ -290,13 +290,13 @@ class OffsetResolver:
     def _offset_for_timestamp(
         self, topic_partition: TopicPartition, timestamp_ms: int, available: AvailableOffsets
     ) -> int | None:
-        if available.local_start_offset >= available.end_offset:
+        if available.readable_start_offset >= available.end_offset:
             return None
-        if available.start_offset < available.local_start_offset:
+        if available.start_offset < available.readable_start_offset:
             found = remote_offsets(self._partitions[topic_partition])
             self._lose(f"{topic_partition}: the offset for timestamp {timestamp_ms} may be a remote one: {found}")
         first = self.readers.of(topic_partition).offset_for_timestamp(
-            timestamp_ms, available.local_start_offset, available.end_offset
+            timestamp_ms, available.readable_start_offset, available.end_offset
         )
         return None if first is None else first.offset
 
@@ -308,7 +308,7 @@ class OffsetResolver:
         if reason is None:
             return asked
         self._lose(f"{asked.topic_partition}: {reason}")
-        start_offset = min(max(asked.start_offset, available.local_start_offset), available.end_offset)
+        start_offset = min(max(asked.start_offset, available.readable_start_offset), available.end_offset)
         end_offset = max(min(asked.end_offset, available.end_offset), start_offset)
         return replace(asked, start_offset=start_offset, end_offset=end_offset)
 
@@ -318,7 +318,7 @@ class OffsetResolver:
         ends = tuple(zip(texts, (asked.start_offset, asked.end_offset), strict=True))
         lost = [text for text, offset in ends if not available.start_offset <= offset <= available.end_offset]
         if not lost:
-            is_remote = asked.start_offset < min(available.local_start_offset, asked.end_offset)
+            is_remote = asked.start_offset < min(available.readable_start_offset, asked.end_offset)
             return f"{texts[0]} was requested, but {remote_offsets(found)}" if is_remote else None
         if all(available.start_offset <= offset <= found.high_watermark for _, offset in ends):
             return f"{' and '.join(lost)} was requested, but {open_transaction_text(found)}"

@@ -63,8 +63,8 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
         end_offset = min(log_start_offset, each.end_offset)
         _report_lost(each, start_offset, end_offset, f"the log starts at {log_start_offset} now")
         start_offset = end_offset
+    reader = _reader(each)
     while start_offset < each.end_offset:
-        reader = _reader(each)
         try:
             for batch in reader.read(
                 start_offset,
@@ -77,8 +77,9 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
                 yield _null_for_no_headers(batch) if _HEADERS in schema.names else batch
             return
         except OffsetOutOfRangeError as error:
-            _report_lost(each, each.start_offset, each.end_offset, str(error), error)
-            start_offset = max(start_offset + 1, reader.first_base_offset(default=each.end_offset))
+            lost_from = max(start_offset, reader.reached_offset)
+            start_offset = max(lost_from + 1, reader.first_offset_from(lost_from, default=each.end_offset))
+            _report_lost(each, lost_from, min(start_offset, each.end_offset), str(error), error)
 
 
 def _reader(each: OffsetRangePartition) -> LogReader:

@@ -68,7 +68,7 @@ def plan_latest(start: StreamOffsets, view: StreamView, topic_ids: TopicIds) -> 
             if found.is_broker_directory:
                 ends[topic_partition] = found.readable_end_offset
         else:
-            if offset < found.local_log_start_offset:
+            if offset < found.readable_start_offset:
                 losses.append(f"{topic_partition}: offsets from {offset} on were requested, {_below(offset, found)}")
             ends[topic_partition] = max(offset, found.readable_end_offset)
     return LatestPlan(ends, losses)
@@ -106,7 +106,7 @@ def plan_read(
 
 def unread_start(topic_partition: TopicPartition, start: StreamOffsets, view: StreamView) -> int:
     """The first offset of a partition of `view` that a stream at `start` has not read."""
-    first_offset = view[topic_partition].local_log_start_offset
+    first_offset = view[topic_partition].readable_start_offset
     return max(start.get(topic_partition, first_offset), first_offset)
 
 
@@ -126,9 +126,9 @@ def _clamp_to_available(
     if not found.reaches(end_offset):
         loss = _shorter(found)
         end_offset = found.log_end_offset() if found.is_broker_directory else start_offset
-    elif start_offset < found.local_log_start_offset:
+    elif start_offset < found.readable_start_offset:
         loss = _below(start_offset, found)
-        start_offset = found.local_log_start_offset
+        start_offset = found.readable_start_offset
     if start_offset >= end_offset:
         return None, loss
     return OffsetRange(topic_partition=found.topic_partition, start_offset=start_offset, end_offset=end_offset), loss
@@ -175,10 +175,10 @@ def _below(offset: int, found: PartitionView) -> str:
     """The reason why `offset`, which is below the first one in the directory, cannot be read."""
     if offset < found.log_start_offset:
         return _taken(found)
-    remote = f"{found.log_start_offset} to {found.local_log_start_offset - 1}"
+    remote = f"{found.log_start_offset} to {found.readable_start_offset - 1}"
     return (
         f"but offsets {remote} are in remote storage (tiered storage), the first one in this directory is "
-        f"{found.local_log_start_offset}"
+        f"{found.readable_start_offset}"
     )
 
 

@@ -304,7 +304,9 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream_range(self, each: OffsetRange, view: StreamView) -> StreamRange:
         found = view[each.topic_partition]
         return StreamRange(
-            self._opened().root.planned_partition(each.topic_partition, found.topic_id),
+            self._opened()
+            .root.planned_partition(each.topic_partition, found.topic_id)
+            .part(each.start_offset, each.end_offset, committed=self._options.committed),
             start_offset=each.start_offset,
             end_offset=each.end_offset,
             committed=self._options.committed,
@@ -343,6 +345,7 @@ class _Source:
         self._committed = options.committed
         self._principal = options.principal
         self._read_to_log_end = options.read_to_log_end
+        self._remote_storage = options.remote_storage
         self._has_warned = False
         self._view: StreamView | None = None
         self._view_version: int | None = None
@@ -384,7 +387,11 @@ class _Source:
         from pyspark_kafkalog.security.open import open_root
 
         return open_root(
-            self._path, principal=self._principal, identity=identity, read_to_log_end=self._read_to_log_end
+            self._path,
+            principal=self._principal,
+            identity=identity,
+            read_to_log_end=self._read_to_log_end,
+            remote_storage=self._remote_storage,
         )
 
 

@@ -14,7 +14,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 _TRIES: Final = 10
@@ -22,7 +22,7 @@ _TRIES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition: [local_log_start_offset, readable_end_offset) can be read; earlier offsets are in remote storage.
+    """One partition: [readable_start_offset, readable_end_offset) can be read; those before are in remote storage.
 
     The readable end is the last stable offset for read_committed, else the high watermark. `topic_id` is None if a
     broker's directory has no id for the topic. The active segment's base offset and size in bytes are -1 if unknown.
@@ -32,18 +32,20 @@ class PartitionView:
     topic_id: str | None
     directory: Path
     log_start_offset: int
-    local_log_start_offset: int
+    readable_start_offset: int
     high_watermark: int
     readable_end_offset: int
     active_base_offset: int
     active_size_bytes: int
     is_broker_directory: bool
+    remote: RemotePart | None = None
 
     def extents(self) -> PartitionExtents:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
         from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
 
-        return LocalExtents(self.directory)
+        local = LocalExtents(self.directory)
+        return local if self.remote is None else self.remote.extents(local)
 
     def reaches(self, offset: int) -> bool:
         """Whether the log is long enough that `offset` can be a reader's next offset."""
@@ -109,10 +111,11 @@ def _view(root: Root, found: PartitionSnapshot, committed: bool) -> PartitionVie
         topic_id=found.topic_id,
         directory=found.directory,
         log_start_offset=found.log_start_offset,
-        local_log_start_offset=found.local_log_start_offset,
+        readable_start_offset=found.readable_start_offset,
         high_watermark=found.high_watermark,
         readable_end_offset=found.readable_end("read_committed" if committed else "read_uncommitted"),
         active_base_offset=found.active_base_offset,
         active_size_bytes=found.active_size_bytes,
         is_broker_directory=root.is_broker_directory,
+        remote=found.remote,
     )

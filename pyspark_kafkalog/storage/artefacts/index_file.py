@@ -18,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, TypeVar
@@ -78,6 +79,22 @@ class MappedIndex:
         """
         return cls(path, base_offset, max_index_bytes=max_index_bytes, writable=writable, fs=fs)
 
+    @classmethod
+    def over(cls: type[_Index], data: Buffer, base_offset: int, *, name: str) -> _Index:
+        """The index in the bytes of a whole file, for reading; `name` names them in errors."""
+        index = cls.__new__(cls)
+        index._path = Path(name)
+        index._base_offset = base_offset
+        index._max_index_bytes = len(data)
+        index._fs = LOCAL
+        index._fd = _NOT_OPEN
+        index._length_bytes = len(data)
+        index._reserved_bytes = 0
+        index._is_changed = False
+        index._entries = index._count_entries(lambda at, size: bytes(data[at : at + size]))
+        index._map = memoryview(data)[: index.size_bytes]
+        return index
+
     def _open_for_reading(self) -> None:
         fd = os.open(self._path, READ_FLAGS)
         try:
@@ -122,7 +139,7 @@ class MappedIndex:
                 expected=f"an index of at most {MAX_INDEX_BYTES} bytes",
                 found=f"{self._length_bytes} bytes",
             )
-        self._entries = self._count_entries(fd)
+        self._entries = self._count_entries(lambda at, size: pread(fd, size, at))
 
     def _mapped(self) -> Buffer:
         """A mapping of all entries."""
@@ -142,15 +159,18 @@ class MappedIndex:
     def _round_down(self, length_bytes: int) -> int:
         return length_bytes - length_bytes % self.entry_struct.size
 
-    def _count_entries(self, fd: int) -> int:
-        """Entries before the zero tail. Entry 0 may be all zeros itself: timestamp 0 at the segment's base offset."""
+    def _count_entries(self, read: Callable[[int, int], bytes]) -> int:
+        """Entries before the zero tail. Entry 0 may be all zeros itself: timestamp 0 at the segment's base offset.
+
+        `read(position, size)` gives bytes of the file.
+        """
         size = self.entry_struct.size
         slots = self._length_bytes // size
         zeros = bytes(size)
 
         def is_written(slot: int) -> bool:
             # A short read means that another process has trimmed the file since, which removes only the zero tail.
-            entry = pread(fd, size, slot * size)
+            entry = read(slot * size, size)
             return len(entry) == size and entry != zeros
 
         if slots <= 1 or is_written(slots - 1):

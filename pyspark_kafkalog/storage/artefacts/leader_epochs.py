@@ -12,7 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_int, read_checkpoint, write_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    parse_checkpoint,
+    parse_int,
+    read_checkpoint,
+    write_checkpoint,
+)
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 
 
@@ -139,6 +144,11 @@ def read_epochs(path: Path) -> tuple[EpochEntry, ...]:
     Raises CorruptIndexError, which names the bad line.
     """
     return tuple(read_checkpoint(path, _parse_entry))
+
+
+def parse_epochs(data: bytes, *, file: str) -> tuple[EpochEntry, ...]:
+    """As `read_epochs`, of the file's bytes; `file` names them in errors."""
+    return tuple(parse_checkpoint(data, _parse_entry, file=file))
 
 
 def _start_offset(entry: EpochEntry) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +72,40 @@ class AbortedTxns(NamedTuple):
     is_complete: bool
 
 
+def parse_aborted(data: bytes, *, file: str) -> list[AbortedTxn]:
+    """The entries in the bytes of a closed segment's file, which `file` names in errors.
+
+    Raises CorruptIndexError for a version other than 0, and for a torn entry.
+    """
+    torn = len(data) % TXN_INDEX_ENTRY_BYTES
+    if torn:
+        raise CorruptIndexError(
+            file=file,
+            position=len(data) - torn,
+            expected=f"a whole entry of {TXN_INDEX_ENTRY_BYTES} bytes",
+            found=f"{torn} bytes",
+        )
+    return [_parse_entry(data, at, file=file, position=at) for at in range(0, len(data), TXN_INDEX_ENTRY_BYTES)]
+
+
+def collect_aborted(entries: Iterable[AbortedTxn], start_offset: int, end_offset: int) -> AbortedTxns:
+    """Of one segment's entries, those that overlap [start_offset, end_offset)."""
+    found = []
+    for txn in entries:
+        if txn.last_offset >= start_offset and txn.first_offset < end_offset:
+            found.append(txn)
+        if txn.last_stable_offset >= end_offset:
+            return AbortedTxns(found, is_complete=True)
+    return AbortedTxns(found, is_complete=False)
+
+
+def _parse_entry(chunk: bytes, at: int, *, file: str, position: int) -> AbortedTxn:
+    version, *fields = _ENTRY.unpack_from(chunk, at)
+    if version != _VERSION:
+        raise CorruptIndexError(file=file, position=position, expected=f"entry version {_VERSION}", found=str(version))
+    return AbortedTxn(*fields)
+
+
 class TransactionIndex:
     """The transaction index of one segment; the first `append` creates the file."""
 
@@ -119,22 +153,11 @@ class TransactionIndex:
             slot += whole
 
     def _parse(self, chunk: bytes, at: int, position: int) -> AbortedTxn:
-        version, *fields = _ENTRY.unpack_from(chunk, at)
-        if version != _VERSION:
-            raise CorruptIndexError(
-                file=str(self._path), position=position, expected=f"entry version {_VERSION}", found=str(version)
-            )
-        return AbortedTxn(*fields)
+        return _parse_entry(chunk, at, file=str(self._path), position=position)
 
     def collect_aborted(self, start_offset: int, end_offset: int) -> AbortedTxns:
         """Aborted transactions that overlap [start_offset, end_offset)."""
-        found = []
-        for txn in self:
-            if txn.last_offset >= start_offset and txn.first_offset < end_offset:
-                found.append(txn)
-            if txn.last_stable_offset >= end_offset:
-                return AbortedTxns(found, is_complete=True)
-        return AbortedTxns(found, is_complete=False)
+        return collect_aborted(self, start_offset, end_offset)
 
     def append(self, txn: AbortedTxn) -> None:
         """Add an entry. Raises CorruptIndexError if the last entry's marker is not below this one's."""

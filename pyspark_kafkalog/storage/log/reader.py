@@ -1,8 +1,8 @@
 """Reads a partition's records as Arrow batches: no lock, no write, memory bounded by chunk and batch size.
 
 A reader takes offsets, never file positions, and finds the segment by the floor of the base offsets. Retention and the
-cleaner may delete or replace a segment during the read: an open one remains readable, and if a segment is gone, the
-reader lists the extents again and continues at the offset that it has reached.
+cleaner may delete or replace a segment during the read: an open local one remains readable, and if a segment is gone,
+the reader lists the extents again and continues at the offset that it has reached.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -60,7 +61,15 @@ class PartitionExtents(Protocol):
         ...
 
     def current(self) -> Sequence[Extent]:
-        """The present extents in the order of their base offsets. Raises OSError, DiskFormatError."""
+        """The present extents in the order of their base offsets, which is also that of their ends.
+
+        Offsets between two extents that are in neither no longer exist. Raises OSError, DiskFormatError.
+        """
+        ...
+
+    def after_loss(self, extent: Extent) -> Sequence[Extent]:
+        """The extents after one of them turned out to be gone. Raises as `current`; OffsetOutOfRangeError if it should
+        be there still."""
         ...
 
     def is_being_replaced(self, base_offset: int) -> bool:
@@ -95,6 +104,10 @@ class LocalExtents:
         ends = [*bases[1:], None]
         return [LocalExtent(self.directory, base, end) for base, end in zip(bases, ends, strict=False)]
 
+    def after_loss(self, extent: Extent) -> list[LocalExtent]:
+        """The segments that the directory holds now: a missing one was deleted or replaced."""
+        return self.current()
+
     def is_being_replaced(self, base_offset: int) -> bool:
         """Whether the segment has a `.swap` file, which exists until all that it replaces have lost their names."""
         return segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).exists()
@@ -111,6 +124,8 @@ class LogReader:
         self.extents = extents
         self.topic_partition = topic_partition
         self._listed: Sequence[Extent] = ()  # as last listed
+        #: The offset that the last read has reached: all records of its range below it were returned.
+        self.reached_offset = 0
 
     def read(
         self,
@@ -159,25 +174,39 @@ class LogReader:
 
         With `min_timestamp_ms` batches that the time indexes show to be older may be left out.
         """
-        next_offset = start_offset
-        while next_offset < end_offset:
-            with self._open_floor(next_offset) as segment:
+        self.reached_offset = start_offset
+        while self.reached_offset < end_offset:
+            with self._open_floor(self.reached_offset) as segment:
                 if segment.base_offset >= end_offset:
                     return
                 following = self._next_base(segment.extent)
-                position = segment.position_for_offset(next_offset)
-                if min_timestamp_ms is not None:
-                    position = max(position, segment.position_for_timestamp(min_timestamp_ms))
-                yield from segment.runs(
-                    position,
-                    start_offset=next_offset,
-                    end_offset=end_offset,
-                    limit_offset=following,
-                    limit_now=functools.partial(self._limit_now, segment.base_offset),
-                )
+                try:
+                    yield from self._segment_runs(segment, end_offset, following, min_timestamp_ms)
+                except FileNotFoundError:  # a remote one was deleted while it was read
+                    self.reached_offset = max(self.reached_offset, segment.reached_offset)
+                    self._listed = self.extents.after_loss(segment.extent)
+                    continue
                 if following is None and segment.reached_offset < end_offset:
                     raise self._log_too_short(segment, end_offset)
-                next_offset = max(next_offset, segment.reached_offset, following or 0)
+                self.reached_offset = max(self.reached_offset, segment.reached_offset, following or 0)
+
+    def _segment_runs(
+        self, segment: SegmentReader, end_offset: int, following: int | None, min_timestamp_ms: int | None
+    ) -> Iterator[BatchRun]:
+        """The runs of one segment from the offset that was reached on."""
+        latest_ms = segment.extent.known_max_timestamp_ms
+        if min_timestamp_ms is not None and latest_ms is not None and latest_ms < min_timestamp_ms:
+            return
+        position = segment.position_for_offset(self.reached_offset)
+        if min_timestamp_ms is not None:
+            position = max(position, segment.position_for_timestamp(min_timestamp_ms))
+        yield from segment.runs(
+            position,
+            start_offset=self.reached_offset,
+            end_offset=end_offset,
+            limit_offset=following,
+            limit_now=functools.partial(self._limit_now, segment.base_offset),
+        )
 
     def check_end(self, high_watermark: int) -> None:
         """Raise CorruptRecordError unless the active segment has the batch that ends right below `high_watermark`.
@@ -201,9 +230,15 @@ class LogReader:
         next_offset = start_offset
         while next_offset < end_offset:
             with self._open_floor(next_offset) as segment:
-                found = self._first_since(segment, timestamp_ms, next_offset, end_offset)
-                if found is not None:
-                    return found
+                latest_ms = segment.extent.known_max_timestamp_ms
+                if latest_ms is None or latest_ms >= timestamp_ms:
+                    try:
+                        found = self._first_since(segment, timestamp_ms, next_offset, end_offset)
+                    except FileNotFoundError:
+                        self._listed = self.extents.after_loss(segment.extent)
+                        continue
+                    if found is not None:
+                        return found
                 following = self._next_base(segment.extent)
             if following is None:
                 return None
@@ -274,16 +309,14 @@ class LogReader:
         split_start, split_bytes = start_offset, 0
         extents = self.extents.current()
         first = max(bisect.bisect_right(extents, start_offset, key=_BASE_OFFSET) - 1, 0)
+        reached = start_offset
         for extent in extents[first:]:
             if extent.base_offset >= end_offset:
                 break
-            following = end_offset if extent.end_offset is None else extent.end_offset
+            begin = max(reached, extent.base_offset)
+            reached = end_offset if extent.end_offset is None else min(extent.end_offset, end_offset)
             for cut_offset, size_bytes in _cut_points(
-                extent,
-                max(start_offset, extent.base_offset),
-                min(following, end_offset),
-                first_bytes=target_bytes - split_bytes,
-                each_bytes=target_bytes,
+                extent, begin, reached, first_bytes=target_bytes - split_bytes, each_bytes=target_bytes
             ):
                 split_bytes += size_bytes
                 if split_bytes >= target_bytes and split_start < cut_offset < end_offset:
@@ -292,10 +325,12 @@ class LogReader:
         if split_start < end_offset:
             yield Split(split_start, end_offset, split_bytes)
 
-    def first_base_offset(self, *, default: int) -> int:
-        """Base offset of the first segment now, `default` if the partition has none."""
-        extents = self.extents.current()
-        return extents[0].base_offset if extents else default
+    def first_offset_from(self, offset: int, *, default: int) -> int:
+        """The first offset from `offset` on that is in a segment now, `default` if there is none."""
+        for extent in self.extents.current():
+            if extent.end_offset is None or extent.end_offset > offset:
+                return max(extent.base_offset, offset)
+        return default
 
     def size_bytes(self, start_offset: int, end_offset: int) -> int:
         """Approximate size of the offsets [start_offset, end_offset) in bytes of `.log`, by the indexes."""
@@ -324,6 +359,12 @@ class LogReader:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self.topic_partition} is below {extents[0].base_offset}, its first segment"
             )
+        end_offset = extents[at].end_offset
+        if end_offset is not None and offset >= end_offset and at + 1 < len(extents):
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.topic_partition} is in no segment: one ends below {end_offset}, the next "
+                f"begins at {extents[at + 1].base_offset}"
+            )
         return extents[at]
 
     def _next_base(self, extent: Extent) -> int | None:
@@ -331,9 +372,11 @@ class LogReader:
         return self._next_base_now(extent.base_offset) if extent.end_offset is None else extent.end_offset
 
     def _next_base_now(self, base_offset: int) -> int | None:
-        """Base offset of the next segment, listed again; None for the last one."""
+        """The end of the segment, which is the base offset of the next one, listed again; None for the last one."""
         extents = self._listed = self.extents.current()
         at = bisect.bisect_right(extents, base_offset, key=_BASE_OFFSET)
+        if at and extents[at - 1].base_offset == base_offset:
+            return extents[at - 1].end_offset
         return extents[at].base_offset if at < len(extents) else None
 
     def _limit_now(self, base_offset: int) -> int | None:
@@ -357,10 +400,32 @@ class LogReader:
 def _cut_points(
     extent: Extent, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """As SegmentReader.cut_points; none if the extent was deleted or replaced."""
+    """As SegmentReader.cut_points; none if the extent was deleted or replaced, or ends before.
+
+    If its size is known, it is not opened: its bytes are taken to be spread evenly over its offsets.
+    """
+    if start_offset >= end_offset:
+        return
+    if extent.known_size_bytes is not None and extent.end_offset is not None:
+        bytes_an_offset = extent.known_size_bytes / (extent.end_offset - extent.base_offset)
+        yield from _even_cut_points(
+            bytes_an_offset, start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes
+        )
+        return
     try:
         segment = SegmentReader(extent)
     except FileNotFoundError:
         return
     with segment:
         yield from segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
+
+
+def _even_cut_points(
+    bytes_an_offset: float, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
+) -> Iterator[tuple[int, int]]:
+    step_bytes = first_bytes
+    while start_offset < end_offset:
+        offsets = max(math.ceil(step_bytes / bytes_an_offset), 1) if bytes_an_offset > 0 else end_offset - start_offset
+        cut = min(start_offset + offsets, end_offset)
+        yield cut, math.ceil((cut - start_offset) * bytes_an_offset)
+        start_offset, step_bytes = cut, each_bytes

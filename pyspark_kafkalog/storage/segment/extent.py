@@ -1,12 +1,13 @@
 """What a reader reads: extents, each a stretch of one partition's log, and the sources of their bytes.
 
-An extent is a local segment now. A remote segment, or a run inside a combined object with an offset to add, can take
-its place: it needs a class with the methods of `Extent`, and a `ByteSource` over ranged requests.
+An extent is a local segment, or a remote one (`tiered.extents`). A run inside a combined object with an offset to add
+can take its place: it needs a class with the methods of `Extent`, and a `ByteSource` over ranged requests.
 
 An implementation guarantees that
 
 - bytes of the extent never change. Only the active segment may grow, and only a torn tail may be cut from it;
-- a source, once open, keeps its bytes readable also if the extent is deleted or replaced meanwhile;
+- a local source, once open, keeps its bytes readable also if the extent is deleted or replaced meanwhile; a remote one
+  raises FileNotFoundError then, at any read;
 - ranges are checked: a read returns bytes of this extent or fewer bytes than requested, never those beside it;
 - an index is a hint. The reader confirms each entry against the batches, so None in place of an index is always right.
 """
@@ -60,7 +61,20 @@ class Extent(Protocol):
 
     @property
     def end_offset(self) -> int | None:
-        """The base offset of the next extent; None for the last one, which may grow."""
+        """The offset after the last one, at most the next extent's end; None for the active segment, which may grow.
+
+        Of local segments, the base offset of the next one.
+        """
+        ...
+
+    @property
+    def known_size_bytes(self) -> int | None:
+        """The size of the `.log`, if it is known and opening the extent costs a request; else None."""
+        ...
+
+    @property
+    def known_max_timestamp_ms(self) -> int | None:
+        """The largest timestamp, if it is known without opening the extent."""
         ...
 
     def open(self) -> ByteSource:
@@ -108,6 +122,14 @@ class LocalExtent:
     directory: Path
     base_offset: int
     end_offset: int | None = None
+
+    @property
+    def known_size_bytes(self) -> None:
+        return None
+
+    @property
+    def known_max_timestamp_ms(self) -> None:
+        return None
 
     def open(self) -> LocalFile:
         return LocalFile(segment_file(self.directory, self.base_offset, LOG_SUFFIX))

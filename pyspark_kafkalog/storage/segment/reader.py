@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Final
 
@@ -26,6 +27,8 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.segment.extent import Extent
 
 CHUNK_BYTES: Final = 4 << 20
@@ -54,8 +57,6 @@ class SegmentReader:
         self.file = self._source.name
         self.size_bytes = self._source.size_bytes()
         self.reached_offset = self.base_offset  # the offset after the last batch that `runs` has passed
-        self._offset_index = extent.offset_index()
-        self._time_index = extent.time_index()
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -64,10 +65,21 @@ class SegmentReader:
         self.close()
 
     def close(self) -> None:
-        for index in (self._offset_index, self._time_index):
+        for name in ("_offset_index", "_time_index"):
+            index = self.__dict__.get(name)
             if index is not None:
                 index.close_handler()
         self._source.close()
+
+    # Opened by the first look-up: most reads need one of them, and a remote one costs a request.
+
+    @cached_property
+    def _offset_index(self) -> OffsetIndex | None:
+        return self.extent.offset_index()
+
+    @cached_property
+    def _time_index(self) -> TimeIndex | None:
+        return self.extent.time_index()
 
     def header_at(self, position: int) -> BatchHeader:
         """The batch header at byte `position`. Raises CorruptRecordError."""

@@ -147,11 +147,11 @@ class Consumer:
 
     def _local(self, found: PartitionSnapshot, position: int) -> int:
         """`position`; if it is in remote storage and `local_only` is set, the first offset in the directory."""
-        if position >= found.local_log_start_offset:
+        if position >= found.readable_start_offset:
             return position
         if not self._local_only:
             raise OffsetOutOfRangeError(f"{remote_offsets(found)}; --local-only starts there")
-        return found.local_log_start_offset
+        return found.readable_start_offset
 
     def _in_range(self, found: PartitionSnapshot, position: int) -> int:
         if found.log_start_offset <= position <= found.high_watermark:

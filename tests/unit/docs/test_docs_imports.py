@@ -23,6 +23,7 @@ LAYERS = (
     ("config", "object_store"),
     ("storage",),
     ("metadata",),
+    ("tiered",),
     ("root",),
     ("security",),
     ("groups",),

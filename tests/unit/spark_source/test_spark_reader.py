@@ -103,7 +103,7 @@ def test_records_deleted_by_retention_after_planning_are_data_loss(root: Path) -
     assert isinstance(each, OffsetRangePartition)
     batches = read_offset_range(each, to_arrow_schema(read_schema(include_headers=False), timezone="UTC"))
     lose_first_segment(root)
-    with pytest.raises(DataLossError, match=r"t-0: records of offsets 0 to 400 are gone: .*failOnDataLoss to false"):
+    with pytest.raises(DataLossError, match=r"t-0: records of offsets 0 to 60 are gone: .*failOnDataLoss to false"):
         next(batches)
 
 

@@ -35,7 +35,7 @@ def there(
         topic_id=topic_id,
         directory=foreign_in or Path("/none"),
         log_start_offset=start_offset,
-        local_log_start_offset=start_offset,
+        readable_start_offset=start_offset,
         high_watermark=end_offset,
         readable_end_offset=end_offset if stable is None else stable,
         active_base_offset=-1,

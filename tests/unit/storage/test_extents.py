@@ -56,6 +56,8 @@ class ExtentInMemory:
     end_offset: int | None
     data: bytes
     most_bytes: int = 1 << 62
+    known_size_bytes: int | None = None
+    known_max_timestamp_ms: int | None = None
     opened: list[BytesInMemory] = field(default_factory=list, compare=False)
 
     def open(self) -> BytesInMemory:
@@ -89,6 +91,9 @@ class ExtentsInMemory:
     def current(self) -> list[ExtentInMemory]:
         self.listings += 1
         return list(self.extents)
+
+    def after_loss(self, extent: ExtentInMemory) -> list[ExtentInMemory]:
+        return self.current()
 
     def is_being_replaced(self, base_offset: int) -> bool:
         return False
@@ -136,7 +141,7 @@ def test_lookups_over_bytes_in_memory_find_the_offsets_of_the_files(
         assert late.equals(_read(stored, 0, CARS_END, min_timestamp_ms=late_ms))
     assert reader.offset_of_max_timestamp(0, CARS_END) == stored.offset_of_max_timestamp(0, CARS_END)
     reader.check_end(CARS_END)
-    assert reader.first_base_offset(default=-1) == 0
+    assert reader.first_offset_from(0, default=-1) == 0
 
 
 def test_splits_over_extents_without_indexes_cover_the_range(in_memory: ExtentsInMemory) -> None:

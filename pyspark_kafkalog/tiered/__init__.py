@@ -1,0 +1,15 @@
+"""What brokers with tiered storage (KIP-405) copied to remote storage, as part of their partitions' logs.
+
+In reading order:
+
+- segments: what is known of one copy of a segment
+- remote_log_metadata: the copies that brokers noted in `__remote_log_metadata`
+- lineage: which of them hold a partition's log
+- objects: reading objects of a store, or files of a directory
+- byte_source: reads of a remote `.log` in windows, ahead of the reader
+- layouts: where storage plugins put a segment's objects, and how they write them
+- index_cache: indexes that a process keeps
+- remote_storage: which store and which layout, as it travels to tasks
+- extents: remote and local segments as one log
+- bucket: a partition's log from the objects alone
+"""

@@ -1,0 +1,118 @@
+"""Reads a remote segment's `.log` in windows, ahead of the reader, with memory for two windows.
+
+A reader asks for a few bytes (a batch header) or for chunks of some MiB, one after the other. Few bytes are one small
+request, with some KiB behind them, since more headers follow. For chunks that follow each other, the next window is
+requested while the reader works on the present one, in several ranges at once: one request to an object store is slow
+to begin and moves some tens of MiB a second, whatever its size.
+
+A store that returns other than the requested bytes is not believed: the error names the object and the position. An
+object that does not exist is FileNotFoundError, at the first read.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pyspark_kafkalog.record.header import Buffer
+
+#: One window: what is requested at once, and held in memory twice.
+WINDOW_BYTES: Final = 8 << 20
+_NEAR_BYTES: Final = 64 << 10
+
+
+class LogContent(Protocol):
+    """The bytes of a `.log`, however its object holds them."""
+
+    @property
+    def name(self) -> str:
+        """What error messages call it: the URL of the object."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, start: int, end: int) -> Window:
+        """The bytes [start, end), 0 <= start < end <= size, perhaps with more around them.
+
+        Raises FileNotFoundError if there is no such object, ObjectStoreError, DiskFormatError for wrong bytes.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The bytes of a `.log` from `start` on."""
+
+    start: int
+    data: memoryview
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+    def holds(self, start: int, end: int) -> bool:
+        return self.start <= start and end <= self.end
+
+
+_NOTHING: Final = Window(0, memoryview(b""))
+
+
+class RemoteBytes:
+    """A ByteSource over the content of one remote `.log`. For one thread; `close` ends its own."""
+
+    __slots__ = ("_ahead", "_content", "_pool", "_window", "name")
+
+    def __init__(self, content: LogContent) -> None:
+        self.name = content.name
+        self._content = content
+        self._window = _NOTHING
+        self._ahead: tuple[int, Future[Window]] | None = None  # its start, and its bytes
+        self._pool: ThreadPoolExecutor | None = None
+
+    def size_bytes(self) -> int:
+        """The size that the segment's metadata say."""
+        return self._content.size_bytes
+
+    def read(self, start: int, size_bytes: int) -> Buffer:
+        """The bytes [start, start + size_bytes); fewer only at the end of the segment."""
+        end = min(start + size_bytes, self._content.size_bytes)
+        if start >= end:
+            return b""
+        if not self._window.holds(start, end):
+            self._window = self._content.read(start, min(max(end, start + _NEAR_BYTES), self._content.size_bytes))
+        return self._window.data[start - self._window.start : end - self._window.start]
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `start` on, as far as the segment reaches; returns the number of bytes."""
+        end = min(start + len(buffer), self._content.size_bytes)
+        at = start
+        while at < end:
+            if not self._window.start <= at < self._window.end:
+                self._advance(at, end)
+            part = self._window.data[at - self._window.start : end - self._window.start]
+            buffer[at - start : at - start + len(part)] = part
+            at += len(part)
+        return max(end - start, 0)
+
+    def close(self) -> None:
+        self._window, self._ahead = _NOTHING, None
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _advance(self, at: int, end: int) -> None:
+        """Make the window that begins at `at`, or holds it, the present one, and request the one after it."""
+        follows = at == self._window.end and at > 0
+        ahead, self._ahead = self._ahead, None
+        self._window = _NOTHING  # before there are two others
+        if ahead is not None and ahead[0] <= at:
+            self._window = ahead[1].result()
+        if not self._window.start <= at < self._window.end:
+            self._window = self._content.read(at, end)
+        if follows and self._window.end < self._content.size_bytes:
+            start = self._window.end
+            self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="kafkalog-read-ahead")
+            window_end = min(start + WINDOW_BYTES, self._content.size_bytes)
+            self._ahead = start, self._pool.submit(self._content.read, start, window_end)

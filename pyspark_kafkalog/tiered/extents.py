@@ -1,0 +1,234 @@
+"""A partition's log whose older segments are remote: remote and local extents as one sequence, without a seam.
+
+An offset that is local is read locally, also if it is remote too. Remote segments are read by ranges of their objects,
+their indexes as a whole, through a cache. An object can be deleted while it is read: then the list of segments is
+looked up again, once for each object. If the segment is gone from the list as well, retention has deleted it; if not,
+the object is missing. In both cases its offsets are out of range.
+
+For read_committed, transactions that were aborted are found in the transaction indexes from the first segment of the
+range on, as far as an entry says that all before it is decided, at last in those of the local segments
+(RemoteLogManager.collectAbortedTransactions).
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final, TypeVar
+
+from pyspark_kafkalog.errors import DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted, parse_aborted
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.reader import LocalExtents
+from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.tiered.byte_source import RemoteBytes
+from pyspark_kafkalog.tiered.index_cache import BytesCache
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexBytes, IndexKind
+from pyspark_kafkalog.tiered.remote_storage import RemoteStorage
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
+
+_Index = TypeVar("_Index", bound=MappedIndex)
+
+#: Segments with transaction indexes behind a task's range that travel with its plan.
+_LATER_SEGMENTS_MAX: Final = 64
+_BASE_OFFSET: Final = attrgetter("base_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLog:
+    """The remote part of one partition's log; can be pickled.
+
+    `segments` are those to read, as `lineage.readable_segments` returns them. `highest_offset` is the last offset that
+    was ever copied, -1 if none was. `is_whole` is False if there are more segments behind the last one.
+    """
+
+    storage: RemoteStorage
+    partition: TopicIdPartition
+    segments: tuple[RemoteSegment, ...]
+    highest_offset: int
+    is_whole: bool = True
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemoteLog:
+        """What a reader of the offsets [start_offset, end_offset) needs."""
+        inside = tuple(
+            each for each in self.segments if each.last_offset >= start_offset and each.start_offset < end_offset
+        )
+        later = [each for each in self.segments if each.start_offset >= end_offset and each.has_transaction_index]
+        kept = later[:_LATER_SEGMENTS_MAX] if committed else []
+        return replace(self, segments=(*inside, *kept), is_whole=not committed or len(kept) == len(later))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteExtent:
+    """A remote segment as an Extent."""
+
+    storage: RemoteStorage
+    partition: TopicIdPartition
+    segment: RemoteSegment
+
+    @property
+    def base_offset(self) -> int:
+        return self.segment.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segment.next_offset
+
+    @property
+    def known_size_bytes(self) -> int:
+        return self.segment.size_bytes
+
+    @property
+    def known_max_timestamp_ms(self) -> int | None:
+        return self.segment.max_timestamp_ms
+
+    def open(self) -> RemoteBytes:
+        """Open the `.log`; a missing object is found by the first read."""
+        storage = self.storage
+        return RemoteBytes(storage.layout.log_content(storage.store(), self.partition, self.segment))
+
+    def offset_index(self) -> OffsetIndex | None:
+        return self._hint(OffsetIndex, IndexKind.OFFSET)
+
+    def time_index(self) -> TimeIndex | None:
+        return self._hint(TimeIndex, IndexKind.TIMESTAMP)
+
+    def aborted_transactions(self) -> list[AbortedTxn]:
+        """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
+        index = self._index(IndexKind.TRANSACTION) if self.segment.has_transaction_index else None
+        return [] if index is None else parse_aborted(bytes(index.data), file=index.name)
+
+    def _hint(self, kind: type[_Index], index_kind: IndexKind) -> _Index | None:
+        """An index that readers confirm against the batches: a missing or damaged one only costs time."""
+        try:
+            index = self._index(index_kind)
+            return None if index is None else kind.over(index.data, self.base_offset, name=index.name)
+        except (FileNotFoundError, DiskFormatError):
+            return None
+
+    def _index(self, kind: IndexKind) -> IndexBytes | None:
+        def load() -> tuple[IndexBytes | None, int]:
+            found = self.storage.layout.index(self.storage.store(), self.partition, self.segment, kind)
+            return found, 0 if found is None else len(found.data)
+
+        return _indexes(os.getpid()).get((self.storage.location, self.segment.segment_id, kind), load)
+
+
+@lru_cache(maxsize=1)
+def _indexes(process_id: int) -> BytesCache[IndexBytes | None]:
+    """This process's cache of indexes."""
+    return BytesCache()
+
+
+class TieredExtents:
+    """A PartitionExtents of remote segments, and of local ones from `local_start_offset` on.
+
+    `local` None: there are no local segments. `look_up` gives the remote part anew; it is called when an object turns
+    out to be missing.
+    """
+
+    def __init__(
+        self,
+        remote: RemoteLog,
+        local: LocalExtents | None,
+        look_up: Callable[[], RemoteLog | None],
+    ) -> None:
+        self._remote = remote
+        self._local = local
+        self._look_up = look_up
+        self._lost: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        return (
+            self._local.name
+            if self._local is not None
+            else f"{self._remote.storage.location}: {self._remote.partition}"
+        )
+
+    def current(self) -> list[Extent]:
+        """Remote segments as they were looked up, then the local ones as they are now."""
+        local: list[Extent] = [] if self._local is None else list(self._local.current())
+        remote = self._remote_extents()
+        if local:
+            remote = [each for each in remote if each.base_offset < local[0].base_offset]
+        return [*remote, *local]
+
+    def after_loss(self, extent: Extent) -> list[Extent]:
+        """The extents after a remote object turned out to be missing, looked up again.
+
+        Raises OffsetOutOfRangeError if its segment should still be there; later calls of `current` leave it out.
+        """
+        if not isinstance(extent, RemoteExtent):
+            return self.current()
+        segment = extent.segment
+        self._look_up_again()
+        self._lost.add(segment.segment_id)
+        if segment.segment_id in {each.segment_id for each in self._remote.segments}:
+            raise OffsetOutOfRangeError(
+                f"offsets {segment.start_offset} to {segment.last_offset} of {self._remote.partition.topic_partition} "
+                f"are in the remote segment {segment.segment_id}, and objects of it are missing in "
+                f"{self._remote.storage.location}"
+            )
+        return self.current()
+
+    def is_being_replaced(self, base_offset: int) -> bool:
+        return self._local is not None and self._local.is_being_replaced(base_offset)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """See PartitionExtents. A transaction may be aborted long after its records, in a later segment."""
+        extents = self._remote_extents()
+        if not extents:
+            return self._local_aborted(start_offset, end_offset)
+        found: dict[tuple[int, int], AbortedTxn] = {}
+        at = max(bisect_right(extents, start_offset, key=_BASE_OFFSET) - 1, 0)
+        local_start = self._local_start()
+        if start_offset >= local_start:
+            return self._local_aborted(start_offset, end_offset)
+        while at < len(extents):
+            extent = extents[at]
+            try:
+                entries = extent.aborted_transactions()
+            except FileNotFoundError:
+                self.after_loss(extent)
+                return self.aborted_transactions(start_offset, end_offset)
+            result = collect_aborted(entries, start_offset, end_offset)
+            found.update({(each.producer_id, each.last_offset): each for each in result.transactions})
+            if result.is_complete:
+                return AbortedTransactions(found.values())
+            at += 1
+            if at == len(extents) and not self._remote.is_whole:
+                reached = extent.base_offset
+                self._look_up_again()
+                extents = self._remote_extents()
+                at = bisect_right(extents, reached, key=_BASE_OFFSET)
+        local = self._local_aborted(start_offset, end_offset)
+        found.update({(each.producer_id, each.last_offset): each for each in local.transactions})
+        return AbortedTransactions(found.values())
+
+    def _local_aborted(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        if self._local is None:
+            return AbortedTransactions(())
+        return self._local.aborted_transactions(start_offset, end_offset)
+
+    def _local_start(self) -> int:
+        local = [] if self._local is None else self._local.current()
+        return local[0].base_offset if local else 1 << 63
+
+    def _remote_extents(self) -> list[RemoteExtent]:
+        return [
+            RemoteExtent(self._remote.storage, self._remote.partition, each)
+            for each in self._remote.segments
+            if each.segment_id not in self._lost
+        ]
+
+    def _look_up_again(self) -> None:
+        found = self._look_up()
+        self._remote = replace(self._remote, segments=(), is_whole=True) if found is None else found

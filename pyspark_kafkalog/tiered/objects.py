@@ -1,0 +1,104 @@
+"""The objects of remote storage as they are read: those of an object store, or the files below a directory.
+
+A directory is what Kafka's LocalTieredStorage and file system backends of other plugins write to. Its files are read
+like objects: whole or by ranges, by keys that are checked; symbolic links are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pyspark_kafkalog.object_store.store import (
+    ByteRange,
+    ObjectMetadata,
+    ObjectNotFoundError,
+    ObjectStoreError,
+    StoreAccessError,
+    StoreNotFoundError,
+    check_key,
+)
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
+from pyspark_kafkalog.units import NS_PER_MS
+
+
+class ReadableObjects(Protocol):
+    """The reading half of an ObjectStore, which describes its methods."""
+
+    @property
+    def url(self) -> str: ...
+
+    def get(self, key: str, *, max_bytes: int) -> bytes: ...
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]: ...
+
+    def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]: ...
+
+
+class DirectoryObjects:
+    """The files below a directory as objects; the keys are their paths in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def url(self) -> str:
+        return str(self._directory)
+
+    def get(self, key: str, *, max_bytes: int) -> bytes:
+        fd = self._open(key)
+        try:
+            size_bytes = os.fstat(fd).st_size
+            if size_bytes > max_bytes:
+                raise ObjectStoreError(f"{self.url}/{key}: expected at most {max_bytes} bytes, found {size_bytes}")
+            return pread(fd, size_bytes, 0)
+        finally:
+            os.close(fd)
+
+    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        fd = self._open(key)
+        try:
+            return [pread(fd, each.size_bytes, each.start) for each in ranges]
+        finally:
+            os.close(fd)
+
+    def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
+        top = self._directory / check_key(prefix) if prefix else self._directory
+        if not prefix and not top.is_dir():
+            raise StoreNotFoundError(f"{top}: no such directory of remote storage")
+        for each in self._files(str(top), f"{prefix}/" if prefix else ""):
+            if after is None or each.key > after:
+                yield each
+
+    def _files(self, directory: str, prefix: str) -> Iterator[ObjectMetadata]:
+        """The files below, by key: a folder sorts as its name with the `/` that follows."""
+        try:
+            with os.scandir(directory) as entries:
+                listed = [(entry.name + "/" * entry.is_dir(follow_symlinks=False), entry) for entry in entries]
+        except FileNotFoundError:
+            return
+        except PermissionError as error:
+            raise StoreAccessError(error.errno, f"cannot list remote storage: {error.strerror}", directory) from error
+        for name, entry in sorted(listed, key=lambda each: each[0]):
+            if name.endswith("/"):
+                yield from self._files(entry.path, prefix + name)
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield ObjectMetadata(prefix + name, status.st_size, status.st_mtime_ns // NS_PER_MS)
+
+    def _open(self, key: str) -> int:
+        path = self._directory / check_key(key)
+        try:
+            return os.open(path, READ_FLAGS)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectNotFoundError(error.errno, "no such object in remote storage", str(path)) from error
+        except PermissionError as error:
+            raise StoreAccessError(error.errno, f"cannot read remote storage: {error.strerror}", str(path)) from error

@@ -1,0 +1,88 @@
+"""Remote storage: the store that brokers copied segments to, and the layout of its objects.
+
+`RemoteStorage` is a small record that travels to tasks; each process opens the store once, after its fork. The layout
+is found by looking at some objects if the user has not named it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
+from pyspark_kafkalog.tiered.layouts.local import FOLDER, LocalLayout, parse_file, parse_folder
+from pyspark_kafkalog.tiered.layouts.segment_objects import SegmentLayout
+from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects
+
+LAYOUTS: Final = ("local", "aiven")
+_LOOKED_AT_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStorage:
+    """Where remote segments are: `location` is an absolute path or a URL."""
+
+    location: str
+    layout: SegmentLayout
+
+    def store(self) -> ReadableObjects:
+        """The store, opened once a process."""
+        return open_objects(self.location)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStorageOption:
+    """What the user gave: a path or URL, and a layout (one of LAYOUTS) or None to find it."""
+
+    location: str
+    layout: str | None = None
+
+    def find(self) -> RemoteStorage:
+        """The storage with its layout. Raises InvalidOptionError if the layout cannot be found, ObjectStoreError."""
+        store = open_objects(self.location)
+        found = _layout_of(store, self.layout)
+        if found is None:
+            raise InvalidOptionError(
+                f"{self.location} holds no remote log segments"
+                f"{'' if self.layout is None else f' in the layout {self.layout}'}: expected "
+                f"[{FOLDER}/]<topic>-<partition>-<topic id>/<offset>-<segment id>.log (local) or "
+                "<topic>-<topic id>/<partition>/<offset>-<segment id>.rsm-manifest (aiven); name the directory or the "
+                "bucket and prefix that the broker writes to"
+            )
+        return RemoteStorage(self.location, found)
+
+
+def parse_remote_storage(location: str, layout: str | None = None) -> RemoteStorageOption:
+    """The option of a path or URL. Raises InvalidOptionError."""
+    if layout is not None and layout not in LAYOUTS:
+        raise InvalidOptionError(f"the layout of remote storage must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+    place = parse_location(location)
+    return RemoteStorageOption(str(place.absolute() if isinstance(place, Path) else place), layout)
+
+
+def open_objects(location: str) -> ReadableObjects:
+    """The store at a path or URL."""
+    return _open(location, os.getpid())
+
+
+@lru_cache(maxsize=8)
+def _open(location: str, process_id: int) -> ReadableObjects:
+    """`process_id`: a store is never used in a process that was forked after it was opened."""
+    place = parse_location(location)
+    if isinstance(place, ObjectLocation):
+        raise InvalidOptionError(f"{location}: expected a path or a file: URL")
+    return DirectoryObjects(place)
+
+
+def _layout_of(store: ReadableObjects, wanted: str | None) -> SegmentLayout | None:
+    """The layout of the first object that is one of a segment."""
+    for each in islice(store.list_objects(""), _LOOKED_AT_MAX):
+        parts = each.key.split("/")
+        if wanted in (None, "local") and len(parts) >= 2 and parse_file(parts[-1]) and parse_folder(parts[-2]):
+            return LocalLayout("/".join(parts[:-2]))
+    return None

@@ -1,0 +1,70 @@
+"""`format("kafkalog")` over a tiering broker's directory and its remote storage, with real tasks and streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def options(fixture: TieredFixture, topic: str, isolation: str) -> dict[str, str]:
+    return {
+        "subscribe": topic,
+        "remoteStorage": str(fixture.remote),
+        "readToLogEnd": str(fixture.is_killed).lower(),
+        "isolationLevel": isolation,
+        "includeHeaders": "true",
+    }
+
+
+def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return rows_of(frame.select(*COLUMNS).toArrow())
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("fixture", ALL, ids=lambda fixture: fixture.name)
+def test_batch_read_returns_what_the_consumer_got(spark: SparkSession, fixture: TieredFixture, isolation: str) -> None:
+    for topic in fixture.topics():
+        reader = spark.read.format("kafkalog").options(**options(fixture, topic, isolation))
+        for cut in ({}, {"maxBytesPerPartition": "7000"}, {"minPartitions": "30"}):
+            assert collected(reader.options(**cut).load(str(fixture.log_dir))) == fixture.rows(topic, isolation)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_stream_from_the_earliest_offset_returns_what_the_consumer_got(
+    spark: SparkSession, isolation: str, tmp_path: Path
+) -> None:
+    fixture = ALL[0]
+    stream = (
+        spark.readStream.format("kafkalog")
+        .options(startingOffsets="earliest", maxBytesPerTrigger="20000", **options(fixture, "tiered", isolation))
+        .load(str(fixture.log_dir))
+    )
+    query = (
+        stream.writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "rows"))
+    )
+    query.awaitTermination(180)
+    assert query.exception() is None
+    assert len(query.recentProgress) > 3
+    assert collected(spark.read.parquet(str(tmp_path / "rows"))) == fixture.rows("tiered", isolation)
+
+
+def test_starting_timestamp_of_a_remote_record_begins_there(spark: SparkSession) -> None:
+    fixture = ALL[0]
+    rows = [row for row in fixture.rows("tiered", "read_uncommitted") if row[0] == 0]
+    target = rows[100][2]
+    first = next(row for row in rows if row[2] >= target)
+    frame = (
+        spark.read.format("kafkalog")
+        .options(assign='{"tiered":[0]}', startingTimestamp=str(target), remoteStorage=str(fixture.remote))
+        .load(str(fixture.log_dir))
+    )
+    assert frame.agg({"offset": "min"}).first()[0] == first[1] < 552
