@@ -17,7 +17,7 @@ In reading order:
 - read_only: topics and partitions of a root that is only read
 - broker, broker_notices: a Kafka broker's directory
 - broker_directories, broker_replicas: several brokers' directories as one root, and which replica is read
-- remote_logs: what a broker's directories say of segments in remote storage
+- remote: the remote storage of brokers with tiered storage
 - broker_metadata: a broker's own metadata log
 - adopt: converts a broker's directory into a native one
 """

@@ -54,7 +54,7 @@ from pyspark_kafkalog.storage.names import (
 )
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.remote_logs import RemoteLogs
+    from pyspark_kafkalog.root.remote.remote_logs import RemoteLogs
     from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 
 

@@ -44,7 +44,7 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.path_list import join_paths
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.remote_logs import RemoteLogs
+    from pyspark_kafkalog.root.remote.remote_logs import RemoteLogs
 
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 

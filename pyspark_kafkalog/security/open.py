@@ -23,7 +23,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.path_list import split_paths
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.remote_logs import RemoteLogs
+    from pyspark_kafkalog.root.remote.remote_logs import RemoteLogs
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
 
 _LOG: Final = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _open_directories(
 def _remote_logs(remote_storage: RemoteStorageOption | None, paths: Sequence[Path]) -> RemoteLogs | None:
     if remote_storage is None:
         return None
-    from pyspark_kafkalog.root.remote_logs import RemoteLogs  # few roots need it
+    from pyspark_kafkalog.root.remote.remote_logs import RemoteLogs  # few roots need it
 
     return RemoteLogs(remote_storage, paths)
 

@@ -1,0 +1,6 @@
+"""Roots with the remote storage of brokers (KIP-405).
+
+In reading order:
+
+- remote_logs: what brokers' directories say of segments in remote storage
+"""
