@@ -37,6 +37,8 @@ from pyspark_kafkalog.record.header import Buffer
 
 #: How long a create is repeated before its outcome is called unknown. A store that fails longer than that is down.
 PATIENCE_SECONDS: Final = 120.0
+#: How often a refusal is believed only after a repetition: services that hand out credentials fail at times.
+_REFUSALS_REPEATED: Final = 2
 _FIRST_DELAY_SECONDS: Final = 0.05
 _LONGEST_DELAY_SECONDS: Final = 5.0
 
@@ -109,6 +111,7 @@ class _Attempt:
     ) -> None:
         self.count = 0
         self.last_error: ObjectStoreError | None = None
+        self._refusals = 0
         self._store = store
         self._key = key
         self._body = body
@@ -125,9 +128,12 @@ class _Attempt:
         except ObjectExistsError as error:
             self.last_error = error
         except (StoreAccessError, StoreNotFoundError, StoreUnsuitableError) as error:
-            if not self._may_land:
-                raise
             self.last_error = error
+            if not self._may_land:
+                self._refusals += 1
+                if self._refusals > _REFUSALS_REPEATED or not isinstance(error, StoreAccessError):
+                    raise
+                return None
         except ObjectStoreError as error:
             self._may_land = True
             self.last_error = error

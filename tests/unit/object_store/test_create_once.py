@@ -86,11 +86,17 @@ def test_a_request_that_lands_between_look_and_repetition_is_recognised() -> Non
     assert bucket.body("key") == b"ours"
 
 
-def test_a_store_that_refuses_the_first_request_is_not_asked_again() -> None:
-    store = FaultyStore(faults=faults(Fault.DENIED))
+def test_a_store_that_goes_on_refusing_is_believed() -> None:
+    store = FaultyStore(faults=lambda call: Fault.DENIED)
     with pytest.raises(StoreAccessError):
         create(store)
-    assert store.requests == {"create": 1}
+    assert store.requests == {"create": 3}
+
+
+def test_a_refusal_that_passes_is_forgotten() -> None:
+    store = FaultyStore(faults=faults(Fault.DENIED, Fault.DENIED))
+    assert create(store) == Created()
+    assert store.requests == {"create": 3}
 
 
 def test_a_refusal_after_a_lost_answer_is_no_answer_to_the_first() -> None:
