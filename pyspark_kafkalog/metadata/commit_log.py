@@ -14,7 +14,7 @@ snapshot is due, or whether the image's files were removed, therefore reads noth
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
@@ -33,13 +33,17 @@ LEADER_EPOCH: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit: its offsets [base_offset, next_offset), time (ms), records, and the size of its batch in bytes."""
+    """One commit: its offsets [base_offset, next_offset), time (ms), records, and the size of its batch in bytes.
+
+    `carried_by_next`: what the object of the next commit holds of this one's, in an object store (objects/layout.py).
+    """
 
     base_offset: int
     next_offset: int
     timestamp_ms: int
     records: tuple[MetadataRecord, ...]
     size_bytes: int
+    carried_by_next: bytes = field(default=b"", repr=False, compare=False)
 
 
 class CommitLog(Protocol):
@@ -56,8 +60,11 @@ class CommitLog(Protocol):
         """
         ...
 
-    def read_from(self, offset: int) -> Iterator[Commit]:
-        """The commits from the one at `offset` to the end of the log."""
+    def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
+        """The commits from the one at `offset` to the end of the log.
+
+        `many`: many are expected, so that listing them costs less than asking for one after the other.
+        """
         ...
 
     def listed_offsets(self) -> Iterator[int]:
@@ -79,7 +86,7 @@ class CommitLog(Protocol):
         """
         listed = sorted(self.listed_offsets())
         offset = listed[0] if listed else 0
-        for commit in self.read_from(offset):
+        for commit in self.read_from(offset, many=True):
             yield commit
             offset = commit.next_offset
         if listed and listed[-1] >= offset:
@@ -100,42 +107,48 @@ def encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp
     return data
 
 
-def decode_commit(data: bytes, base_offset: int, file: str) -> Commit:
-    """The commit at `base_offset` that `data`, read from `file`, consists of.
+def decode_commit(
+    data: bytes, base_offset: int, file: str, *, position: int = 0, carried_by_next: bytes = b""
+) -> Commit:
+    """The commit at `base_offset` that `data`, read from `file` at `position`, consists of.
 
     Raises CorruptRecordError or UnsupportedFormatError.
     """
-    batch = decode_batch(data, 0, file=file, file_position=0)
-    _check_batch(batch, base_offset, len(data), file)
-    records = tuple(_decode_commit_record(record, file) for record in batch.records)
-    return Commit(base_offset, batch.header.next_offset, batch.header.max_timestamp_ms, records, len(data))
+    batch = decode_batch(data, 0, file=file, file_position=position)
+    _check_batch(batch, base_offset, len(data), file, position)
+    records = tuple(_decode_commit_record(record, file, position) for record in batch.records)
+    header = batch.header
+    return Commit(base_offset, header.next_offset, header.max_timestamp_ms, records, len(data), carried_by_next)
 
 
-def _decode_commit_record(record: Record, file: str) -> MetadataRecord:
+def _decode_commit_record(record: Record, file: str, position: int) -> MetadataRecord:
     location = f"{file} (value of the record at offset {record.offset})"
     if record.value is None:
-        raise CorruptRecordError(file=location, position=0, expected="a metadata record", found="null")
-    return decode_record(record.value, file=location)
+        raise CorruptRecordError(file=location, position=position, expected="a metadata record", found="null")
+    return decode_record(record.value, file=location, file_position=position)
 
 
-def _check_batch(batch: RecordBatch, base_offset: int, file_size: int, file: str) -> None:
+def _check_batch(batch: RecordBatch, base_offset: int, size_bytes: int, file: str, position: int) -> None:
     header = batch.header
     if header.base_offset != base_offset:
         raise CorruptRecordError(
-            file=file, position=0, expected=f"base offset {base_offset} by the name", found=str(header.base_offset)
+            file=file,
+            position=position,
+            expected=f"base offset {base_offset} by the name",
+            found=str(header.base_offset),
         )
-    if header.size_bytes != file_size:
+    if header.size_bytes != size_bytes:
         raise CorruptRecordError(
             file=file,
-            position=LENGTH_AT,
-            expected=f"one batch that fills the file's {file_size} bytes",
+            position=position + LENGTH_AT,
+            expected=f"one batch that fills the file's {size_bytes} bytes",
             found=f"a batch of {header.size_bytes} bytes",
         )
     offsets = [record.offset for record in batch.records]
     if header.is_control or not offsets or offsets != list(range(base_offset, header.next_offset)):
         raise CorruptRecordError(
             file=file,
-            position=0,
+            position=position,
             expected="a batch of metadata records without gaps",
             found="a control batch" if header.is_control else f"{len(offsets)} records to {header.last_offset}",
         )
@@ -161,24 +174,27 @@ class LogTail:
 
     `last_file` is the path or URL that the image was last read from or published as, a commit's or a snapshot's: when
     it is gone, a newer snapshot has replaced it. `snapshot` is the newest that is known. `since_ms` is the time of the
-    last commit in it, or of the first of all (-1: none); `bytes_since` the size of the commits after it.
+    last commit in it, or of the first of all (-1: none); `bytes_since` the size of the commits after it. `carried` is
+    what the object of the next commit holds of earlier ones.
     """
 
     last_file: str
     snapshot: KnownSnapshot | None = None
     since_ms: int = -1
     bytes_since: int = 0
+    carried: bytes = field(default=b"", repr=False)
 
     def after_commit(self, commit: Commit, file: str) -> LogTail:
         """The tail with `commit`, whose file is `file`, as the last one."""
         since_ms = commit.timestamp_ms if self.since_ms < 0 else self.since_ms
-        return LogTail(file, self.snapshot, since_ms, self.bytes_since + commit.size_bytes)
+        return LogTail(file, self.snapshot, since_ms, self.bytes_since + commit.size_bytes, commit.carried_by_next)
 
     def after_snapshot(self, snapshot: KnownSnapshot, *, bytes_before: int) -> LogTail:
         """The tail with a newer snapshot, which holds `bytes_before` bytes of the commits since the one before."""
         if self.snapshot is not None and self.snapshot.end_offset >= snapshot.end_offset:
             return self
-        return LogTail(self.last_file, snapshot, snapshot.timestamp_ms, max(self.bytes_since - bytes_before, 0))
+        bytes_since = max(self.bytes_since - bytes_before, 0)
+        return LogTail(self.last_file, snapshot, snapshot.timestamp_ms, bytes_since, self.carried)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage, LogTail
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -58,8 +58,17 @@ class MetadataPlace(Protocol):
         """Raise UnsupportedFormatError, with the name of `file`, unless roots at such a place may have `version`."""
         ...
 
-    def state_of(self, tail: LogTail) -> object:
-        """What identifies the file of `tail`; None if it was removed, so that newer commits may have been, too."""
+    def state_of(self, loaded: LoadedImage) -> object:
+        """What identifies the file that `loaded` was last read from; None if newer commits may have been removed."""
+        ...
+
+    def sees_end(self, loaded: LoadedImage) -> bool:
+        """Whether `loaded` is so surely the newest image that a commit should be tried on it without a refresh."""
+        ...
+
+    @property
+    def repeats_creates(self) -> bool:
+        """Whether `publish` itself tries again until the store's answer is certain, as long as it makes sense."""
         ...
 
     def load_newest(self) -> LoadedSnapshot:

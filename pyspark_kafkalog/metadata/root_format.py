@@ -31,6 +31,11 @@ FORMAT_VERSION: Final = 1
 #: Roots of this version and later ones are read and written.
 OLDEST_FORMAT_VERSION: Final = 1
 
+#: The version of roots in an object store; the only one.
+OBJECT_FORMAT_VERSION: Final = 2
+#: The marker of a root in an object store.
+OBJECT_MARKER: Final = b"version=%d\nstore=object\n" % OBJECT_FORMAT_VERSION
+
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 FORMAT_MARKER: Final = "kafkalog-format"
 
@@ -38,6 +43,7 @@ FORMAT_MARKER: Final = "kafkalog-format"
 _UNFINISHED_COPY: Final = b"unfinished copy\n"
 
 _MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\n")
+_OBJECT_MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\nstore=object\n")
 _MARKER_BYTES_MAX: Final = 64
 
 
@@ -97,6 +103,31 @@ def check_marker(directory: Path) -> None:
     check_format_version(int(match[1]), str(path))
 
 
+def check_object_marker(data: bytes, file: str) -> None:
+    """Check `data`, the marker of a root in an object store, from the object `file`.
+
+    Raises UnsupportedFormatError for a version that is not supported, DiskFormatError for a damaged one.
+    """
+    match = _OBJECT_MARKER.fullmatch(data)
+    if match is None:
+        raise DiskFormatError(
+            file=file,
+            position=0,
+            expected="lines version=<number> and store=object",
+            found=repr(data[:_MARKER_BYTES_MAX]),
+            advice="restore the object, from an earlier version of it if the bucket keeps versions",
+        )
+    check_object_format_version(int(match[1]), file)
+
+
+def check_object_format_version(version: int, file: str) -> None:
+    """As `check_format_version`, for a root in an object store."""
+    if version != OBJECT_FORMAT_VERSION:
+        raise _unsupported(
+            version, file, newest=OBJECT_FORMAT_VERSION, expected=f"format version {OBJECT_FORMAT_VERSION}"
+        )
+
+
 def _read_marker(directory: Path) -> bytes | None:
     try:
         with open_to_read(directory / FORMAT_MARKER) as file:
@@ -107,14 +138,17 @@ def _read_marker(directory: Path) -> bytes | None:
 
 def check_format_version(version: int, file: str) -> None:
     """Raise UnsupportedFormatError, with the name of `file`, unless this package reads `version`."""
-    if OLDEST_FORMAT_VERSION <= version <= FORMAT_VERSION:
-        return
-    if version > FORMAT_VERSION:
+    if not OLDEST_FORMAT_VERSION <= version <= FORMAT_VERSION:
+        raise _unsupported(version, file, newest=FORMAT_VERSION, expected=_supported())
+
+
+def _unsupported(version: int, file: str, *, newest: int, expected: str) -> UnsupportedFormatError:
+    if version > newest:
         advice = "upgrade pyspark_kafkalog, on the driver and all executors, to the version that wrote it or later"
     else:
         advice = "upgrade the log directory first, with an earlier version of pyspark_kafkalog that still reads it"
-    raise UnsupportedFormatError(
-        file=file, position=0, expected=_supported(), found=f"format version {version}", advice=advice
+    return UnsupportedFormatError(
+        file=file, position=0, expected=expected, found=f"format version {version}", advice=advice
     )
 
 

@@ -40,6 +40,7 @@ from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.local.place import LocalPlace
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
+from pyspark_kafkalog.metadata.objects.place import ObjectPlace
 from pyspark_kafkalog.metadata.place import MetadataPlace
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
@@ -48,6 +49,8 @@ from pyspark_kafkalog.metadata.root_format import (
     is_native_root,
     metadata_dir,
 )
+from pyspark_kafkalog.object_store.create import Waiting
+from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
@@ -70,19 +73,39 @@ class CommitOutcome:
     commit: Commit | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A commit to be published after `image`, which makes `after` of it."""
+
+    image: MetadataImage
+    records: tuple[MetadataRecord, ...]
+    timestamp_ms: int
+    after: MetadataImage
+
+
 class MetadataStore:
     """One root's metadata; thread-safe. Use `open` to get one."""
 
-    def __init__(self, place: MetadataPlace, *, clock: Clock = time_ms, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        place: MetadataPlace,
+        *,
+        clock: Clock = time_ms,
+        rng: random.Random | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._place = place
         self._clock = clock
+        self._sleep = sleep
         self._rng = rng if rng is not None else random.SystemRandom()
         self._root_state = place.opened
         self._file_state: object = None  # of the image's last file; None: not read yet
         self._refresh_lock = threading.Lock()
         #: By the key of a commit that may have been published: its commit id, and the first offset that it may have.
         self._unknown_outcomes: dict[str | None, tuple[str, int]] = {}
-        self._loaded = _CACHE.get(self._cache_key()) or self._load()
+        cached = _CACHE.get(self._cache_key())
+        self._is_from_cache = cached is not None
+        self._loaded = self._load() if cached is None else cached
 
     @staticmethod
     def open(
@@ -105,6 +128,33 @@ class MetadataStore:
         if store._refresh_to_head().format_version is None:
             raise LogDirError(f"creating the log directory {root} was not finished: create it again")
         return store
+
+    @staticmethod
+    def open_object_root(
+        store: ObjectStore,
+        *,
+        clock: Clock = time_ms,
+        rng: random.Random | None = None,
+        waiting: Waiting | None = None,
+    ) -> MetadataStore:
+        """The store of the root in the object store `store`, with the current image.
+
+        This takes six requests and a few for the commits since the newest snapshot, or four if this process has the
+        image of an earlier time. `waiting` is how commits wait for an answer of the store.
+
+        Raises LogDirError if there is no root in `store`, or its creation was interrupted, CorruptRecordError for a
+        damaged or lost commit, UnsupportedFormatError for a format version that this package does not read,
+        ObjectStoreError.
+        """
+        waiting = waiting if waiting is not None else Waiting()
+        place = ObjectPlace.open(store, clock=clock, waiting=waiting)
+        metadata = MetadataStore(place, clock=clock, rng=rng, sleep=waiting.sleep)
+        if metadata._is_from_cache:
+            metadata.refresh()
+        if metadata.image.format_version is None:
+            raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
+        _CACHE.put(metadata._cache_key(), metadata._loaded)
+        return metadata
 
     @property
     def location(self) -> str:
@@ -140,7 +190,7 @@ class MetadataStore:
             except KafkalogError:
                 self._same_root()  # if another root is at the path, its commits do not fit: report that instead
                 raise
-            state = self._place.state_of(loaded.tail)
+            state = self._place.state_of(loaded)
             if loaded is not self._loaded or state is None or state != self._file_state:
                 loaded = self._checked(loaded)
             self._set_loaded(loaded)
@@ -151,7 +201,7 @@ class MetadataStore:
         same = self._same_root()
         loaded = loaded if same is self._loaded else same
         for _ in range(_MAX_RELOADS):
-            self._file_state = self._place.state_of(loaded.tail)
+            self._file_state = self._place.state_of(loaded)
             if self._file_state is not None:
                 break
             loaded = self._reload(loaded)
@@ -191,7 +241,7 @@ class MetadataStore:
     def _load(self) -> LoadedImage:
         newest = self._place.load_newest()
         self._check_format(newest.loaded.image, newest.loaded.tail.last_file)
-        loaded = self._read_on(newest.loaded)
+        loaded = self._read_on(newest.loaded, many=True)
         if newest.damage is not None and loaded.image.next_offset < newest.must_reach:
             raise newest.damage
         return loaded
@@ -208,9 +258,9 @@ class MetadataStore:
             )
         return loaded
 
-    def _read_on(self, loaded: LoadedImage) -> LoadedImage:
+    def _read_on(self, loaded: LoadedImage, *, many: bool = False) -> LoadedImage:
         image, tail = loaded.image, loaded.tail
-        for commit in self.log.read_from(image.next_offset):
+        for commit in self.log.read_from(image.next_offset, many=many):
             image = self._apply(image, commit)
             tail = tail.after_commit(commit, self.log.name_of(commit.base_offset))
         return loaded if image is loaded.image else LoadedImage(image, tail)
@@ -256,32 +306,37 @@ class MetadataStore:
         lost races, CommitStateUnknownError if publishing failed and it is unknown whether the commit was made,
         CorruptRecordError if a commit file was lost.
         """
-        commit_id = self._commit_id_for(key)
+        commit_id, unsure_since = self._unknown_outcomes.get(key, (None, None))
+        if commit_id is None:
+            # Never from `rng`: writers with the same seed would mistake each other's commits for their own.
+            commit_id = encode_uuid(os.urandom(16))
+        header = CommitRecord(commit_id=commit_id, operation=operation)
         failure: CommitConflictError | CommitStateUnknownError | None = None
-        unsure_since: int | None = None
         for attempt in range(max_attempts):
+            is_newest = attempt > 0 or unsure_since is not None or not self._place.sees_end(self._loaded)
             with _in_doubt(unsure_since):
-                image = self._refresh_to_head()
+                image = self._refresh_to_head() if is_newest else self._loaded.image
                 own = self._find_own(commit_id, unsure_since)
             if own is not None:
                 self._unknown_outcomes.pop(key, None)
                 return CommitOutcome(self.refresh(), own)
-            records = build(image)
-            if not records:
-                return CommitOutcome(image, None)
-            header = CommitRecord(commit_id=commit_id, operation=operation)
+            plan = self._plan(image, build, header) if is_newest else self._plan_first(image, build, header)
+            if plan is None:
+                return CommitOutcome(self.image, None)
             if key is not None:
-                self._unknown_outcomes[key] = (commit_id, image.next_offset)
+                self._unknown_outcomes[key] = (commit_id, plan.image.next_offset)
             try:
                 with _in_doubt(unsure_since):
-                    outcome = self._publish(image, (header, *records), frees_space)
+                    outcome = self._publish(plan, frees_space)
                 self._unknown_outcomes.pop(key, None)
                 return outcome
             except CommitConflictError as error:
                 failure = error
             except CommitStateUnknownError as error:
                 failure = error
-                unsure_since = image.next_offset if unsure_since is None else unsure_since
+                unsure_since = plan.image.next_offset if unsure_since is None else unsure_since
+                if self._place.repeats_creates:
+                    break
             self._back_off(attempt)
         with _in_doubt(unsure_since):
             own = self._find_own(commit_id, unsure_since)
@@ -302,12 +357,6 @@ class MetadataStore:
             self._unknown_outcomes.pop(key, None)
         return own
 
-    def _commit_id_for(self, key: str | None) -> str:
-        """The commit id of the earlier calls with `key`, whose publishing may still take effect, or a new one."""
-        known = self._unknown_outcomes.get(key)
-        # Never from `rng`: writers with the same seed would mistake each other's commits for their own.
-        return encode_uuid(os.urandom(16)) if known is None else known[0]
-
     def _find_own(self, commit_id: str, unsure_since: int | None) -> Commit | None:
         """The commit with `commit_id`, made durable, if an attempt at `unsure_since` or later published it.
 
@@ -323,16 +372,43 @@ class MetadataStore:
             self.log.sync()
         return own
 
-    def _publish(self, image: MetadataImage, records: tuple[MetadataRecord, ...], frees_space: bool) -> CommitOutcome:
+    def _plan_first(self, image: MetadataImage, build: Build, header: CommitRecord) -> _Plan | None:
+        """The plan on an image that may no longer be the newest, which is for the publishing to decide.
+
+        Only a plan can be decided so: an error of `build`, or nothing to commit, has to come from the newest image.
+        """
+        try:
+            plan = self._plan(image, build, header)
+        except Exception:
+            newest = self._refresh_to_head()
+            if newest is image:
+                raise
+        else:
+            if plan is not None:
+                return plan
+            newest = self._refresh_to_head()
+            if newest is image:
+                return None
+        return self._plan(newest, build, header)
+
+    def _plan(self, image: MetadataImage, build: Build, header: CommitRecord) -> _Plan | None:
+        """The commit of what `build` makes of `image`; None if that is nothing. Raises InvalidRecordError."""
+        built = build(image)
+        if not built:
+            return None
+        records = (header, *built)
         timestamp_ms = self._clock()
-        next_offset = image.next_offset + len(records)
         delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
         delta.replay(records)
-        after = delta.build(next_offset)
+        after = delta.build(image.next_offset + len(records))
         check_invariants(image, after, delta.changes)
+        return _Plan(image, records, timestamp_ms, after)
+
+    def _publish(self, plan: _Plan, frees_space: bool) -> CommitOutcome:
+        image, after, timestamp_ms = plan.image, plan.after, plan.timestamp_ms
         loaded = self._loaded
         base = loaded if loaded.image is image else LoadedImage(image, LogTail(""))
-        commit = self._place.publish(base, records, timestamp_ms=timestamp_ms, frees_space=frees_space)
+        commit = self._place.publish(base, plan.records, timestamp_ms=timestamp_ms, frees_space=frees_space)
         with self._refresh_lock:
             loaded = self._loaded
             if loaded.image is image:
@@ -350,7 +426,7 @@ class MetadataStore:
 
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)
-        time.sleep(ceiling * self._rng.random())
+        self._sleep(ceiling * self._rng.random())
 
 
 class LocalMetadataStore(MetadataStore):

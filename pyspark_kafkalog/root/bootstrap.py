@@ -1,19 +1,27 @@
-"""Creates a native root: the files that mark it, and the first commit.
+"""Creates a native root: the files or objects that mark it, and the first commit.
 
-They are created under the root's lock, each file atomically, in this order: the commit log's directory, the marker
-`kafkalog-format` (root_format.py), partition.metadata, meta.properties, the first commit. After a crash between two of
-them, the next `create_root` finishes the root: with the marker it is recognized as native, and before the marker it
-contains nothing that a Kafka broker would have created.
+*On a file system* they are created under the root's lock, each file atomically, in this order: the commit log's
+directory, the marker `kafkalog-format` (root_format.py), partition.metadata, meta.properties, the first commit. After a
+crash between two of them, the next `create_root` finishes the root: with the marker it is recognized as native, and
+before the marker it contains nothing that a Kafka broker would have created.
+
+*In an object store*, which is probed first (object_store/probe.py), they are created in this order, each if it is
+absent: the marker, meta.properties, `kafkalog-start`, the first commit. After a crash between two of them, the next
+`create_object_root` finishes the root with the ids that are there. Of several that create at the same time one makes
+the first commit, with the ids that all find; the others are refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
+from pyspark_kafkalog.errors import CommitConflictError, LogDirError, ReadOnlyLogDirError
+from pyspark_kafkalog.metadata.commit_log import LoadedImage, LogTail
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     CommitRecord,
@@ -22,10 +30,23 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
     RegisterBrokerRecord,
 )
+from pyspark_kafkalog.metadata.objects.boundary import START_KEY, encode_start
+from pyspark_kafkalog.metadata.objects.layout import (
+    MARKER_KEY,
+    META_PROPERTIES_BYTES_MAX,
+    name_of,
+    parse_commit_key,
+    parse_snapshot_key,
+    read_if_there,
+)
+from pyspark_kafkalog.metadata.objects.place import ObjectPlace
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
     METADATA_DIR,
+    OBJECT_FORMAT_VERSION,
+    OBJECT_MARKER,
+    check_object_marker,
     is_native_root,
     mark_unfinished_copy,
     metadata_dir,
@@ -34,8 +55,13 @@ from pyspark_kafkalog.metadata.root_format import (
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.metadata.store import Clock, LocalMetadataStore, MetadataStore
+from pyspark_kafkalog.object_store.create import Taken, Waiting, create_once
+from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
+from pyspark_kafkalog.object_store.store import ObjectExistsError, ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
+    format_meta_properties,
+    parse_meta_properties,
     read_meta_properties,
     write_meta_properties,
     write_topic_id,
@@ -57,6 +83,9 @@ _FIRST_OFFSET: Final = 0
 _METADATA_VERSION_FEATURE: Final = "metadata.version"
 _METADATA_VERSION_4_1: Final = 27  # MetadataVersion.IBP_4_1_IV1
 _CREATE_OPERATION: Final = "create root"
+
+#: Objects looked at to find whether a place is empty.
+_OBJECTS_MAX: Final = 1_000
 
 
 def begin_copy(root: Path, *, fs: FileSystem) -> None:
@@ -156,11 +185,13 @@ def _write_ids(root: Path, cluster_id: str | None, node_id: int, rng: random.Ran
     return properties
 
 
-def _first_records(properties: MetaProperties, rng: random.Random) -> tuple[MetadataRecord, ...]:
+def _first_records(
+    properties: MetaProperties, rng: random.Random, *, format_version: int = FORMAT_VERSION
+) -> tuple[MetadataRecord, ...]:
     log_dirs = () if properties.directory_id is None else (properties.directory_id,)
     return (
         CommitRecord(commit_id=random_uuid(rng), operation=_CREATE_OPERATION),
-        FormatRecord(format_version=FORMAT_VERSION),
+        FormatRecord(format_version=format_version),
         FeatureLevelRecord(name=_METADATA_VERSION_FEATURE, feature_level=_METADATA_VERSION_4_1),
         RegisterBrokerRecord(
             broker_id=DEFAULT_NODE_ID if properties.node_id is None else properties.node_id,
@@ -170,3 +201,91 @@ def _first_records(properties: MetaProperties, rng: random.Random) -> tuple[Meta
             log_dirs=log_dirs,
         ),
     )
+
+
+def is_object_root(store: ObjectStore) -> bool:
+    """Whether there is a root in `store`, or the creation of one has begun. Raises ObjectStoreError."""
+    return read_if_there(store, MARKER_KEY) is not None
+
+
+def is_vacant_store(store: ObjectStore) -> bool:
+    """Whether a root can be created in `store`: it is empty, or a creation has begun. Raises ObjectStoreError."""
+    return not _has_commits(store) and _foreign_key(store) is None
+
+
+def create_object_root(
+    store: ObjectStore,
+    *,
+    cluster_id: str | None = None,
+    node_id: int = DEFAULT_NODE_ID,
+    clock: Clock = time_ms,
+    rng: random.Random | None = None,
+    waiting: Waiting | None = None,
+) -> MetadataStore:
+    """Create a root in `store`, or finish a creation that a crash interrupted, whose ids are kept; open it.
+
+    Without `cluster_id` the id is random. Raises LogDirError if there is a finished root, ReadOnlyLogDirError if there
+    are other objects, StoreUnsuitableError if the store cannot decide between concurrent writers, ObjectStoreError;
+    CommitStateUnknownError if it is unknown whether an object was created, in which case a further call goes on.
+    """
+    rng = rng if rng is not None else random.SystemRandom()
+    waiting = waiting if waiting is not None else Waiting()
+    if _has_commits(store):
+        raise LogDirError(f"{store.url} is already a log directory: open it")
+    foreign = _foreign_key(store)
+    if foreign is not None:
+        raise ReadOnlyLogDirError(
+            f"{store.url} contains {foreign}, which does not belong to a log directory: expected an empty place"
+        )
+    check_store(store, random_uuid(random.SystemRandom()))
+    check_object_marker(_create(store, MARKER_KEY, OBJECT_MARKER, waiting), name_of(store, MARKER_KEY))
+    properties = _create_ids(store, cluster_id, node_id, rng, waiting)
+    _create_start(store, properties)
+    place = ObjectPlace.open(store, clock=clock, waiting=waiting)
+    records = _first_records(properties, rng, format_version=OBJECT_FORMAT_VERSION)
+    try:
+        place.publish(LoadedImage(MetadataImage(), LogTail("")), records, timestamp_ms=clock(), frees_space=False)
+    except CommitConflictError:
+        raise LogDirError(f"{store.url} was created by another process meanwhile: open it") from None
+    return MetadataStore.open_object_root(store, clock=clock, rng=rng, waiting=waiting)
+
+
+def _has_commits(store: ObjectStore) -> bool:
+    """Whether a first commit was made; it may have been removed."""
+    return any(
+        parse_commit_key(each.key) is not None or parse_snapshot_key(each.key) is not None
+        for each in islice(store.list_objects(METADATA_DIR), _OBJECTS_MAX)
+    )
+
+
+def _foreign_key(store: ObjectStore) -> str | None:
+    for each in islice(store.list_objects(""), _OBJECTS_MAX):
+        if each.key != META_PROPERTIES and each.key.partition("/")[0] not in (METADATA_DIR, PROBE_FOLDER):
+            return each.key
+    return None
+
+
+def _create(store: ObjectStore, key: str, body: bytes, waiting: Waiting) -> bytes:
+    """Create the object unless it exists; its content."""
+    outcome = create_once(
+        store, key, body, is_own=lambda found: found == body, max_bytes=META_PROPERTIES_BYTES_MAX, waiting=waiting
+    )
+    return outcome.body if isinstance(outcome, Taken) else body
+
+
+def _create_ids(
+    store: ObjectStore, cluster_id: str | None, node_id: int, rng: random.Random, waiting: Waiting
+) -> MetaProperties:
+    properties = MetaProperties(
+        cluster_id=cluster_id if cluster_id is not None else random_uuid(rng),
+        node_id=node_id,
+        directory_id=random_uuid(rng),
+    )
+    body = _create(store, META_PROPERTIES, format_meta_properties(properties), waiting)
+    return parse_meta_properties(body, name_of(store, META_PROPERTIES))
+
+
+def _create_start(store: ObjectStore, properties: MetaProperties) -> None:
+    """Create `kafkalog-start` unless it exists, perhaps with a higher offset."""
+    with contextlib.suppress(ObjectExistsError):
+        store.create(START_KEY, encode_start(0, properties.directory_id or ""))

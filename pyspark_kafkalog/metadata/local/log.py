@@ -87,7 +87,7 @@ class LocalCommitLog(CommitLog):
         data = _read_bounded(path)
         return None if data is None else decode_commit(data, base_offset, str(path))
 
-    def read_from(self, offset: int) -> Iterator[Commit]:
+    def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
         while (commit := self.read(offset)) is not None:
             yield commit
             offset = commit.next_offset

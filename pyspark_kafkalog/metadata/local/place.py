@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage, LogTail
+from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage
 from pyspark_kafkalog.metadata.local.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
@@ -40,6 +40,8 @@ def _file_state(path: str | Path) -> _FileState | None:
 
 class LocalPlace:
     """The directory `root`."""
+
+    repeats_creates = False
 
     def __init__(self, root: Path, *, fs: FileSystem = LOCAL) -> None:
         self.root = root
@@ -75,8 +77,11 @@ class LocalPlace:
     def check_format_version(self, version: int, file: str) -> None:
         check_format_version(version, file)
 
-    def state_of(self, tail: LogTail) -> object:
-        return _file_state(tail.last_file)
+    def state_of(self, loaded: LoadedImage) -> object:
+        return _file_state(loaded.tail.last_file)
+
+    def sees_end(self, loaded: LoadedImage) -> bool:
+        return False  # a refresh costs less than a commit that loses the race
 
     def load_newest(self) -> LoadedSnapshot:
         return self._snapshots.load_newest()

@@ -67,8 +67,15 @@ def read_properties_file(path: Path, *, advice: str = "name another file") -> di
 
 def read_meta_properties(path: Path) -> MetaProperties:
     """Read the file. Raises DiskFormatError, which names the property, UnsupportedFormatError for later versions."""
-    file = str(path)
-    properties = read_properties_file(path, advice=_PROPERTIES_ADVICE)
+    return _meta_properties(read_properties_file(path, advice=_PROPERTIES_ADVICE), str(path))
+
+
+def parse_meta_properties(data: bytes, file: str) -> MetaProperties:
+    """As `read_meta_properties`, of `data` read from `file`."""
+    return _meta_properties(parse_properties(data, file=file), file)
+
+
+def _meta_properties(properties: dict[str, str], file: str) -> MetaProperties:
     version = _int_property(properties, "version", file, default=0)
     if version not in (0, 1):
         raise UnsupportedFormatError(
@@ -101,6 +108,11 @@ def write_meta_properties(
     written_at: datetime | None = None,
 ) -> None:
     """Write the file as Kafka does. Raises ValueError if version 1 lacks its cluster or node."""
+    fs.write_file_atomic(path, format_meta_properties(properties, written_at=written_at), durable=durable)
+
+
+def format_meta_properties(properties: MetaProperties, *, written_at: datetime | None = None) -> bytes:
+    """The content of the file. Raises ValueError if version 1 lacks its cluster or node."""
     if properties.version != 0 and (properties.cluster_id is None or properties.node_id is None):
         raise ValueError("meta.properties of version 1 needs a cluster id and a node id")
     lines = {
@@ -110,7 +122,7 @@ def write_meta_properties(
         "cluster.id": properties.cluster_id,
     }
     texts = {name: str(value) for name, value in lines.items() if value is not None}
-    fs.write_file_atomic(path, format_properties(texts, written_at=written_at), durable=durable)
+    return format_properties(texts, written_at=written_at)
 
 
 def _int_property(properties: dict[str, str], name: str, file: str, default: int | None = None) -> int:
@@ -234,6 +246,11 @@ def read_identity(root: Path) -> RootIdentity | None:
         properties = read_meta_properties(root / META_PROPERTIES)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return identity_of(properties)
+
+
+def identity_of(properties: MetaProperties) -> RootIdentity | None:
+    """The identity in `properties`; None if they have no ids."""
     if not properties.cluster_id and not properties.directory_id:
         return None
     return RootIdentity(properties.cluster_id or None, properties.directory_id)

@@ -1,0 +1,154 @@
+"""The oldest commit of an object root, and how long a process may rely on what it knows of it.
+
+    __cluster_metadata-0/kafkalog-start        offset=<n>, directory.id=<id of the root>, a line each
+
+Commits below the offset have been removed or will be: clean-up first moves the offset, then deletes. So a name is free
+for two reasons: its commit has not been made, or it has been removed. A reader that stopped for hours at a commit that
+is gone would wait for it forever. A writer that stalled for hours could create the name again, and its commit would
+count nowhere. Both therefore look at the boundary after a long time, and only then:
+
+- Commits stay for an hour at least. A reader that was at the end of the log ten minutes ago finds the next commit, if
+  there is one. So every ten minutes, a refresh reads the boundary first. This also finds that another root is in place
+  of the one that was opened.
+- A writer knows when it last saw for certain that nothing at its position had been removed. If that was more than 30 s
+  before the store's answer, it reads the boundary then: its commit counts only if its name is not below.
+
+Times are the longer of what the wall clock and the monotonic clock show, since the latter stands still in a suspended
+machine. The clocks of different machines are compared nowhere.
+
+The object is replaced by plain puts. If it is lost or damaged, the listing of the commits tells the oldest, and the
+next clean-up writes it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.objects.layout import metadata_key, parse_commit_key, read_if_there
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.object_store.store import ObjectStore
+
+START_KEY: Final = metadata_key("kafkalog-start")
+
+#: How long a reader relies on the boundary that it has read. Far below MIN_RETENTION_MS: the difference is what clocks
+#: of different machines may differ by.
+READER_TRUST_S: Final = 600.0
+#: How long a writer relies on having seen the end of the log.
+WRITER_TRUST_S: Final = 30.0
+#: Commits and snapshots are kept at least so long, whatever metadata.max.retention.ms says.
+MIN_RETENTION_MS: Final = 3_600_000
+
+_START: Final = re.compile(rb"offset=([0-9]{1,19})\ndirectory\.id=([A-Za-z0-9_-]{22})\n")
+
+
+def encode_start(offset: int, directory_id: str) -> bytes:
+    """The content of `kafkalog-start`."""
+    return f"offset={offset}\ndirectory.id={directory_id}\n".encode("ascii")
+
+
+def read_start(store: ObjectStore) -> bytes | None:
+    """The content of `kafkalog-start`, None if there is no such object. Raises ObjectStoreError."""
+    return read_if_there(store, START_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time by both clocks: seconds of the monotonic clock, ms of the wall clock."""
+
+    monotonic_s: float
+    wall_ms: int
+
+    def seconds_until(self, later: Moment) -> float:
+        """The longer of what the two clocks show."""
+        return max(later.monotonic_s - self.monotonic_s, (later.wall_ms - self.wall_ms) / 1000)
+
+
+class Boundary:
+    """What one process knows of the boundary of the root with the id `directory_id`; thread-safe.
+
+    `offset`: commits below it may be removed.
+    """
+
+    def __init__(
+        self, store: ObjectStore, directory_id: str, *, clock: Callable[[], int], monotonic: Callable[[], float]
+    ) -> None:
+        self.offset = 0
+        self._stored: int | None = None  # what the object said last; None: lost or damaged
+        self._store = store
+        self._directory_id = directory_id
+        self._clock = clock
+        self._monotonic = monotonic
+        self._read_at: Moment | None = None
+        self._seen_at: Moment | None = None  # when nothing at the end of the log had been removed
+
+    def now(self) -> Moment:
+        """The present time."""
+        return Moment(self._monotonic(), self._clock())
+
+    def read(self) -> None:
+        """Read the boundary. Raises LogDirError if another root, or none, is in the store; ObjectStoreError."""
+        now = self.now()
+        self.note(read_start(self._store), now)
+
+    def note(self, data: bytes | None, now: Moment) -> None:
+        """Take `data`, from a request sent at that time, as the content of the object. Raises as `read`."""
+        found = self._stored = self._parse(data)
+        self.offset = max(self.offset, self._oldest_listed() if found is None else found)
+        self._read_at = self._seen_at = now
+
+    def _parse(self, data: bytes | None) -> int | None:
+        match = None if data is None else _START.fullmatch(data)
+        if match is None:
+            return None
+        directory_id = match[2].decode("ascii")
+        if directory_id != self._directory_id:
+            raise LogDirError(
+                f"{self._store.url}: expected the log directory with directory id {self._directory_id}, found the one "
+                f"with {directory_id}: it was replaced; open it again (a streaming query: with a new checkpoint)"
+            )
+        return int(match[1])
+
+    def _oldest_listed(self) -> int:
+        for each in self._store.list_objects(METADATA_DIR):
+            offset = parse_commit_key(each.key)
+            if offset is not None:
+                return offset
+        raise LogDirError(
+            f"{self._store.url} has no commits: creating the log directory was not finished, or it was removed or "
+            "replaced: create it, or open it again"
+        )
+
+    def keeps(self, offset: int) -> bool:
+        """Whether the commits from `offset` on are still there, or have not been made. Reads the boundary if due."""
+        if self.is_read_due():
+            self.read()
+        return offset >= self.offset
+
+    def is_read_due(self) -> bool:
+        """Whether the boundary was last read so long ago that a reader must read it again."""
+        return self._read_at is None or self._read_at.seconds_until(self.now()) > READER_TRUST_S
+
+    def saw_end(self, at: Moment) -> None:
+        """Note that a request sent at that time has found the end of the log, or a commit there."""
+        self._seen_at = at
+
+    def has_seen_end(self) -> bool:
+        """Whether the end of the log was seen so recently that a commit need not look at the boundary."""
+        return self._seen_at is not None and self._seen_at.seconds_until(self.now()) <= WRITER_TRUST_S
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the object was there when it was last read."""
+        return self._stored is not None
+
+    def move(self, offset: int) -> None:
+        """Move the boundary to `offset`, unless it is there or beyond."""
+        self.read()
+        self.offset = max(offset, self.offset)
+        if self._stored is None or self._stored < self.offset:
+            self._store.put(START_KEY, encode_start(self.offset, self._directory_id))
+            self._stored = self.offset

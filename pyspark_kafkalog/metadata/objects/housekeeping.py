@@ -1,0 +1,114 @@
+"""Maintenance of an object root's commit log after a commit: write a snapshot if one is due, then remove old objects.
+
+Most commits do nothing of it, and make no request for it. When a snapshot is due (snapshots.py: after 64 KiB of commits
+at least, or an hour), the commit that finds so costs some requests more: one to see whether another process has written
+a snapshot, two to write one and its pointer; and for the removal of old objects one or more to list them and four to
+remove them. The commit is already published then: an error is only logged, and the next commit tries again.
+
+*Retention.* A commit is removed once it is older than metadata.max.retention.ms, an hour at least, and a snapshot
+contains its records; older snapshots with it. Ages are differences of times that the store gave. The newest snapshot
+and the last commit in it are kept. The boundary moves first (boundary.py), then the objects are deleted; each run
+begins with the first name in the folder, and so removes what a crash in between has left, and commits that do not
+count.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
+from pyspark_kafkalog.metadata.objects.boundary import MIN_RETENTION_MS, Boundary
+from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key, snapshot_key
+from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, SnapshotId, snapshot_is_due
+from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectStore
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: Objects looked at in one run; a snapshot is due after fewer commits.
+_OBJECTS_A_RUN: Final = 2_000
+
+
+class ObjectHousekeeping:
+    """The maintenance of one commit log; thread-safe: while one thread does it, the others skip it."""
+
+    def __init__(self, store: ObjectStore, boundary: Boundary, snapshots: ObjectSnapshots) -> None:
+        self._store = store
+        self._boundary = boundary
+        self._snapshots = snapshots
+        self._lock = threading.Lock()
+        self._properties: Mapping[str, str] | None = None
+        self._config: MetadataLogConfig | None = None
+
+    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
+        config = self._config_of(loaded.image)
+        if not snapshot_is_due(loaded.tail, config, now_ms=now_ms) or not self._lock.acquire(blocking=False):
+            return None
+        newer: KnownSnapshot | None = None
+        try:
+            newer = self._newer_snapshot(loaded)
+            if newer is not None and newer.is_sound and config.max_retention_ms >= 0:
+                self._remove_expired(newer, kept_ms=max(config.max_retention_ms, MIN_RETENTION_MS))
+        except (OSError, KafkalogError) as error:
+            _LOG.warning("metadata housekeeping failed after a successful commit, a later one tries again: %s", error)
+        finally:
+            self._lock.release()
+        return newer
+
+    def _config_of(self, image: MetadataImage) -> MetadataLogConfig:
+        properties = broker_configs(image)
+        if self._config is None or properties is not self._properties:
+            self._properties, self._config = properties, MetadataLogConfig.from_properties(properties)
+        return self._config
+
+    def _newer_snapshot(self, loaded: LoadedImage) -> KnownSnapshot | None:
+        """A snapshot that another process has written since the last known one, else a new one.
+
+        The size of the commits after another process's snapshot is unknown and counts as 0, which only delays the next
+        snapshot.
+        """
+        known = loaded.tail.snapshot
+        pointed = self._snapshots.pointer()
+        if pointed is None or pointed[0].end_offset <= (0 if known is None else known.end_offset):
+            return self._snapshots.write(loaded.image)
+        snapshot, size_bytes = pointed
+        if snapshot.end_offset > loaded.image.next_offset:
+            return None  # it contains commits that this process has not read
+        return KnownSnapshot(snapshot.end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
+
+    def _remove_expired(self, snapshot: KnownSnapshot, *, kept_ms: int) -> None:
+        """Remove the oldest commits, as far as `snapshot` contains them and they are older than `kept_ms`."""
+        newest = self._store.head(snapshot_key(SnapshotId(snapshot.end_offset, LEADER_EPOCH)))
+        listed = list(islice(self._store.list_objects(METADATA_DIR), _OBJECTS_A_RUN))
+        older_than_ms = newest.last_modified_ms - kept_ms
+        start = self._first_kept(listed, snapshot.end_offset, older_than_ms)
+        removed = [each.key for each in listed if _is_below(each.key, start)]
+        if removed:
+            self._boundary.move(start)
+            self._store.delete(removed)
+
+    def _first_kept(self, listed: Sequence[ObjectMetadata], snapshot_end_offset: int, older_than_ms: int) -> int:
+        """The base offset of the oldest commit that stays."""
+        commits = [(parse_commit_key(each.key), each.last_modified_ms) for each in listed]
+        known = [(offset, modified_ms) for offset, modified_ms in commits if offset is not None]
+        start = self._boundary.offset
+        for (offset, modified_ms), (next_offset, _) in pairwise(known):
+            if offset >= start:
+                if modified_ms >= older_than_ms or next_offset >= snapshot_end_offset:
+                    break
+                start = next_offset
+        return start
+
+
+def _is_below(key: str, start: int) -> bool:
+    offset = parse_commit_key(key)
+    snapshot = parse_snapshot_key(key)
+    return (offset is not None and offset < start) or (snapshot is not None and snapshot.end_offset < start)

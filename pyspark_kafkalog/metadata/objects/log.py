@@ -1,0 +1,212 @@
+"""The commit log of an object root: one commit = one object, which is created if absent. For its content see layout.py.
+
+The create of the next name decides, by the rule of object_store/create.py, so there is no lock and no listing. A reader
+derives the next name from the last commit: a check for new commits is one GET that finds nothing. Who is further behind
+lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some out only
+costs more requests.
+
+A crash of a writer leaves its commit whole, or none, or a request on its way that still makes it; a later commit then
+finds the name taken, or takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, CorruptRecordError
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, LoadedImage, encode_commit
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.objects.boundary import Boundary
+from pyspark_kafkalog.metadata.objects.layout import (
+    MAX_OBJECT_BYTES,
+    CommitObject,
+    carried_by_next,
+    commit_key,
+    name_of,
+    parse_commit_key,
+)
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.object_store.create import Taken, Waiting, create_once
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
+from pyspark_kafkalog.storage.filesystem import in_parallel
+from pyspark_kafkalog.storage.names import LOG_SUFFIX
+
+#: Commits that a reader reads one after the other before it lists the later ones.
+_ONE_BY_ONE: Final = 2
+_LISTED_AT_ONCE: Final = 10_000
+_READ_AT_ONCE: Final = 8
+
+
+class ObjectCommitLog(CommitLog):
+    """Reads and publishes the commits in `store`; thread-safe."""
+
+    def __init__(self, store: ObjectStore, boundary: Boundary, *, waiting: Waiting | None = None) -> None:
+        self._store = store
+        self._boundary = boundary
+        self._waiting = waiting
+        self._last_read: CommitObject | None = None
+        self._end_offset = -1  # where the end of the log was seen last
+
+    def name_of(self, base_offset: int) -> str:
+        return name_of(self._store, commit_key(base_offset))
+
+    def read(self, base_offset: int) -> Commit | None:
+        """As CommitLog.read: one GET, or none if the object that was read last carries the commit."""
+        last = self._last_read
+        if last is not None and base_offset in last:
+            return last.commit(base_offset)
+        found = self._read_object(base_offset)
+        return None if found is None else found.commit(base_offset)
+
+    def _read_object(self, base_offset: int) -> CommitObject | None:
+        try:
+            data = self._store.get(commit_key(base_offset), max_bytes=MAX_OBJECT_BYTES)
+        except ObjectNotFoundError:
+            return None
+        found = self._last_read = CommitObject(data, base_offset, self.name_of(base_offset))
+        return found
+
+    def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
+        if not self._boundary.keeps(offset):
+            return
+        while True:
+            for _ in range(0 if many else _ONE_BY_ONE):
+                commit = self._read_next(offset)
+                if commit is None:
+                    return
+                yield commit
+                offset = commit.next_offset
+            listed = self._list_from(offset)
+            for commit in self._read_listed(offset, listed):
+                yield commit
+                offset = commit.next_offset
+            if many and len(listed) < _LISTED_AT_ONCE:
+                return
+
+    def _read_next(self, offset: int) -> Commit | None:
+        last = self._last_read
+        if last is not None and offset in last:
+            return last.commit(offset)
+        now = self._boundary.now()
+        found = self._read_object(offset)
+        self._boundary.saw_end(now)
+        self._end_offset = offset if found is None else -1
+        return None if found is None else found.commit(offset)
+
+    def sees_end(self, offset: int) -> bool:
+        """Whether the log was seen to end at `offset` a short time ago."""
+        return offset == self._end_offset and self._boundary.has_seen_end() and not self._boundary.is_read_due()
+
+    def _list_from(self, offset: int) -> list[tuple[int, int]]:
+        """Base offsets and sizes in bytes of the commits from `offset` on, in order; not more than a few thousand."""
+        after = commit_key(offset).removesuffix(LOG_SUFFIX)
+        listed = ((parse_commit_key(each.key), each) for each in self._store.list_objects(METADATA_DIR, after=after))
+        commits = ((found, each.size_bytes) for found, each in listed if found is not None and found >= offset)
+        return sorted(islice(commits, _LISTED_AT_ONCE))
+
+    def _read_listed(self, offset: int, listed: Sequence[tuple[int, int]]) -> Iterator[Commit]:
+        """The commits from the one at `offset` to the last of `listed`, or to the first that was removed."""
+        if not listed:
+            return
+        ends = [
+            base_offset
+            for (base_offset, size_bytes), (_, next_size_bytes) in zip(listed, (*listed[1:], (0, 0)), strict=True)
+            if next_size_bytes <= size_bytes
+        ]
+        bases = [base_offset for base_offset, _ in listed]
+        for start in range(0, len(ends), _READ_AT_ONCE):
+            some = ends[start : start + _READ_AT_ONCE]
+            for found in in_parallel([functools.partial(self._read_object, each) for each in some]):
+                for each in self._back_to(offset, found, bases):
+                    for base_offset in each.offsets():
+                        if base_offset == offset:
+                            commit = each.commit(offset)
+                            yield commit
+                            offset = commit.next_offset
+        if offset <= bases[-1]:
+            self._check_removed(offset, bases[-1])
+
+    def _back_to(self, offset: int, found: CommitObject | None, bases: Sequence[int]) -> Iterator[CommitObject]:
+        """`found`, and before it the objects that hold the commits from `offset` up to it, as far as they exist."""
+        objects = []
+        while found is not None:
+            objects.append(found)
+            at = bisect_left(bases, found.first_offset) - 1
+            found = self._read_object(bases[at]) if offset < found.first_offset and at >= 0 else None
+        return reversed(objects)
+
+    def _check_removed(self, offset: int, reached: int) -> None:
+        """Raise CorruptRecordError unless clean-up has removed the commit at `offset`."""
+        self._boundary.read()
+        if offset >= self._boundary.offset:
+            raise self.lost_commit(offset, reached=reached)
+
+    def listed_offsets(self) -> Iterator[int]:
+        for each in self._store.list_objects(METADATA_DIR):
+            offset = parse_commit_key(each.key)
+            if offset is not None and offset >= self._boundary.offset:
+                yield offset
+
+    def lost_commit(self, offset: int, *, reached: int) -> CorruptRecordError:
+        return CorruptRecordError(
+            file=self.name_of(offset),
+            position=0,
+            expected=f"a commit at offset {offset}, since the log has reached {reached}",
+            found="no such object",
+            advice="restore the object, from an earlier version of it if the bucket keeps versions",
+        )
+
+    def sync(self) -> None:
+        """Does nothing: an object that can be read is durable."""
+
+    def publish(self, loaded: LoadedImage, records: Sequence[MetadataRecord], *, timestamp_ms: int) -> Commit:
+        """See MetadataPlace.publish."""
+        base_offset = loaded.image.next_offset
+        self._end_offset = -1
+        name = self.name_of(base_offset)
+        batch = encode_commit(base_offset, records, timestamp_ms)
+        body = batch + loaded.tail.carried
+        outcome = create_once(
+            self._store,
+            commit_key(base_offset),
+            body,
+            is_own=lambda found: found == body,
+            max_bytes=MAX_OBJECT_BYTES,
+            waiting=self._waiting,
+        )
+        if isinstance(outcome, Taken):
+            with contextlib.suppress(CorruptRecordError):  # reading it again reports the damage
+                self._last_read = CommitObject(outcome.body, base_offset, name)
+            raise CommitConflictError(f"another writer published {name} first")
+        if not self._boundary.has_seen_end():
+            self._check_counts(loaded, base_offset)
+        self._boundary.saw_end(self._boundary.now())
+        self._end_offset = next_offset = base_offset + len(records)
+        return Commit(base_offset, next_offset, timestamp_ms, tuple(records), len(batch), carried_by_next(body))
+
+    def _key_of(self, name: str) -> str:
+        return name.removeprefix(f"{self._store.url}/")
+
+    def _check_counts(self, loaded: LoadedImage, base_offset: int) -> None:
+        """Raise CommitConflictError if the commit's name was free because clean-up had removed the commit there."""
+        try:
+            self._boundary.read()
+            if not self._boundary.is_stored:
+                self._store.head(self._key_of(loaded.tail.last_file))  # what precedes the commit is removed before it
+        except ObjectStoreError as error:
+            raise CommitStateUnknownError(
+                f"{self.name_of(base_offset)} was created, but it is unknown whether it counts, since it took long and "
+                f"the start of the log could not be read: {error}"
+            ) from error
+        if not self._boundary.is_stored or base_offset >= self._boundary.offset:
+            return
+        with contextlib.suppress(ObjectStoreError):  # nothing reads it, and the next clean-up removes it
+            self._store.delete([commit_key(base_offset)])
+        raise CommitConflictError(
+            f"{self.name_of(base_offset)} was made and removed by others while this writer was stopped"
+        )

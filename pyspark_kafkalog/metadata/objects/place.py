@@ -1,0 +1,114 @@
+"""A root's place in an object store. For its objects see layout.py.
+
+No object is looked at to see whether the root is still the same: its directory id is in the boundary, which is read
+every ten minutes (boundary.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.objects.boundary import Boundary, read_start
+from pyspark_kafkalog.metadata.objects.housekeeping import ObjectHousekeeping
+from pyspark_kafkalog.metadata.objects.layout import (
+    MARKER_KEY,
+    META_PROPERTIES_BYTES_MAX,
+    name_of,
+    read_if_there,
+)
+from pyspark_kafkalog.metadata.objects.log import ObjectCommitLog
+from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
+from pyspark_kafkalog.metadata.root_format import check_object_format_version, check_object_marker
+from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
+from pyspark_kafkalog.object_store.create import Waiting
+from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, parse_meta_properties
+from pyspark_kafkalog.storage.filesystem import in_parallel
+from pyspark_kafkalog.storage.names import META_PROPERTIES
+
+
+class ObjectPlace:
+    """The root with `identity` in `store`."""
+
+    repeats_creates = True
+
+    def __init__(self, store: ObjectStore, identity: RootIdentity, boundary: Boundary, *, waiting: Waiting) -> None:
+        self.location = store.url
+        self.identity: RootIdentity | None = identity
+        self.opened: object = identity
+        self._boundary = boundary
+        self.log = ObjectCommitLog(store, boundary, waiting=waiting)
+        self._snapshots = ObjectSnapshots(store, boundary)
+        self._housekeeping = ObjectHousekeeping(store, boundary, self._snapshots)
+
+    @staticmethod
+    def open(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectPlace:
+        """The place of the root in `store`: three requests at once. Raises the errors of MetadataStore."""
+        requests = [
+            partial(read_if_there, store, MARKER_KEY),
+            partial(read_if_there, store, META_PROPERTIES, max_bytes=META_PROPERTIES_BYTES_MAX),
+            partial(read_start, store),
+        ]
+        boundary_of = partial(Boundary, store, clock=clock, monotonic=waiting.monotonic)
+        now = boundary_of("").now()
+        marker, properties, start = in_parallel(requests)
+        if marker is None:
+            raise LogDirError(
+                f"{store.url} is not a native log directory: expected the object {MARKER_KEY}, found no such object"
+            )
+        check_object_marker(marker, name_of(store, MARKER_KEY))
+        if properties is None:
+            raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
+        identity = _identity(properties, name_of(store, META_PROPERTIES))
+        boundary = boundary_of(identity.directory_id or "")
+        boundary.note(start, now)
+        return ObjectPlace(store, identity, boundary, waiting=waiting)
+
+    def check_root(self, known: object) -> object:
+        return known  # reading the boundary reports another root
+
+    def cache_key(self, known: object) -> object:
+        return (known, self.location)
+
+    def check_format(self) -> None:
+        """Does nothing: an upgrade is a commit, and the create of the next one decides."""
+
+    def check_format_version(self, version: int, file: str) -> None:
+        check_object_format_version(version, file)
+
+    def state_of(self, loaded: LoadedImage) -> object:
+        return None if loaded.image.next_offset < self._boundary.offset else self.identity
+
+    def sees_end(self, loaded: LoadedImage) -> bool:
+        return self.log.sees_end(loaded.image.next_offset)
+
+    def load_newest(self) -> LoadedSnapshot:
+        return self._snapshots.load_newest()
+
+    def head(self) -> int | None:
+        return None
+
+    def publish(
+        self, loaded: LoadedImage, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool
+    ) -> Commit:
+        return self.log.publish(loaded, records, timestamp_ms=timestamp_ms)
+
+    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        return self._housekeeping.after_commit(loaded, now_ms=now_ms)
+
+
+def _identity(data: bytes, file: str) -> RootIdentity:
+    properties = parse_meta_properties(data, file)
+    if properties.cluster_id is None or properties.directory_id is None:
+        raise DiskFormatError(
+            file=file,
+            position=0,
+            expected="properties cluster.id and directory.id",
+            found="none",
+            advice="restore the object, from an earlier version of it if the bucket keeps versions",
+        )
+    return RootIdentity(properties.cluster_id, properties.directory_id)

@@ -1,0 +1,394 @@
+"""Roots in an object store: how they are created, how many requests they take, and what damage is reported."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import pytest
+from faulty_store import Fault, FaultyStore
+from metadata_places import ObjectPlace, commit_names, snapshot_names
+from metadata_roots import add_topic, forget_images, settings_of, write_to
+from stopping_filesystem import Killed
+
+from pyspark_kafkalog.errors import (
+    CommitStateUnknownError,
+    CorruptRecordError,
+    DiskFormatError,
+    LogDirError,
+    ReadOnlyLogDirError,
+    UnsupportedFormatError,
+)
+from pyspark_kafkalog.metadata.objects.layout import CARRIED_BYTES_MAX, MAX_OBJECT_BYTES, commit_key
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.object_store.store import ObjectStoreError, StoreUnsuitableError
+from pyspark_kafkalog.root.admin import create_topic
+from pyspark_kafkalog.root.bootstrap import create_object_root, is_object_root, is_vacant_store
+
+MARKER = "kafkalog-format"
+START = "kafkalog-start"
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def place() -> ObjectPlace:
+    return ObjectPlace()
+
+
+def client_of(store: MetadataStore) -> FaultyStore:
+    """The client that the store uses, with its counters reset."""
+    client = store._place.log._store
+    client.requests.clear()
+    return client
+
+
+def counted(client: FaultyStore) -> dict[str, int]:
+    return {kind: count for kind, count in client.requests.items() if count}
+
+
+# Creating
+
+
+def test_created_root_has_marker_ids_boundary_and_first_commit(place: ObjectPlace) -> None:
+    created = place.create()
+    assert place.bucket.keys() == [
+        f"__cluster_metadata-0/{0:020d}.log",
+        f"__cluster_metadata-0/{MARKER}",
+        f"__cluster_metadata-0/{START}",
+        "meta.properties",
+    ]
+    assert place.read(MARKER) == b"version=2\nstore=object\n"
+    assert created.identity is not None
+    assert place.read(START).decode() == f"offset=0\ndirectory.id={created.identity.directory_id}\n"
+    assert created.location == "memory://bucket"
+    assert created.image.format_version == 2
+    assert place.open().image == created.image
+
+
+def test_second_creation_is_refused_also_when_first_commit_was_removed(place: ObjectPlace) -> None:
+    store = place.create()
+    with pytest.raises(LogDirError, match="memory://bucket is already a log directory"):
+        place.create()
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1"})
+    place.remove(commit_names(place)[0])
+    with pytest.raises(LogDirError, match="already"):
+        place.create()
+    assert not is_vacant_store(place.client())
+
+
+def test_creation_beside_other_objects_is_refused_by_name_of_one(place: ObjectPlace) -> None:
+    place.bucket.write("orders-0/00000000000000000000.log", b"")
+    assert not is_vacant_store(place.client())
+    assert not is_object_root(place.client())
+    with pytest.raises(ReadOnlyLogDirError, match=r"contains orders-0/0+\.log"):
+        place.create()
+
+
+def test_store_without_atomic_create_is_refused_before_anything_is_written(place: ObjectPlace) -> None:
+    class TwoWinners(FaultyStore):
+        def create(self, key: str, body: bytes) -> None:
+            self.put(key, body)
+
+    with pytest.raises(StoreUnsuitableError, match="8 concurrent creates"):
+        create_object_root(TwoWinners(place.bucket), clock=place.clock, waiting=place.waiting)
+    assert place.bucket.keys() == []
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.LANDS_LATE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER]
+)
+def test_creation_stopped_at_any_request_is_finished_by_next_one(fault: Fault) -> None:
+    for number in range(200):
+        place = ObjectPlace()
+        client = place.client(faults={number: fault})
+        ids = None
+        try:
+            create_object_root(client, clock=place.clock, waiting=place.waiting)
+        except BaseException as error:
+            if not isinstance(error, (Killed, ObjectStoreError, CommitStateUnknownError)):
+                raise
+            place.bucket.land()
+            if "meta.properties" in place.bucket:
+                ids = place.bucket.body("meta.properties")
+            if not commit_names(place):
+                if is_object_root(place.client()):
+                    with pytest.raises(LogDirError, match="was not finished"):
+                        place.open()
+                assert is_vacant_store(place.client())
+                place.create()
+        if len(client.calls) <= number:
+            assert number > 35
+            return
+        assert place.open().image.format_version == 2
+        assert len(commit_names(place)) == 1
+        assert ids is None or place.bucket.body("meta.properties") == ids
+    raise AssertionError("creation never came through")
+
+
+def test_racing_creators_make_one_root(place: ObjectPlace) -> None:
+    start = threading.Barrier(6)
+    outcomes: list[object] = []
+
+    def create() -> None:
+        start.wait()
+        try:
+            outcomes.append(create_object_root(place.client(), clock=place.clock, waiting=place.waiting).identity)
+        except LogDirError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    created = [each for each in outcomes if not isinstance(each, LogDirError)]
+    assert len(outcomes) == 6
+    assert len(created) == 1
+    assert place.open().identity == created[0]
+    assert len(commit_names(place)) == 1
+
+
+# Requests
+
+
+def test_commit_after_own_one_takes_one_create_and_no_get(place: ObjectPlace) -> None:
+    store = place.create()
+    topic_id = add_topic(store)
+    client = client_of(store)
+    write_to(store, topic_id, 1)
+    assert counted(client) == {"create": 1}
+
+
+def test_commit_after_pause_takes_one_get_and_one_create(place: ObjectPlace) -> None:
+    store = place.create()
+    topic_id = add_topic(store)
+    place.clock.now_ms += MINUTE_MS
+    client = client_of(store)
+    write_to(store, topic_id, 1)
+    assert counted(client) == {"get": 1, "create": 1}
+
+
+def test_commit_after_refresh_takes_one_create(place: ObjectPlace) -> None:
+    store = place.create()
+    topic_id = add_topic(store)
+    place.clock.now_ms += MINUTE_MS
+    client = client_of(store)
+    store.refresh()
+    assert counted(client) == {"get": 1}
+    write_to(store, topic_id, 1)
+    assert counted(client) == {"get": 1, "create": 1}
+
+
+def test_refresh_without_news_takes_one_get_and_one_more_every_ten_minutes(place: ObjectPlace) -> None:
+    store = place.create()
+    client = client_of(store)
+    for _ in range(60):
+        place.clock.now_ms += MINUTE_MS
+        assert store.refresh() is store.image
+    assert counted(client) == {"get": 60 + 5}
+
+
+def test_lost_race_costs_create_and_look_at_winner_and_is_tried_on_newest_image(place: ObjectPlace) -> None:
+    store = place.create()
+    store.refresh()
+    add_topic(place.open(), "theirs")
+    client = client_of(store)
+    seen = []
+
+    def build(image: object) -> object:
+        seen.append(set(image.topics))  # type: ignore[attr-defined]
+        return create_topic(image, "mine", partitions=1)  # type: ignore[arg-type]
+
+    outcome = store.commit(build, operation="create topic")  # type: ignore[arg-type]
+    assert seen == [set(), {"theirs"}]
+    assert set(outcome.image.topics) == {"theirs", "mine"}
+    assert counted(client) == {"create": 2, "get": 2}
+
+
+def test_build_that_fails_or_has_nothing_to_do_on_old_image_is_asked_again_on_newest(place: ObjectPlace) -> None:
+    store = place.create()
+    store.refresh()
+    other = place.open()
+    add_topic(other, "theirs")
+    outcome = store.commit(
+        lambda image: create_topic(image, "mine", partitions=len(image.topic("theirs").partitions)), operation="x"
+    )
+    assert set(outcome.image.topics) == {"theirs", "mine"}
+    add_topic(other, "more")
+    nothing = store.commit(lambda image: [], operation="x")
+    assert nothing.commit is None
+    assert set(nothing.image.topics) == {"theirs", "mine", "more"}
+
+
+def test_opening_after_many_commits_takes_few_requests(place: ObjectPlace) -> None:
+    store = place.create()
+    topic_id = add_topic(store)
+    most = 0
+    for end in range(1, 10_000):
+        write_to(store, topic_id, end)
+        if end > 9_000 and end % 61 == 0:
+            client = place.client()
+            assert place.open_with(client).image == store.image
+            most = max(most, client.requests.total())
+    assert len(snapshot_names(place)) > 10
+    assert most <= 8
+
+
+def test_opening_again_in_same_process_takes_four_requests(place: ObjectPlace) -> None:
+    store = place.create()
+    add_topic(store)
+    client = place.client()
+    forget_images()
+    MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
+    client.requests.clear()
+    again = MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
+    assert counted(client) == {"get": 4}
+    assert again.image == store.image
+
+
+def test_reader_far_behind_takes_few_requests(place: ObjectPlace) -> None:
+    store = place.create()
+    reader = place.open()
+    topic_id = add_topic(store)
+    for end in range(1, 500):
+        write_to(store, topic_id, end)
+    client = client_of(reader)
+    assert reader.refresh() == store.image
+    assert client.requests.total() <= 8
+
+
+# What objects hold, and damage
+
+
+def test_commits_carry_those_before_them_up_to_limit(place: ObjectPlace) -> None:
+    store = place.create()
+    topic_id = add_topic(store)
+    for end in range(1, 800):
+        write_to(store, topic_id, end)
+    names = commit_names(place)
+    bodies = [place.read(name) for name in names]
+    assert max(map(len, bodies)) < CARRIED_BYTES_MAX + 1_000
+    restarts = 0
+    for before, after in pairwise(bodies):
+        restarts += not after.endswith(before)
+        assert after.endswith(before) == (len(before) < CARRIED_BYTES_MAX)
+    assert 1 <= restarts <= 5
+
+
+def test_process_that_knows_only_a_snapshot_begins_new_chain_that_is_read_back(place: ObjectPlace) -> None:
+    store = place.create()
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1"})
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1000000"})
+    place.open()  # at the end of the log, by the snapshot
+    for number in range(4):
+        for _ in range(3):
+            add_topic(place.open(), f"t{number}-{_}", 40)
+    other = place.open()
+    assert len(other.image.topics) == 12
+    assert [each.base_offset for each in other.log.replay()] == [int(name[:20]) for name in commit_names(place)]
+
+
+def test_damaged_commit_is_reported_with_name_and_position(place: ObjectPlace) -> None:
+    store = place.create()
+    reader = place.open()
+    add_topic(store)
+    write_to(store, store.image.topic("orders").topic_id, 1)
+    first, name, _ = commit_names(place)
+    good = place.read(name).removesuffix(place.read(first))
+    for bad, position in (
+        (b"", "byte 0"),
+        (good[:40], "byte"),
+        (good[:-1], "byte"),
+        (bytes(100), "byte"),
+        (b"\0\0\0\0\0\0\0\1" + good[8:], "byte 0: expected base offset 4 by the name"),
+        (good[:100] + bytes([good[100] ^ 1]) + good[101:], "byte"),
+    ):
+        place.write(name, bad)
+        reader._place.log._last_read = None
+        with pytest.raises(DiskFormatError, match=rf"memory://bucket/__cluster_metadata-0/{name}.*{position}"):
+            reader.refresh()
+
+
+def test_damage_among_carried_commits_is_reported_when_they_are_read(place: ObjectPlace) -> None:
+    store = place.create()
+    for number in range(5):
+        add_topic(store, f"t{number}")
+    newest = commit_names(place)[-1]
+    good = place.read(newest)
+    own = len(good) - len(place.read(commit_names(place)[-2]))
+    for at in (own + 3, own + 10, own + 70, len(good) - 1):
+        place.write(newest, good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
+        with pytest.raises(CorruptRecordError, match=newest):
+            place.open()
+    place.write(newest, good[: own + 30])
+    with pytest.raises(CorruptRecordError, match=newest):
+        place.open()
+    place.write(newest, good[:own])  # carries none
+    assert len(place.open().image.topics) == 5
+
+
+def test_huge_commit_is_reported_by_name(place: ObjectPlace) -> None:
+    store = place.create()
+    place.write(f"{store.image.next_offset:020d}.log", bytes(MAX_OBJECT_BYTES + 1))
+    with pytest.raises(ObjectStoreError, match=rf"{store.image.next_offset:020d}\.log: expected at most"):
+        store.refresh()
+
+
+def test_lost_commit_is_reported_at_open(place: ObjectPlace) -> None:
+    store = place.create()
+    for number in range(5):
+        add_topic(store, f"t{number}")
+        store._loaded = type(store._loaded)(store._loaded.image, type(store._loaded.tail)("x"))  # carries nothing
+    lost = commit_names(place)[2]
+    place.remove(lost)
+    with pytest.raises(CorruptRecordError, match=rf"{lost}.*log has reached .*no such object"):
+        place.open()
+
+
+@pytest.mark.parametrize("marker", [b"", b"version=2\n", b"version=x\nstore=object\n", b"\0" * 10])
+def test_damaged_marker_is_reported(place: ObjectPlace, marker: bytes) -> None:
+    place.create()
+    place.write(MARKER, marker)
+    with pytest.raises(DiskFormatError, match=rf"memory://bucket/__cluster_metadata-0/{MARKER}.*store=object"):
+        place.open()
+
+
+def test_newer_format_is_refused(place: ObjectPlace) -> None:
+    place.create()
+    place.write(MARKER, b"version=3\nstore=object\n")
+    with pytest.raises(UnsupportedFormatError, match=r"format version 3.*upgrade pyspark_kafkalog"):
+        place.open()
+
+
+def test_place_without_root_is_refused(place: ObjectPlace) -> None:
+    assert is_vacant_store(place.client())
+    with pytest.raises(LogDirError, match="is not a native log directory"):
+        place.open()
+
+
+def test_commit_on_store_that_stays_silent_ends_with_unknown_state(place: ObjectPlace) -> None:
+    store = place.create()
+    client = client_of(store)
+    client.faults = lambda call: Fault.TIMEOUT if call.kind == "create" else None
+    with pytest.raises(CommitStateUnknownError, match=rf"{commit_key(store.image.next_offset)}"):
+        store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+    client.faults = {}
+    assert store.find_commit("work") is None
+    outcome = store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+    assert outcome.commit is not None
+    assert len(commit_names(place)) == 2
+
+
+def test_commit_that_landed_after_error_is_found_by_its_key_and_not_made_twice(place: ObjectPlace) -> None:
+    store = place.create()
+    store.refresh()
+    client = client_of(store)
+    place.bucket.late_calls = None
+    client.faults = lambda call: Fault.LANDS_LATE if call.kind == "create" else Fault.UNAVAILABLE
+    with pytest.raises(CommitStateUnknownError):
+        store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+    client.faults = {}
+    place.bucket.land()
+    outcome = store.commit(lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work")
+    assert set(outcome.image.topics) == {"orders"}
+    assert set(place.open().image.topics) == {"orders"}
