@@ -92,7 +92,7 @@ class LogDir:
     @classmethod
     def open(
         cls,
-        path: str | Path | Sequence[str | Path],
+        path: str | Path | Sequence[str | Path] | None,
         *,
         principal: str | None = None,
         read_to_log_end: bool = False,
@@ -112,7 +112,8 @@ class LogDir:
         instead of the high watermark of the broker's checkpoint, which may be older than the logs.
 
         `remote_storage` is the remote storage of a broker with tiered storage, as a path or URL; logs then include what
-        is there. Its layout, "local" or "aiven", is found by looking at the objects if it is not given.
+        is there. Its layout, "local" or "aiven", is found by looking at the objects if it is not given. If `path` is
+        None, the remote storage alone is read.
 
         Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """

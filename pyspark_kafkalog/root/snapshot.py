@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -52,20 +52,24 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class RemotePart:
-    """The remote part of a partition's log, and how to look it up again when an object of it is missing."""
+    """The remote part of a partition's log, and how to look it up again when an object of it is missing.
+
+    `is_all`: the partition has no local directory.
+    """
 
     log: RemoteLog
     look_up: Callable[[], RemoteLog | None]
+    is_all: bool = False
 
     def extents(self, local: LocalExtents | None) -> PartitionExtents:
         """The whole log, with its local segments."""
         from pyspark_kafkalog.tiered.extents import TieredExtents  # imports compiled code
 
-        return TieredExtents(self.log, local, self.look_up)
+        return TieredExtents(self.log, None if self.is_all else local, self.look_up)
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemotePart:
         """What a task needs that reads the offsets [start_offset, end_offset)."""
-        return RemotePart(self.log.part(start_offset, end_offset, committed=committed), self.look_up)
+        return replace(self, log=self.log.part(start_offset, end_offset, committed=committed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

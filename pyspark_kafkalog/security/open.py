@@ -30,7 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def open_root(
-    path: str | Path | Sequence[str | Path],
+    path: str | Path | Sequence[str | Path] | None,
     *,
     principal: str | None = None,
     read_to_log_end: bool = False,
@@ -45,10 +45,13 @@ def open_root(
     "User:ann", methods raise AuthorizationError for operations that the access control entries do not permit. With
     `read_to_log_end`, a broker's logs are read up to the last complete, valid batch instead of the high watermark of
     the broker's checkpoint, which may be older than the logs. With `remote_storage`, the logs include what the broker
-    tiered there.
+    tiered there; without a `path`, the root is the remote storage alone.
 
     Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
     """
+    if path is None:
+        root = _open_remote_storage(remote_storage)
+        return root if principal is None else GuardedRoot(root, principal)
     paths = split_paths(path) if isinstance(path, (str, Path)) else tuple(map(Path, path))
     if len(paths) != 1:
         root = _open_directories(
@@ -87,6 +90,14 @@ def _open_directories(
     if identity is not None and not identity.fits(root.identity):
         raise another_root_error(root.path, identity, root.identity)
     return root
+
+
+def _open_remote_storage(remote_storage: RemoteStorageOption | None) -> Root:
+    if remote_storage is None:
+        raise LogDirError("no path is given: name a log directory, or the remote storage of a broker")
+    from pyspark_kafkalog.root.remote.remote_storage_root import RemoteStorageRoot  # few reads have no path
+
+    return RemoteStorageRoot(remote_storage)
 
 
 def _remote_logs(remote_storage: RemoteStorageOption | None, paths: Sequence[Path]) -> RemoteLogs | None:

@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.options.parse import (
     at_location,
     effective_read_options,
-    locate,
+    locate_source,
     of_create_table,
     parse_load_options,
     parse_read_options,
@@ -47,7 +47,7 @@ class KafkalogDataSource(DataSource):
         """Spark's Kafka schema. Checks the options, so that load() already reports a mistake."""
         table_options = of_create_table(self.options)
         options = parse_load_options(self.options if table_options is None else table_options)
-        at_location(options.subscription, locate(options.path))
+        at_location(options.subscription, locate_source(options))
         schema = read_schema(options.include_headers)
         return schema if table_options is None else with_table_options(schema, table_options)
 

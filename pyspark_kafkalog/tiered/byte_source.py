@@ -1,9 +1,9 @@
-"""Reads a remote segment's `.log` in windows, ahead of the reader, with memory for two windows.
+"""Reads a remote segment's `.log` in windows, some ahead of the reader, with memory for a few windows.
 
 A reader asks for a few bytes (a batch header) or for chunks of some MiB, one after the other. Few bytes are one small
-request, with some KiB behind them, since more headers follow. For chunks that follow each other, the next window is
-requested while the reader works on the present one, in several ranges at once: one request to an object store is slow
-to begin and moves some tens of MiB a second, whatever its size.
+request, with some KiB behind them, since more headers follow. Once chunks follow each other, the next windows are
+requested while the reader works on the present one: a request to an object store is slow to begin, and moves some tens
+of MiB a second whatever its size, so several are under way at once.
 
 A store that returns other than the requested bytes is not believed: the error names the object and the position. An
 object that does not exist is FileNotFoundError, at the first read.
@@ -11,19 +11,22 @@ object that does not exist is FileNotFoundError, at the first read.
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pyspark_kafkalog.record.header import Buffer
 
-#: One window: what is requested at once, and held in memory twice.
-WINDOW_BYTES: Final = 8 << 20
+#: What is requested at once.
+WINDOW_BYTES: Final = 4 << 20
+#: Windows requested ahead of the present one: with it, 16 MiB of memory.
+WINDOWS_AHEAD: Final = 3
 _NEAR_BYTES: Final = 64 << 10
 
 
 class LogContent(Protocol):
-    """The bytes of a `.log`, however its object holds them."""
+    """The bytes of a `.log`, however its object holds them. Used from several threads."""
 
     @property
     def name(self) -> str:
@@ -33,7 +36,7 @@ class LogContent(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def read(self, start: int, end: int) -> Window:
+    def window(self, start: int, end: int) -> Window:
         """The bytes [start, end), 0 <= start < end <= size, perhaps with more around them.
 
         Raises FileNotFoundError if there is no such object, ObjectStoreError, DiskFormatError for wrong bytes.
@@ -68,7 +71,7 @@ class RemoteBytes:
         self.name = content.name
         self._content = content
         self._window = _NOTHING
-        self._ahead: tuple[int, Future[Window]] | None = None  # its start, and its bytes
+        self._ahead: deque[tuple[int, Future[Window]]] = deque()  # their starts, and their bytes
         self._pool: ThreadPoolExecutor | None = None
 
     def size_bytes(self) -> int:
@@ -81,7 +84,7 @@ class RemoteBytes:
         if start >= end:
             return b""
         if not self._window.holds(start, end):
-            self._window = self._content.read(start, min(max(end, start + _NEAR_BYTES), self._content.size_bytes))
+            self._window = self._content.window(start, min(max(end, start + _NEAR_BYTES), self._content.size_bytes))
         return self._window.data[start - self._window.start : end - self._window.start]
 
     def read_into(self, start: int, buffer: memoryview) -> int:
@@ -97,22 +100,28 @@ class RemoteBytes:
         return max(end - start, 0)
 
     def close(self) -> None:
-        self._window, self._ahead = _NOTHING, None
+        self._window = _NOTHING
+        self._ahead.clear()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
     def _advance(self, at: int, end: int) -> None:
-        """Make the window that begins at `at`, or holds it, the present one, and request the one after it."""
+        """Make the window that holds `at` the present one, and request those after it if the reader goes on."""
         follows = at == self._window.end and at > 0
-        ahead, self._ahead = self._ahead, None
-        self._window = _NOTHING  # before there are two others
-        if ahead is not None and ahead[0] <= at:
-            self._window = ahead[1].result()
+        self._window = _NOTHING  # before there is another one
+        while self._ahead and not self._window.start <= at < self._window.end:
+            self._window = self._ahead.popleft()[1].result()
         if not self._window.start <= at < self._window.end:
-            self._window = self._content.read(at, end)
-        if follows and self._window.end < self._content.size_bytes:
-            start = self._window.end
-            self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="kafkalog-read-ahead")
-            window_end = min(start + WINDOW_BYTES, self._content.size_bytes)
-            self._ahead = start, self._pool.submit(self._content.read, start, window_end)
+            self._ahead.clear()
+            self._window = self._content.window(at, min(end, at + WINDOW_BYTES))
+        if follows:
+            self._request_ahead()
+
+    def _request_ahead(self) -> None:
+        self._pool = self._pool or ThreadPoolExecutor(WINDOWS_AHEAD, thread_name_prefix="kafkalog-read-ahead")
+        start = self._ahead[-1][0] + WINDOW_BYTES if self._ahead else self._window.end
+        while len(self._ahead) < WINDOWS_AHEAD and start < self._content.size_bytes:
+            end = min(start + WINDOW_BYTES, self._content.size_bytes)
+            self._ahead.append((start, self._pool.submit(self._content.window, start, end)))
+            start = end

@@ -6,15 +6,16 @@ is found by looking at some objects if the user has not named it.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
+from pyspark_kafkalog.object_store.location import parse_location
+from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.tiered.layouts.local import FOLDER, LocalLayout, parse_file, parse_folder
 from pyspark_kafkalog.tiered.layouts.segment_objects import SegmentLayout
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects
@@ -25,14 +26,15 @@ _LOOKED_AT_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class RemoteStorage:
-    """Where remote segments are: `location` is an absolute path or a URL."""
+    """Where remote segments are: `location` is an absolute path or a URL, `settings` are those of an object store."""
 
     location: str
     layout: SegmentLayout
+    settings: StoreSettings | None = None
 
     def store(self) -> ReadableObjects:
         """The store, opened once a process."""
-        return open_objects(self.location)
+        return open_objects(self.location, self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,11 @@ class RemoteStorageOption:
 
     location: str
     layout: str | None = None
+    settings: StoreSettings | None = None
 
     def find(self) -> RemoteStorage:
         """The storage with its layout. Raises InvalidOptionError if the layout cannot be found, ObjectStoreError."""
-        store = open_objects(self.location)
+        store = open_objects(self.location, self.settings)
         found = _layout_of(store, self.layout)
         if found is None:
             raise InvalidOptionError(
@@ -54,29 +57,32 @@ class RemoteStorageOption:
                 "<topic>-<topic id>/<partition>/<offset>-<segment id>.rsm-manifest (aiven); name the directory or the "
                 "bucket and prefix that the broker writes to"
             )
-        return RemoteStorage(self.location, found)
+        return RemoteStorage(self.location, found, self.settings)
 
 
-def parse_remote_storage(location: str, layout: str | None = None) -> RemoteStorageOption:
-    """The option of a path or URL. Raises InvalidOptionError."""
+def parse_remote_storage(
+    location: str, layout: str | None = None, options: Mapping[str, str] = MappingProxyType({})
+) -> RemoteStorageOption:
+    """The option of a path or URL. `options` may hold those of an object store (object_store.settings).
+
+    Raises InvalidOptionError.
+    """
     if layout is not None and layout not in LAYOUTS:
         raise InvalidOptionError(f"the layout of remote storage must be one of {', '.join(LAYOUTS)}, not {layout!r}")
     place = parse_location(location)
-    return RemoteStorageOption(str(place.absolute() if isinstance(place, Path) else place), layout)
+    if isinstance(place, Path):
+        return RemoteStorageOption(str(place.absolute()), layout)
+    return RemoteStorageOption(place.url, layout, store_settings(place, options))
 
 
-def open_objects(location: str) -> ReadableObjects:
-    """The store at a path or URL."""
-    return _open(location, os.getpid())
-
-
-@lru_cache(maxsize=8)
-def _open(location: str, process_id: int) -> ReadableObjects:
-    """`process_id`: a store is never used in a process that was forked after it was opened."""
+def open_objects(location: str, settings: StoreSettings | None) -> ReadableObjects:
+    """The store at a path or URL, one for each process. Makes no request."""
     place = parse_location(location)
-    if isinstance(place, ObjectLocation):
-        raise InvalidOptionError(f"{location}: expected a path or a file: URL")
-    return DirectoryObjects(place)
+    if isinstance(place, Path):
+        return DirectoryObjects(place)
+    from pyspark_kafkalog.object_store.client import open_store  # heavy: loads obstore
+
+    return open_store(place, settings)
 
 
 def _layout_of(store: ReadableObjects, wanted: str | None) -> SegmentLayout | None:

@@ -212,12 +212,32 @@ def add_path(parser: argparse.ArgumentParser, help_text: str = "the log director
     parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help=help_text)
 
 
+def add_path_or_remote_storage(parser: argparse.ArgumentParser) -> None:
+    """`--path ROOT` and the options of `add_remote_storage`; `open_log_dir` requires one of them."""
+    parser.add_argument("--path", metavar="ROOT", type=Path, help="the log directory (default: --remote-storage alone)")
+    add_remote_storage(parser)
+
+
 def add_read_to_log_end(parser: argparse.ArgumentParser) -> None:
     """`--read-to-log-end`, which `open_log_dir` reads."""
     parser.add_argument(
         "--read-to-log-end",
         action="store_true",
         help="of a broker's directory: read to the log end, not to the high watermark of its last checkpoint",
+    )
+
+
+def add_remote_storage(parser: argparse.ArgumentParser) -> None:
+    """`--remote-storage` and `--remote-storage-layout`, which `open_log_dir` reads."""
+    parser.add_argument(
+        "--remote-storage",
+        metavar="URL",
+        help="the remote storage of a broker with tiered storage: a path, or a URL of bucket and prefix",
+    )
+    parser.add_argument(
+        "--remote-storage-layout",
+        choices=("local", "aiven"),
+        help="how --remote-storage is laid out (default: found by looking at its objects)",
     )
 
 
@@ -230,7 +250,15 @@ def open_log_dir(options: argparse.Namespace) -> LogDir:
     """The log directory at `--path`, native or a broker's."""
     from pyspark_kafkalog.log_dir import LogDir
 
-    return LogDir.open(options.path, read_to_log_end=getattr(options, "read_to_log_end", False))
+    remote_storage = getattr(options, "remote_storage", None)
+    if options.path is None and remote_storage is None:
+        raise UsageError("the following arguments are required: --path, or --remote-storage")
+    return LogDir.open(
+        options.path,
+        read_to_log_end=getattr(options, "read_to_log_end", False),
+        remote_storage=remote_storage,
+        remote_storage_layout=getattr(options, "remote_storage_layout", None),
+    )
 
 
 def warn_of_unread_offsets(

@@ -7,13 +7,13 @@ of --bootstrap-server. --time takes
   earliest       -2   the log start
   max-timestamp  -3   the first record with the largest timestamp, of those in the directory
   earliest-local -4   the first offset in the directory: above the log start only where a broker has tiered the topic
-  latest-tiered  -5   offsets in remote storage are not read, so nothing is printed
+  latest-tiered  -5   with --remote-storage, the last offset that a broker has copied there
   <time>              the first record with this timestamp or a later one: ms since 1970, or ISO 8601, in UTC unless
                       it names an offset
 
 A partition without such a record is left out. For a broker's directory, a line on standard error states which offsets
 are above the high watermark of its last checkpoint (--read-to-log-end counts them too), and which are in remote
-storage; if some are, the offset at a time is an error unless --local-only is given.
+storage; if some are, the offset at a time is an error unless --remote-storage or --local-only is given.
 
 examples:
   kafkalog get-offsets --path /data/log --topic orders
@@ -33,7 +33,7 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_local_only,
-    add_path,
+    add_path_or_remote_storage,
     add_read_to_log_end,
     describe_topic,
     first_since,
@@ -57,7 +57,7 @@ _NAMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-lo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-get-offsets, `--path` and `--output`."""
-    add_path(parser)
+    add_path_or_remote_storage(parser)
     add_read_to_log_end(parser)
     add_local_only(parser, "by time: search local offsets only, if the earliest are in remote storage")
     parser.add_argument(
@@ -141,7 +141,7 @@ def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionS
         -2: lambda _, each: (each.log_start_offset, None),
         -3: _at_max_timestamp,
         -4: lambda _, each: (each.local_log_start_offset, None),
-        -5: lambda _, each: None,
+        -5: lambda _, each: (each.latest_tiered_offset, None) if each.latest_tiered_offset >= 0 else None,
     }
     return specs[time_ms]
 

@@ -27,6 +27,7 @@ from pyspark_kafkalog.tools.command import (
     UsageError,
     add_path,
     add_read_to_log_end,
+    add_remote_storage,
     describe_topic,
     node_id_of,
     open_log_dir,
@@ -49,6 +50,7 @@ _ACTIONS: Final = ("create", "list", "describe", "alter", "delete")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-topics that apply to a log directory, `--path` and `--output`."""
     add_path(parser)
+    add_remote_storage(parser)
     add_read_to_log_end(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--create", action="store_true", help="create a topic, and the log directory if needed")

@@ -68,3 +68,13 @@ def test_starting_timestamp_of_a_remote_record_begins_there(spark: SparkSession)
         .load(str(fixture.log_dir))
     )
     assert frame.agg({"offset": "min"}).first()[0] == first[1] < 552
+
+
+def test_load_without_path_reads_the_remote_storage_alone(spark: SparkSession) -> None:
+    fixture = ALL[0]
+    reads = {"subscribe": "tiered", "remoteStorage": str(fixture.remote), "includeHeaders": "true"}
+    ends = {0: 552, 1: 1158, 2: 667}
+    rows = [row for row in fixture.rows("tiered", "read_uncommitted") if row[1] < ends[row[0]]]
+    assert collected(spark.read.format("kafkalog").options(**reads).load()) == rows
+    with pytest.raises(Exception, match="remoteStorageLayout goes with the option remoteStorage"):
+        spark.read.format("kafkalog").options(remoteStorageLayout="local", path=str(fixture.log_dir)).load()

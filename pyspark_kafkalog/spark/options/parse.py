@@ -118,9 +118,14 @@ def _plain(text: str) -> str:
     return str(absolute_path(text.strip())) if _SCHEME.fullmatch(text.strip()) is not None else text
 
 
-def at_location(subscription: Subscription, location: Location) -> Subscription:
+def locate_source(options: SourceOptions) -> Location | None:
+    """Where a read's log directory is; None if it has none, only remote storage."""
+    return None if options.path is None else locate(options.path)
+
+
+def at_location(subscription: Subscription, location: Location | None) -> Subscription:
     """`subscription`, or the partition whose directory the path names. Raises InvalidOptionError if both are given."""
-    if location.partition is None:
+    if location is None or location.partition is None:
         return subscription
     if not isinstance(subscription, AllTopics):
         raise InvalidOptionError(
@@ -179,10 +184,12 @@ _LOG: Final = logging.getLogger(__name__)
 class SourceOptions:
     """Settings of batch and streaming reads. `path` is as given; sizes are in bytes; None means no limit.
 
+    Without a `path`, `remote_storage` alone is read.
+
     `on_no_match`: the meaning of a starting timestamp later than all records.
     """
 
-    path: str
+    path: str | None
     principal: str | None
     subscription: Subscription
     starting: OffsetSpec
@@ -290,7 +297,7 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
     if given.get("commitOffsets", False) and "kafka.group.id" not in given:
         raise InvalidOptionError("option commitOffsets needs the option kafka.group.id: which group")
     return {
-        "path": _path(given, raw),
+        "path": None if "path" not in given and "remoteStorage" in given else _path(given, raw),
         "principal": given.get("principal"),
         "subscription": subscription,
         "starting": starting,
@@ -315,7 +322,7 @@ def _remote_storage(given: Mapping[str, Any]) -> RemoteStorageOption | None:
         return None
     from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage  # few reads have one
 
-    return parse_remote_storage(location, layout)
+    return parse_remote_storage(location, layout, given)
 
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:

@@ -49,6 +49,17 @@ WRITE: Final[tuple[Direction, ...]] = ("write",)
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 OFFSET_RESETS: Final = get_args(OffsetReset)
+_STORE_OPTIONS: Final = {
+    "storeEndpoint": "The endpoint of the object store, https://host or http://host:port, in place of the cloud's.",
+    "storeRegion": "S3: the region of the bucket.",
+    "storePathStyle": "S3: whether the bucket is a part of the path (true) or of the host's name (false).",
+    "storeAccessKey": "S3: the id of the access key. Without credentials those of the environment are used.",
+    "storeSecretKey": "S3: the secret access key; Azure: the key of the account.",
+    "storeSessionToken": "S3: the session token of temporary keys.",
+    "storeAccount": "Azure: the storage account, if the URL does not name it.",
+    "storeSasToken": "Azure: a shared access signature, in place of a key.",
+    "storeServiceAccount": "GCS: the path of a service account's JSON file.",
+}
 REMOTE_STORAGE_LAYOUTS: Final = ("local", "aiven")
 PARTITIONERS: Final = ("murmur2", "round_robin")
 _DURATION: Final = re.compile(r"([0-9]{1,15})([a-z]*)", re.ASCII)
@@ -469,7 +480,8 @@ OPTIONS: Final = (
         applies_to=READ,
         default="",
         doc="On a broker's directory: the remote storage of its tiered topics, as a path (what rsm.config.dir names) "
-        "or a URL of bucket and prefix. Reads then include the offsets that are only there.",
+        "or a URL of bucket and prefix. Reads then include the offsets that are only there. Without the option path, "
+        "the remote storage alone is read.",
         parse=parse_text,
     ),
     Option(
@@ -478,6 +490,10 @@ OPTIONS: Final = (
         default="found by looking at its objects",
         doc="How remoteStorage is laid out: local (Kafka's LocalTieredStorage) or aiven (Aiven's plugin).",
         parse=one_of(*REMOTE_STORAGE_LAYOUTS),
+    ),
+    *(
+        Option(name=name, applies_to=READ, default="", doc=doc, parse=parse_text)
+        for name, doc in _STORE_OPTIONS.items()
     ),
     Option(
         name="includeHeaders",

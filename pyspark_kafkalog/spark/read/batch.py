@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.root.broker_notices import reading_notices
-from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, at_location, locate
+from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, at_location, locate_source
 from pyspark_kafkalog.spark.read.filters import PushedFilters, push_filters
 from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
@@ -47,10 +47,10 @@ class KafkalogBatchReader(DataSourceReader):
         """One input partition for each offset range, ordered by topic, partition and offset."""
         from pyspark_kafkalog.security.open import open_root
 
-        location = locate(self._options.path)
+        location = locate_source(self._options)
         options = self._options
         root = open_root(
-            location.root,
+            None if location is None else location.root,
             principal=options.principal,
             read_to_log_end=options.read_to_log_end,
             remote_storage=options.remote_storage,
@@ -65,7 +65,7 @@ class KafkalogBatchReader(DataSourceReader):
                     raise
         return self._planned(root, location)
 
-    def _planned(self, root: Root, location: Location) -> list[OffsetRangePartition]:
+    def _planned(self, root: Root, location: Location | None) -> list[OffsetRangePartition]:
         ranges = self._plan(root, location)
         for notice in reading_notices(root.partitions_read()):
             _LOG.warning(notice)
@@ -88,7 +88,7 @@ class KafkalogBatchReader(DataSourceReader):
             yield from read_same_topic(partition, read_offset_range(partition, schema))
             freeze_imports()
 
-    def _plan(self, root: Root, location: Location) -> list[OffsetRange]:
+    def _plan(self, root: Root, location: Location | None) -> list[OffsetRange]:
         options = self._options
         resolver = OffsetResolver(
             root,

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.root.broker_notices import reading_notices
-from pyspark_kafkalog.spark.options.parse import StreamReadOptions, at_location, locate
+from pyspark_kafkalog.spark.options.parse import StreamReadOptions, at_location, locate_source
 from pyspark_kafkalog.spark.options.positions import Earliest
 from pyspark_kafkalog.spark.read.plan import (
     OffsetRange,
@@ -340,8 +340,8 @@ class _Source:
     """The log directory as the options name it."""
 
     def __init__(self, options: StreamReadOptions, identity: RootIdentity | None) -> None:
-        location = locate(options.path)
-        self._path = location.root
+        location = locate_source(options)
+        self._path = None if location is None else location.root
         self._committed = options.committed
         self._principal = options.principal
         self._read_to_log_end = options.read_to_log_end
@@ -355,7 +355,7 @@ class _Source:
     def check(self, identity: RootIdentity | None) -> None:
         """Raise LogDirError unless it is the log directory with `identity`; None accepts any."""
         if identity is not None and not identity.fits(self.root.identity):
-            raise another_root_error(self._path, identity, self.root.identity)
+            raise another_root_error(self.root.path, identity, self.root.identity)
 
     def refresh(self) -> None:
         """Refresh the log directory. A broker's directory is opened again, because it may have been adopted meanwhile.

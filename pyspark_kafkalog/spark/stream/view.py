@@ -116,6 +116,6 @@ def _view(root: Root, found: PartitionSnapshot, committed: bool) -> PartitionVie
         readable_end_offset=found.readable_end("read_committed" if committed else "read_uncommitted"),
         active_base_offset=found.active_base_offset,
         active_size_bytes=found.active_size_bytes,
-        is_broker_directory=root.is_broker_directory,
+        is_broker_directory=root.is_broker_directory and not (found.remote is not None and found.remote.is_all),
         remote=found.remote,
     )

@@ -54,7 +54,6 @@ _SUFFIXES: Final[Mapping[IndexKind, str]] = {
 }
 _REQUIRED: Final = frozenset((LOG, *_SUFFIXES.values())) - {".txnindex"}
 _FILE: Final = re.compile(rf"([0-9]{{20}})-(.{{{UUID_CHARS}}})(\.[a-z_]+)")
-_RANGE_BYTES: Final = 4 << 20
 
 
 class SegmentFile(NamedTuple):
@@ -228,11 +227,9 @@ class PlainLog:
     def name(self) -> str:
         return object_name(self.store, self.key)
 
-    def read(self, start: int, end: int) -> Window:
-        """The bytes [start, end), requested in several ranges at once."""
-        ranges = [ByteRange(at, min(_RANGE_BYTES, end - at)) for at in range(start, end, _RANGE_BYTES)]
-        parts = read_ranges(self.store, self.key, ranges)
-        return Window(start, memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
+    def window(self, start: int, end: int) -> Window:
+        """The bytes [start, end), by one request."""
+        return Window(start, memoryview(read_ranges(self.store, self.key, [ByteRange(start, end - start)])[0]))
 
 
 def parse_folder(name: str) -> TopicIdPartition | None:

@@ -49,7 +49,7 @@ from pyspark_kafkalog.tools.command import (
     FORMS,
     UsageError,
     add_local_only,
-    add_path,
+    add_path_or_remote_storage,
     add_read_to_log_end,
     ending_cleanly,
     is_true,
@@ -87,7 +87,7 @@ class _Format(Protocol):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-console-consumer, and `--path`."""
-    add_path(parser)
+    add_path_or_remote_storage(parser)
     add_read_to_log_end(parser)
     add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
     what = parser.add_mutually_exclusive_group(required=True)

@@ -32,6 +32,7 @@ from pyspark_kafkalog.tools.command import (
     UsageError,
     add_path,
     add_read_to_log_end,
+    add_remote_storage,
     describe_topic,
     open_log_dir,
     topic_partitions,
@@ -51,6 +52,7 @@ _TYPES: Final = ("Classic", "Consumer")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-consumer-groups, `--path` and `--output`."""
     add_path(parser)
+    add_remote_storage(parser)
     actions = parser.add_mutually_exclusive_group(required=True)
     actions.add_argument("--list", action="store_true", help="print the names of the groups")
     actions.add_argument("--describe", action="store_true", help="print offsets with lag, members or state")

@@ -65,3 +65,24 @@ def test_every_range_across_the_seam_returns_its_records(fixture: TieredFixture)
                     if start < end <= found.high_watermark:
                         table = log_dir.read(topic, partition=found.partition, start_offset=start, end_offset=end)
                         assert rows_of(table) == [row for row in own if start <= row[1] < end], (topic, start, end)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("fixture", ALL, ids=name_of)
+def test_remote_storage_alone_has_the_records_of_all_whole_copies(fixture: TieredFixture, isolation: Any) -> None:
+    log_dir = LogDir.open(None, remote_storage=fixture.remote)
+    tiered = {topic for topic, each in fixture.partitions() if each["latest_tiered"] >= 0}
+    assert set(log_dir.topics()) == tiered
+    for topic in log_dir.topics():
+        assert log_dir.topic(topic).topic_id == fixture.topic_id(topic)
+        rows = fixture.rows(topic, isolation)
+        for found in log_dir.topic(topic).partitions:
+            expected = next(
+                each for name, each in fixture.partitions() if (name, each["partition"]) == (topic, found.partition)
+            )
+            assert found.high_watermark >= expected["latest_tiered"] + 1
+            assert found.log_start_offset <= expected["earliest"]
+            table = log_dir.read(topic, partition=found.partition, isolation=isolation, columns=COLUMNS)
+            own = [row for row in rows_of(table) if row[1] >= expected["earliest"]]
+            end = found.readable_end(isolation)
+            assert own == [row for row in rows if row[0] == found.partition and row[1] < end]
