@@ -183,6 +183,11 @@ class DataObjects(_Table):
         row = int(np.searchsorted(ids, object_id))
         return self._at(row) if row < len(ids) and ids[row] == object_id else None
 
+    def only(self, object_ids: NDArray[np.int64]) -> DataObjects:
+        """Those of the objects that have one of the ids, for a reader: the numbers of runs are not theirs."""
+        rows = np.searchsorted(self.table["object_id"], np.unique(object_ids))
+        return DataObjects(self.table[rows], [self._keys[self._start + row] for row in rows.tolist()])
+
     @property
     def last_id(self) -> int:
         """The highest id, -1 without an object."""

@@ -16,8 +16,9 @@ In reading order:
 - transactions: finding and ending transactions that brokers' producers left open
 - read_only: topics and partitions of a root that is only read
 - broker, broker_notices: a Kafka broker's directory
-- replicas: several brokers' directories as one root
+- broker_directories, broker_replicas: several brokers' directories as one root, and which replica is read
 - remote: the remote storage of brokers with tiered storage
 - broker_metadata: a broker's own metadata log
+- objects: log directories in an object store
 - adopt: converts a broker's directory into a native one
 """

@@ -99,6 +99,9 @@ class RemoteBytes:
             at += len(part)
         return max(end - start, 0)
 
+    def place(self, position: int) -> tuple[str, int]:
+        return self.name, position
+
     def close(self) -> None:
         self._window = _NOTHING
         self._ahead.clear()

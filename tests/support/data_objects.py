@@ -92,10 +92,10 @@ class Log:
 
     def append(self, objects: Objects, object_ids: Sequence[int], plans: Sequence[Plan], *, leader_epoch: int) -> None:
         """Commit the runs of the objects, which were made of `plans`."""
+        own = (TOPIC_IDS[self.topic_partition.topic], self.topic_partition.partition)
         offset = self.end_offset
         for object_id in object_ids:
             for run in objects.committed[object_id].runs:
-                own = (TOPIC_IDS[self.topic_partition.topic], self.topic_partition.partition)
                 if (run.topic_id, run.partition) == own:
                     end = self.end_offset
                     self.rows.append(
@@ -111,6 +111,10 @@ class Log:
                             leader_epoch,
                         )
                     )
+        self.append_batches(offset, plans, leader_epoch=leader_epoch)
+
+    def append_batches(self, offset: int, plans: Sequence[Plan], *, leader_epoch: int) -> None:
+        """Append those of this partition to the twin, from `offset` on; they end where the runs end."""
         for plan in plans:
             if plan.topic_partition != self.topic_partition:
                 continue

@@ -186,6 +186,8 @@ class LogReader:
                     self.reached_offset = max(self.reached_offset, segment.reached_offset)
                     self._listed = self.extents.after_loss(segment.extent)
                     continue
+                except DiskFormatError as error:
+                    raise segment.placed(error) from None
                 if following is None and segment.reached_offset < end_offset:
                     raise self._log_too_short(segment, end_offset)
                 self.reached_offset = max(self.reached_offset, segment.reached_offset, following or 0)
@@ -345,7 +347,9 @@ class LogReader:
         return SegmentReader(self._floor(offset))
 
     def _floor(self, offset: int) -> Extent:
-        extents = self._listed = self._listed or self.extents.current()
+        extents = self._listed
+        if not extents or _ends_by(extents[-1], offset):
+            extents = self._listed = self.extents.current()
         if not extents:
             raise CorruptRecordError(
                 file=self.extents.name,
@@ -359,13 +363,20 @@ class LogReader:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self.topic_partition} is below {extents[0].base_offset}, its first segment"
             )
-        end_offset = extents[at].end_offset
-        if end_offset is not None and offset >= end_offset and at + 1 < len(extents):
-            raise OffsetOutOfRangeError(
-                f"offset {offset} of {self.topic_partition} is in no segment: one ends below {end_offset}, the next "
-                f"begins at {extents[at + 1].base_offset}"
+        if not _ends_by(extents[at], offset):
+            return extents[at]
+        if at + 1 == len(extents):
+            raise CorruptRecordError(
+                file=self.extents.name,
+                position=0,
+                expected=f"a segment with offset {offset}",
+                found=f"the end of the log at offset {extents[at].end_offset}",
+                advice="the reader's view of the log is older than the offset, or committed records are missing",
             )
-        return extents[at]
+        raise OffsetOutOfRangeError(
+            f"offset {offset} of {self.topic_partition} is in no segment: one ends below {extents[at].end_offset}, the "
+            f"next begins at {extents[at + 1].base_offset}"
+        )
 
     def _next_base(self, extent: Extent) -> int | None:
         """Base offset of the next segment, None for the last one, which may have been rolled since it was listed."""
@@ -395,6 +406,11 @@ class LogReader:
             found=f"the end of the log at offset {segment.reached_offset}",
             advice="committed records are missing: restore the file from a copy",
         )
+
+
+def _ends_by(extent: Extent, offset: int) -> bool:
+    """Whether the extent ends at or below `offset`; never if its end is open."""
+    return extent.end_offset is not None and extent.end_offset <= offset
 
 
 def _cut_points(

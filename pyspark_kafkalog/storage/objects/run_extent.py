@@ -9,6 +9,7 @@ beyond those that reading needs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -33,15 +34,20 @@ class RunExtent:
         self.runs = runs
         self.base_offset = int(runs["base_offset"][0])
         self.end_offset = int(runs["end_offset"][-1])
-        self._source = RunSource(runs, objects, name=f"{name}, runs from offset {self.base_offset}")
+        self._objects = objects
+        self._name = name
 
     @property
     def known_size_bytes(self) -> int:
-        return self._source.size_bytes()
+        return int(self.runs["size_bytes"].sum(dtype=np.int64))
 
     @property
     def known_max_timestamp_ms(self) -> int:
         return int(self.runs["max_timestamp_ms"].max())
+
+    @cached_property
+    def _source(self) -> RunSource:
+        return RunSource(self.runs, self._objects, name=f"{self._name}, runs from offset {self.base_offset}")
 
     def open(self) -> RunSource:
         """The bytes; requested when they are read."""

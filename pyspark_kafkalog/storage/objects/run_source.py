@@ -42,13 +42,13 @@ from pyspark_kafkalog.units import KIB, MIB
 PIECE_BYTES: Final = 4 * MIB
 #: What is requested beyond the end of a read.
 AHEAD_BYTES: Final = 8 * MIB
-_AHEAD_PIECES: Final = 32
+_AHEAD_PIECES: Final = 64
 #: Runs in one object that are at most this far apart are got together.
 _GAP_BYTES: Final = 64 * KIB
 _ADVICE: Final = "run kafkalog verify on the log directory, and restore the object from a copy"
 
 #: Requests wait for the store, not for a processor.
-_POOL: Final = ThreadPool(16, "kafkalog-get")
+_POOL: Final = ThreadPool(32, "kafkalog-get")
 
 
 class ObjectBytes(Protocol):

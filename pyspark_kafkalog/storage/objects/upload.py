@@ -121,11 +121,12 @@ def upload(
         _refuse_special(each)
     written.sort(key=lambda each: (topic_ids[each.topic_partition.topic], each.topic_partition.partition))
     objects: list[WrittenObject] = []
-    for number, pieces in enumerate(_cut(written)):
+    planned = list(_cut(written))
+    for number, pieces in enumerate(planned):
         body, runs = _body(pieces, topic_ids, directory)
         topics = frozenset(each.staged.topic_partition.topic for each in pieces)
-        if number == 0 and len(body) <= inline_bytes:
-            data = body.tobytes()  # it is the only object: a second one begins after OBJECT_BYTES
+        if len(planned) == 1 and len(body) <= inline_bytes:
+            data = body.tobytes()
             return [WrittenObject(task.write_id, "", len(data), task.planned_at, topics, runs, data)]
         store.put(task.key(number), body)
         objects.append(WrittenObject(task.write_id, task.key(number), len(body), task.planned_at, topics, runs))

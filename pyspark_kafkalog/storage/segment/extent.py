@@ -19,11 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, MappedIndex
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex, OffsetPosition
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread, preadv
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 
@@ -50,7 +53,35 @@ class ByteSource(Protocol):
         """Fill `buffer` with the bytes from `start` on, and return their number, as in `read`. Raises OSError."""
         ...
 
+    def place(self, position: int) -> tuple[str, int]:
+        """The file or object that the byte at `position` comes from, and its position there, for error messages."""
+        ...
+
     def close(self) -> None: ...
+
+
+class OffsetLookup(Protocol):
+    """What a reader asks of an offset index; of a segment it is an OffsetIndex, which describes the methods."""
+
+    def lookup(self, target_offset: int) -> OffsetPosition: ...
+
+    def entries_array(self) -> NDArray[np.void]: ...
+
+    def close_handler(self) -> None: ...
+
+
+class TimestampLookup(Protocol):
+    """What a reader asks of a time index; of a segment it is a TimeIndex, which describes the methods."""
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def last_entry(self) -> TimestampOffset: ...
+
+    def lookup(self, timestamp_ms: int) -> TimestampOffset: ...
+
+    def close_handler(self) -> None: ...
 
 
 class Extent(Protocol):
@@ -81,11 +112,11 @@ class Extent(Protocol):
         """Open the `.log`. Raises FileNotFoundError if the extent was deleted or replaced, OSError."""
         ...
 
-    def offset_index(self) -> OffsetIndex | None:
+    def offset_index(self) -> OffsetLookup | None:
         """The offset index for reading, None if it is missing or unusable."""
         ...
 
-    def time_index(self) -> TimeIndex | None:
+    def time_index(self) -> TimestampLookup | None:
         """The time index for reading, None if it is missing or unusable."""
         ...
 
@@ -107,6 +138,9 @@ class LocalFile:
 
     def read_into(self, start: int, buffer: memoryview) -> int:
         return preadv(self._fd, buffer, start)
+
+    def place(self, position: int) -> tuple[str, int]:
+        return self.name, position
 
     def close(self) -> None:
         os.close(self._fd)

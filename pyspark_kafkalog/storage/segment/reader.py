@@ -27,9 +27,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
-from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.storage.segment.extent import Extent, OffsetLookup, TimestampLookup
 
 CHUNK_BYTES: Final = 4 << 20
 #: A longer batch is taken for damage, so that no length on disk can cause unbounded use of memory.
@@ -74,12 +72,21 @@ class SegmentReader:
     # Opened by the first look-up: most reads need one of them, and a remote one costs a request.
 
     @cached_property
-    def _offset_index(self) -> OffsetIndex | None:
+    def _offset_index(self) -> OffsetLookup | None:
         return self.extent.offset_index()
 
     @cached_property
-    def _time_index(self) -> TimeIndex | None:
+    def _time_index(self) -> TimestampLookup | None:
         return self.extent.time_index()
+
+    def placed(self, error: DiskFormatError) -> DiskFormatError:
+        """An error of this segment with the file or object, and the position in it, that its bytes come from."""
+        if error.file != self.file:
+            return error
+        file, position = self._source.place(error.position)
+        return type(error)(
+            file=file, position=position, expected=error.expected, found=error.found, advice=error.advice
+        )
 
     def header_at(self, position: int) -> BatchHeader:
         """The batch header at byte `position`. Raises CorruptRecordError."""

@@ -44,6 +44,9 @@ class BytesInMemory:
         buffer[: len(found)] = found
         return len(found)
 
+    def place(self, position: int) -> tuple[str, int]:
+        return self.name, position
+
     def close(self) -> None:
         self.is_open = False
 

@@ -1,0 +1,192 @@
+"""What a LogReader reads of a partition whose log is in an object store: segment objects, then runs (metadata/extents).
+
+An `ObjectLog` is the partition as of one image. It travels with the plan of a read, so that a task asks the store for
+nothing but records. Objects that a merge has replaced remain for file.delete.delay.ms; one that is gone nevertheless
+means that the image is old: it is refreshed once, and the reader goes on in what has replaced it.
+
+The bytes of small writes are inside their commits. They are kept in this process up to `INLINE_CACHE_BYTES`, since a
+commit holds those of many partitions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from pyspark_kafkalog.errors import CorruptRecordError, OffsetOutOfRangeError
+from pyspark_kafkalog.metadata.commit_log import Commit
+from pyspark_kafkalog.metadata.extents import DataObject, DataObjects, Runs
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, SegmentObject
+from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.objects.run_extent import RunExtent, run_extents
+from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.tiered.index_cache import BytesCache
+
+INLINE_CACHE_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLog:
+    """The log of one partition in an object store, as of one image; can be pickled.
+
+    `objects` are those of the runs, perhaps with others.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: str
+    segments: tuple[SegmentObject, ...]
+    runs: Runs
+    objects: DataObjects
+
+    @staticmethod
+    def of(image: MetadataImage, topic_partition: TopicPartition) -> ObjectLog:
+        """The partition's log in `image`. Raises UnknownTopicError."""
+        topic = image.topic(topic_partition.topic)
+        partition = image.partition(topic_partition.topic, topic_partition.partition)
+        return ObjectLog(topic_partition, topic.topic_id, partition.segments, partition.runs, image.objects)
+
+    def part(self, start_offset: int, end_offset: int) -> ObjectLog:
+        """What a reader of the offsets [start_offset, end_offset) needs, without anything else."""
+        segments = tuple(
+            each for each in self.segments if each.end_offset > start_offset and each.base_offset < end_offset
+        )
+        rows = self.runs.table
+        first = self.runs.count_up_to(start_offset)
+        last = int(np.searchsorted(rows["base_offset"], end_offset))
+        runs = Runs(rows[first : max(first, last)].copy())
+        return replace(self, segments=segments, runs=runs, objects=self.objects.only(runs.table["object_id"]))
+
+
+class StoredBytes:
+    """An `ObjectBytes` over the data objects of `objects`; `read_commit` reads a commit by its offset.
+
+    `topic_id`, of the topic that is read, tells data of this root from that of another one at the same URL.
+    """
+
+    def __init__(
+        self, store: ObjectStore, topic_id: str, objects: DataObjects, read_commit: Callable[[int], Commit | None]
+    ) -> None:
+        self._store = store
+        self._topic_id = topic_id
+        self._objects = objects
+        self._read_commit = read_commit
+
+    def name(self, object_id: int) -> str:
+        """The object's URL; of inline data, the commit and the record that holds it."""
+        found = self._objects.find(object_id)
+        if found is None or found.is_inline:
+            return f"{self._store.url}: data of the metadata record at offset {object_id}"
+        return f"{self._store.url}/{found.key}"
+
+    def read(self, object_id: int, start: int, size_bytes: int) -> Buffer:
+        """See ObjectBytes."""
+        found = self._objects.find(object_id)
+        if found is None:
+            raise ObjectNotFoundError(f"{self.name(object_id)}: no record of the partition is in it any more")
+        if not found.is_inline:
+            return self._store.get_ranges(found.key, [ByteRange(start, size_bytes)])[0]
+        key = (self._store.url, self._topic_id, object_id)
+        data = _inline(os.getpid()).get(key, lambda: self._load_inline(found))
+        return memoryview(data)[start : start + size_bytes]
+
+    def _load_inline(self, wanted: DataObject) -> tuple[bytes, int]:
+        commit = self._read_commit(wanted.commit_offset)
+        if commit is None:
+            raise ObjectNotFoundError(f"{self.name(wanted.object_id)}: the commit at {wanted.commit_offset} is gone")
+        at = wanted.object_id - commit.base_offset
+        record = commit.records[at] if 0 <= at < len(commit.records) else None
+        if not isinstance(record, DataObjectRecord) or record.inline_data is None:
+            raise CorruptRecordError(
+                file=self.name(wanted.object_id),
+                position=0,
+                expected=f"a DataObjectRecord with {wanted.size_bytes} bytes of data",
+                found=type(record).__name__,
+            )
+        return record.inline_data, len(record.inline_data)
+
+
+@lru_cache(maxsize=1)
+def _inline(process_id: int) -> BytesCache[bytes]:
+    """This process's cache of inline data."""
+    return BytesCache(INLINE_CACHE_BYTES)
+
+
+class ObjectExtents:
+    """The PartitionExtents of a log in an object store.
+
+    `present` gives the log as of the root's image, without a request; `refreshed` as of the newest one.
+    """
+
+    def __init__(
+        self,
+        present: Callable[[], ObjectLog],
+        refreshed: Callable[[], ObjectLog],
+        store: ObjectStore,
+        read_commit: Callable[[int], Commit | None],
+    ) -> None:
+        self._present = present
+        self._refreshed = refreshed
+        self._store = store
+        self._read_commit = read_commit
+        self._listed: tuple[ObjectLog, list[Extent]] | None = None
+        self._newer: tuple[Runs, ObjectLog] | None = None  # runs that had lost an object, and the log after a refresh
+
+    @property
+    def name(self) -> str:
+        return f"{self._store.url}: {self._present().topic_partition}"
+
+    def current(self) -> list[Extent]:
+        """The segments and runs of the present image, the runs in groups."""
+        log = self._present()
+        if self._newer is not None and log.runs is self._newer[0]:
+            log = self._newer[1]
+        return self._extents(log)
+
+    def after_loss(self, extent: Extent) -> list[Extent]:
+        """The extents after an object turned out to be missing, as of the newest image.
+
+        Raises OffsetOutOfRangeError if that still has the whole extent.
+        """
+        before = self._present().runs
+        log = self._refreshed()
+        self._newer = before, log
+        if _has(log, extent):
+            raise OffsetOutOfRangeError(
+                f"offsets {extent.base_offset} to {(extent.end_offset or 0) - 1} of {log.topic_partition} are in "
+                f"{extent.open().name}, and an object of it is missing in {self._store.url}"
+            )
+        return self._extents(log)
+
+    def is_being_replaced(self, base_offset: int) -> bool:
+        """Never: a commit replaces extents all at once."""
+        return False
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """See PartitionExtents. Runs hold no transactional batches."""
+        return AbortedTransactions(())
+
+    def _extents(self, log: ObjectLog) -> list[Extent]:
+        listed = self._listed
+        if listed is None or listed[0].runs is not log.runs or listed[0].segments is not log.segments:
+            objects = StoredBytes(self._store, log.topic_id, log.objects, self._read_commit)
+            listed = self._listed = log, [*run_extents(log.runs.table, objects, name=self.name)]
+        return listed[1]
+
+
+def _has(log: ObjectLog, extent: Extent) -> bool:
+    """Whether the whole extent is still part of the log."""
+    if isinstance(extent, RunExtent):
+        wanted, rows = extent.runs, log.runs.table
+        first = int(np.searchsorted(rows["base_offset"], extent.base_offset))
+        found = rows[first : first + len(wanted)]
+        return len(found) == len(wanted) and bool((found["object_id"] == wanted["object_id"]).all())
+    return False

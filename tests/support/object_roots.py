@@ -1,0 +1,91 @@
+"""An object root as far as its data goes: an image, a store, commits in memory, and the twins of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data_objects import TOPIC_IDS, Log, Plan
+
+from pyspark_kafkalog.metadata.commit_log import Commit
+from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
+from pyspark_kafkalog.metadata.extents import data_object_record
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    FormatRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.root.objects import extents
+from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
+from pyspark_kafkalog.storage.objects.upload import WrittenObject, settle
+
+_NODE = encode_uuid(bytes(15) + b"\x01")
+PARTITIONS_COUNT = 2
+
+
+class ObjectRootModel:
+    """A root with the topics of TOPIC_IDS; commits are applied as a root applies them, but kept in memory."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        extents._inline.cache_clear()  # data of another model with the same ids
+        self.store = store
+        self.commits: dict[int, Commit] = {}
+        self.logs: dict[TopicPartition, Log] = {}
+        self.refreshes = 0
+        records: list[MetadataRecord] = [
+            FormatRecord(format_version=1, is_object_root=True),
+            RegisterBrokerRecord(broker_id=1, incarnation_id=_NODE, log_dirs=(_NODE,)),
+        ]
+        for name, topic_id in TOPIC_IDS.items():
+            records.append(TopicRecord(name=name, topic_id=topic_id))
+            for number in range(PARTITIONS_COUNT):
+                records.append(PartitionRecord(partition_id=number, topic_id=topic_id, leader_epoch=0))
+                self.logs[TopicPartition(name, number)] = Log(TopicPartition(name, number))
+        delta = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=1)
+        delta.replay(records)
+        self.image = delta.build(len(records))
+
+    def commit(self, *records: MetadataRecord, timestamp_ms: int = 1) -> None:
+        delta = start_delta(self.image, base_offset=self.image.next_offset, timestamp_ms=timestamp_ms)
+        delta.replay(records)
+        after = delta.build(self.image.next_offset + len(records))
+        check_invariants(self.image, after, delta.changes)
+        base = self.image.next_offset
+        self.commits[base] = Commit(base, after.next_offset, timestamp_ms, records, 0)
+        self.image = after
+
+    def commit_write(self, objects: Sequence[WrittenObject], plans: Sequence[Plan], *, inline_bytes: int) -> None:
+        """Commit the objects of all tasks. `plans`: those of tasks that put objects, then those of inline ones."""
+        settled = settle(self.store, objects, inline_bytes=inline_bytes)
+        if not settled:
+            return
+        before = {each: log.end_offset for each, log in self.logs.items()}
+        self.commit(*map(data_object_record, settled))
+        for each, log in self.logs.items():
+            partition = self.image.partition(each.topic, each.partition)
+            log.rows = [tuple(row) for row in partition.runs.table.tolist()]
+            log.append_batches(before[each], plans, leader_epoch=partition.state.leader_epoch)
+
+    def new_leader_epoch(self, topic_partition: TopicPartition) -> None:
+        topic_id = TOPIC_IDS[topic_partition.topic]
+        self.commit(PartitionChangeRecord(partition_id=topic_partition.partition, topic_id=topic_id, leader=1))
+
+    def reader(self, topic_partition: TopicPartition) -> LogReader:
+        return LogReader(self.extents(topic_partition), topic_partition)
+
+    def extents(self, topic_partition: TopicPartition) -> ObjectExtents:
+        def present() -> ObjectLog:
+            return ObjectLog.of(self.image, topic_partition)
+
+        def refreshed() -> ObjectLog:
+            self.refreshes += 1
+            return present()
+
+        return ObjectExtents(present, refreshed, self.store, self.commits.get)
