@@ -16,7 +16,7 @@ kafka.log.LogManager, kafka.server.ReplicaManager, kafka.cluster.Partition, of K
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,9 +28,9 @@ from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import stored_segments
 
 _LOG: Final = logging.getLogger(__name__)
@@ -90,14 +90,17 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
         *_log_metrics(logs),
         *_uncleanable_metrics(logs, root, now_ms),
         *_cleaner_metrics(root.path, now_ms),
-        *offline_metrics(root.path, is_offline=False),
+        *offline_metrics(root.directories, is_offline=False),
         *_replica_metrics(logs, offline),
         _lag_metric(root),
     ]
 
 
-def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
-    """The metrics that a root has even if it cannot be read (`is_offline`); their value is 0 for one that can."""
+def offline_metrics(directories: Sequence[Path], *, is_offline: bool) -> list[Metric]:
+    """The metrics that a root has even if it cannot be read (`is_offline`); their value is 0 for one that can.
+
+    Of several directories one that cannot be read makes all of them unreadable.
+    """
     value = float(is_offline)
     return [
         _metric("kafka.log", "LogManager", "OfflineLogDirectoryCount", "log directories that cannot be read", value),
@@ -107,7 +110,7 @@ def offline_metrics(root: Path, *, is_offline: bool) -> list[Metric]:
             "LogDirectoryOffline",
             "1 when the log directory cannot be read",
             ("logDirectory",),
-            {(str(root),): value},
+            {(str(directory),): value for directory in directories},
         ),
     ]
 
@@ -147,9 +150,8 @@ def native_log_size(directory: Path, state: LogState) -> LogSize:
 
 
 def _broker_log_sizes(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    for topic_partition in list_partitions(root.path):
-        if topic_partition.topic == CLUSTER_METADATA_TOPIC:
-            continue
+    partitions = (TopicPartition(name, number) for name in root.topics() for number in root.partition_numbers(name))
+    for topic_partition in partitions:
         try:
             yield (
                 topic_partition,

@@ -173,14 +173,11 @@ class CleanerMarks:
     def __init__(self, root: Root) -> None:
         self._root = root
         self._configs: Mapping[str, Mapping[str, str]] | None = None
-        try:
-            self._checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
-        except (DiskFormatError, OSError):
-            self._checkpoint = {}
+        self._checkpoints = {directory: _cleaned(directory) for directory in root.directories}
 
     def first_dirty_offset(self, found: PartitionSnapshot) -> int | None:
         """The offset below which the log is clean; None if the topic is not known to be compacted."""
-        clean_until = self._checkpoint.get(TopicPartition(found.topic, found.partition))
+        clean_until = self._checkpoints.get(found.directory.parent, {}).get(found.topic_partition)
         if clean_until is None and self._is_compacted(found.topic):
             return found.log_start_offset
         return clean_until
@@ -190,11 +187,18 @@ class CleanerMarks:
             if not self._root.is_broker_directory:
                 return self._root.log_config(topic).compact
             if self._configs is None:
-                self._configs = read_topic_configs(self._root.path)
+                self._configs = read_topic_configs(self._root.directories[0])
         except (KafkalogError, OSError):
             self._configs = {}
             return False
         return "compact" in self._configs.get(topic, {}).get("cleanup.policy", "")
+
+
+def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:
+    try:
+        return read_offset_checkpoint(directory / CLEANER_OFFSET_CHECKPOINT)
+    except (DiskFormatError, OSError):
+        return {}
 
 
 SegmentState = Literal["clean", "dirty", "closed", "active"]

@@ -7,6 +7,7 @@ from typing import Final
 
 from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Advice, GroupLag, PartitionFacts, RootFacts, TopicFacts
 from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process, reason_and_advice
+from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.units import plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
@@ -141,13 +142,17 @@ def _of_root(root: RootFacts) -> Iterator[Advice]:
         yield Advice(_NOTE, "Stray partitions", text)
 
 
+#: Of several directories the first one of these counts.
+_BY_URGENCY: Final = (BrokerProcess.KILLED, BrokerProcess.RUNNING, BrokerProcess.STOPPED)
+
+
 def _of_brokers_disk(root: RootFacts) -> Iterator[Advice]:
     """Records that readers of a broker's directory do not see."""
     partitions = [each for topic in root.topics for each in topic.partitions]
     above = [each for each in partitions if each.offsets_above_high_watermark]
     if above:
         total = sum(each.offsets_above_high_watermark for each in above)
-        process = broker_process(root.path)
+        process = min(map(broker_process, split_paths(root.path)), key=_BY_URGENCY.index)
         text = (
             f"{plural(total, 'offset')} in {plural(len(above), 'partition')} ({_places(above)}) are not read: "
             f"{reason_and_advice(process)}."

@@ -6,6 +6,7 @@ other part that cannot be read, is reported as such, and the pass continues.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,17 +34,15 @@ from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties, read_topic_id
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
+from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
-    CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     META_PROPERTIES,
-    PARTITION_METADATA,
     TopicPartition,
 )
+from pyspark_kafkalog.storage.path_list import absolute_paths
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -61,12 +60,16 @@ class TopicFiles:
 
 def read_topics(root: Root) -> Iterator[TopicFiles]:
     """The topics in the order of their names."""
+    cleaned = {directory: _cleaned(directory) for directory in root.directories}
+    return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned[root.path])
+
+
+def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:
     try:
-        cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
+        return read_offset_checkpoint(directory / CLEANER_OFFSET_CHECKPOINT)
     except DiskFormatError as error:
         _LOG.warning("%s", error)
-        cleaned = {}
-    return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned)
+        return {}
 
 
 def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicFiles]:
@@ -91,23 +94,20 @@ def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[T
         yield TopicFiles(name, topic.topic_id, topic.configs, config, partitions)
 
 
-def _broker_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicFiles]:
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for topic_partition in list_partitions(root.path):
-        if topic_partition.topic != CLUSTER_METADATA_TOPIC:
-            by_topic.setdefault(topic_partition.topic, []).append(topic_partition)
+def _broker_topics(root: Root, cleaned: Mapping[Path, Mapping[TopicPartition, int]]) -> Iterator[TopicFiles]:
     try:
-        all_configs = read_topic_configs(root.path)
+        all_configs = read_topic_configs(root.directories[0])
     except (DiskFormatError, OSError) as error:
         _LOG.warning("the topics' configurations cannot be read: %s", error)
         all_configs = {}
-    for name, found in by_topic.items():
+    for name in root.topics():
         configs = all_configs.get(name, {})
         config = _config(name, configs)
         partitions = [
-            _broker_partition(root, topic_partition, config, cleaned.get(topic_partition)) for topic_partition in found
+            _broker_partition(root, TopicPartition(name, number), config, cleaned)
+            for number in root.partition_numbers(name)
         ]
-        yield TopicFiles(name, _topic_id(root, found[0]), configs, config, partitions)
+        yield TopicFiles(name, _topic_id(root, name), configs, config, partitions)
 
 
 def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
@@ -119,7 +119,10 @@ def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
 
 
 def _broker_partition(
-    root: Root, topic_partition: TopicPartition, config: LogConfig, cleaner_offset: int | None
+    root: Root,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    cleaned: Mapping[Path, Mapping[TopicPartition, int]],
 ) -> PartitionFiles | tuple[TopicPartition, str]:
     try:
         found = root.partition(topic_partition.topic, topic_partition.partition)
@@ -140,17 +143,17 @@ def _broker_partition(
         state,
         config,
         True,
-        cleaner_offset,
+        cleaned[found.directory.parent].get(topic_partition),
         remote_offsets=found.remote_offsets_count,
         offsets_above_high_watermark=found.offsets_above_high_watermark,
     )
 
 
-def _topic_id(root: Root, topic_partition: TopicPartition) -> str | None:
-    try:
-        return read_topic_id(root.path / str(topic_partition) / PARTITION_METADATA)
-    except (DiskFormatError, OSError):
-        return None
+def _topic_id(root: Root, topic: str) -> str | None:
+    for number in root.partition_numbers(topic):
+        with contextlib.suppress(KafkalogError, OSError):
+            return root.partition(topic, number).topic_id
+    return None
 
 
 #: Log bytes read for the heaviest keys, of the whole root and of one topic.
@@ -191,10 +194,10 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
             f"Where a partition has more than {runs_max} segments, neighbours are drawn as one; "
             "the table of partitions and the segment sizes count each."
         )
-    properties = _properties(root.path)
-    deleted, stray = _renamed_files(root.path)
+    properties = _properties(root.directories[0])
+    deleted, stray = map(sum, zip(*map(_renamed_files, root.directories), strict=True))
     facts = RootFacts(
-        path=root.path.absolute(),
+        path=absolute_paths(root.path),
         is_broker_directory=root.is_broker_directory,
         cluster_id=properties.cluster_id,
         node_id=properties.node_id,

@@ -16,7 +16,7 @@ In reading order:
 - transactions: finding and ending transactions that brokers' producers left open
 - read_only: topics and partitions of a root that is only read
 - broker, broker_notices: a Kafka broker's directory
-- broker_directories, broker_replicas: several brokers' directories as one root, and which replica is read
+- replicas: several brokers' directories as one root
 - remote: the remote storage of brokers with tiered storage
 - broker_metadata: a broker's own metadata log
 - objects: log directories in an object store

@@ -2,7 +2,8 @@
 
     root.native.NativeRoot              a native log directory: it has a commit log; root.file_root.FileRoot is one
                                         on a file system
-    root.broker.BrokerRoot              a Kafka broker's directory, which is read-only
+    root.broker.BrokerRoot              a Kafka broker's directory, which is read-only; several of them are one
+                                        root.replicas.broker_directories.BrokerDirectories
     security.guarded_root.GuardedRoot   another root, opened for a principal: checks each operation, then forwards it
 
 Consumer groups, Spark's readers and writers, maintenance and the notebook take a `Root`, which

@@ -1,7 +1,7 @@
 """What all read-only roots share: the partitions that `refresh` found, read on first access, and refusals to write.
 
-root.broker.BrokerRoot                         one broker's directory
-root.broker_directories.BrokerDirectories      several of them as one root
+They are `root.broker.BrokerRoot`, one broker's directory, and `root.replicas.broker_directories.BrokerDirectories`,
+several of them as one root.
 """
 
 from __future__ import annotations
@@ -193,6 +193,11 @@ class ReadOnlyRoot:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
+        if len(self.directories) > 1:
+            raise ReadOnlyLogDirError(
+                f"{self.path} are Kafka brokers' log directories: they can be read, not written to or reconfigured; "
+                "kafkalog adopt makes a single one of them this package's"
+            )
         raise ReadOnlyLogDirError(
             f"{self.path} is a Kafka broker's log directory: it can be read, not written to or reconfigured; "
             "kafkalog adopt makes it one of this package's"

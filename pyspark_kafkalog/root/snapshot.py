@@ -44,10 +44,18 @@ class ReplicaState:
     topic_id: str | None
     leader_epoch: int
     log_start_offset: int
+    local_log_start_offset: int
     high_watermark: int
     log_end_offset: int
     is_of_other_topic: bool = False
     difference: Difference | None = None
+
+    def common_offsets(self, read: PartitionSnapshot) -> tuple[int, int]:
+        """The range of offsets that this replica and the one that is `read` have, and that are committed in both."""
+        return (
+            max(self.local_log_start_offset, read.local_log_start_offset),
+            min(self.high_watermark, self.log_end_offset, read.high_watermark, read.log_end_offset),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,5 +166,5 @@ class AccessControl:
     def _all(self) -> Collection[Acl]:
         if not self._root.is_broker_directory:
             return self._root.native().store.image.acls.values()
-        directory = self._root.path / METADATA_DIR
+        directory = self._root.directories[0] / METADATA_DIR
         return read_broker_metadata(directory).acls.values() if directory.is_dir() else ()

@@ -13,9 +13,9 @@ from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.broker import BrokerRoot
-from pyspark_kafkalog.root.broker_directories import BrokerDirectories
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.replicas.broker_directories import BrokerDirectories
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error, check_identity

@@ -207,7 +207,10 @@ class Command:
     usage_exit_code: int = 1
 
 
-def add_path(parser: argparse.ArgumentParser, help_text: str = "the log directory (no default)") -> None:
+def add_path(
+    parser: argparse.ArgumentParser,
+    help_text: str = "the log directory, or to read several directories of brokers, with commas between (no default)",
+) -> None:
     """`--path ROOT`, the counterpart of --bootstrap-server of Kafka's tools."""
     parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help=help_text)
 
@@ -307,7 +310,9 @@ def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription
 
     described = log_dir.topic(name, without_links=True)
     for number in described.links:
-        sys.stderr.write(f"kafkalog {command}: {link_message(log_dir.path / f'{name}-{number}')}\n")
+        for directory in log_dir.root.directories:
+            if (directory / f"{name}-{number}").is_symlink():
+                sys.stderr.write(f"kafkalog {command}: {link_message(directory / f'{name}-{number}')}\n")
     return described
 
 
@@ -319,14 +324,19 @@ def positive(text: str) -> int:
 
 
 def node_id_of(root: Path) -> int | None:
-    """The node id of a log directory; None if meta.properties, or the node id in it, is missing."""
+    """The node id of a log directory; None if meta.properties, or the node id in it, is missing.
+
+    None also for directories of several nodes.
+    """
     from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
     from pyspark_kafkalog.storage.names import META_PROPERTIES
+    from pyspark_kafkalog.storage.path_list import split_paths
 
     try:
-        return read_meta_properties(root / META_PROPERTIES).node_id
+        node_ids = {read_meta_properties(each / META_PROPERTIES).node_id for each in split_paths(root)}
     except (DiskFormatError, OSError):
         return None  # partition folders copied out of a broker's directory have none
+    return node_ids.pop() if len(node_ids) == 1 else None
 
 
 def one_line(error: BaseException) -> str:

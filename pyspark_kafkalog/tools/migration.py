@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
-    from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+    from pyspark_kafkalog.root.file_root import FileRoot
 
 _ADOPT_HELP: Final = """\
 `kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
@@ -224,10 +224,11 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside and --server-properties cannot be used with --to")
     if options.set_aside is not None and options.output == "json":
         raise UsageError("--set-aside prints a script, which --output json cannot")
-    root = on_file_system(open_log_dir(options).root)
     from pyspark_kafkalog.maintenance.export.export import export_to
+    from pyspark_kafkalog.root.file_root import on_file_system
     from pyspark_kafkalog.tools.command import topic_pattern
 
+    root = on_file_system(open_log_dir(options).root)
     exported: Sequence[ExportedPartition]
     if options.to is None:
         exported = _return_to_broker(root, options)

@@ -4,6 +4,10 @@ Options and output are those of kafka-topics, with --path in place of --bootstra
 replica of each partition, so its leader, replicas and in-sync replicas are the node of meta.properties. The topics of a
 broker's directory can be listed and described. Errors are printed in one line, with exit code 1.
 
+Of several directories of brokers the leader is the node whose replica is read. Isr has the nodes whose replicas have
+all of its records below the high watermark. A line follows for each other replica: how far it is behind, from which
+offset on it has other records, or that it is of a deleted topic of that name.
+
 --topic takes a name or, as in kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
 delete all topics that match it; if a topic has exactly that name, only that topic is selected.
 
@@ -34,10 +38,11 @@ from pyspark_kafkalog.tools.command import (
     topic_pattern,
 )
 from pyspark_kafkalog.tools.output import Output, add_output, output_of
+from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.snapshot import TopicDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState, TopicDescription
 
 _COLLISION_WARNING: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
@@ -146,12 +151,15 @@ def _list(options: argparse.Namespace, output: Output) -> None:
 def _describe(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     node_id = node_id_of(options.path)
-    node = _UNKNOWN_NODE if node_id is None else str(node_id)
+    node = _node_text(node_id)
+    is_cluster = len(log_dir.root.directories) > 1
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         output.show(
             describe_topic("topics", log_dir, name),
             lambda each: _tree(each, node_id),
-            lambda each: _description(each, _configs_in_force(log_dir, each), node),
+            lambda each: _description(
+                each, _configs_in_force(log_dir, each), node, _assigned(log_dir, each.name) if is_cluster else {}
+            ),
         )
 
 
@@ -212,19 +220,77 @@ def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[s
     return {each.name: each.value for each in entries if each.source != DEFAULT_SOURCE}
 
 
-def _description(described: TopicDescription, in_force: Mapping[str, str], node: str) -> str:
-    """The lines of kafka-topics --describe."""
+def _node_text(node_id: int | None) -> str:
+    return _UNKNOWN_NODE if node_id is None else str(node_id)
+
+
+def _assigned(log_dir: LogDir, topic: str) -> Mapping[int, Sequence[int]]:
+    """The nodes of each partition's replicas by the metadata log of several directories; empty if it cannot say."""
+    from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+    from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
+
+    directory = log_dir.root.directories[0] / METADATA_DIR
+    found = read_broker_metadata(directory).topics.get(topic) if directory.is_dir() else None
+    return {} if found is None else {number: each.replicas for number, each in found.partitions.items()}
+
+
+def _description(
+    described: TopicDescription, in_force: Mapping[str, str], node: str, assigned: Mapping[int, Sequence[int]]
+) -> str:
+    """The lines of kafka-topics --describe; `assigned` are the replicas' nodes as far as known."""
     configs = ",".join(f"{name}={value}" for name, value in sorted(in_force.items()))
     topic_id = f"\tTopicId: {described.topic_id}" if described.topic_id is not None else ""
     head = (
         f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions)}"
-        f"\tReplicationFactor: 1\tConfigs: {configs}\n"
+        f"\tReplicationFactor: {_replication_factor(described, assigned)}\tConfigs: {configs}\n"
     )
     return head + "".join(
-        f"\tTopic: {described.name}\tPartition: {partition.partition}\tLeader: {node}\tReplicas: {node}"
-        f"\tIsr: {node}\tElr: \tLastKnownElr: \n"
-        for partition in described.partitions
+        _partition_lines(partition, node, assigned.get(partition.partition)) for partition in described.partitions
     )
+
+
+def _replication_factor(described: TopicDescription, assigned: Mapping[int, Sequence[int]]) -> int:
+    """That of the first partition, as in kafka-topics."""
+    if not described.partitions:
+        return 1
+    first = described.partitions[0]
+    return len(assigned.get(first.partition) or _of_topic(first)) or 1
+
+
+def _of_topic(partition: PartitionSnapshot) -> list[ReplicaState]:
+    return [each for each in partition.replicas if not each.is_of_other_topic]
+
+
+def _partition_lines(partition: PartitionSnapshot, node: str, assigned: Sequence[int] | None) -> str:
+    leader = replicas = in_sync = node
+    if partition.replicas:
+        states = {each: _state(partition, each) for each in partition.replicas}
+        leader = _node_text(partition.replicas[0].node_id)
+        present = [_node_text(each.node_id) for each in _of_topic(partition)]
+        replicas = ",".join(map(str, assigned) if assigned else dict.fromkeys(present))
+        in_sync = ",".join(dict.fromkeys(_node_text(each.node_id) for each, state in states.items() if not state))
+    line = (
+        f"\tTopic: {partition.topic}\tPartition: {partition.partition}\tLeader: {leader}\tReplicas: {replicas}"
+        f"\tIsr: {in_sync}\tElr: \tLastKnownElr: \n"
+    )
+    return line + "".join(
+        f"\tTopic: {partition.topic}\tPartition: {partition.partition}\tReplica: {_node_text(each.node_id)}"
+        f"\tDirectory: {each.directory.parent}\tLeaderEpoch: {each.leader_epoch}"
+        f"\tHighWatermark: {each.high_watermark}\tLogEndOffset: {each.log_end_offset}\t{state}\n"
+        for each in partition.replicas
+        if (state := _state(partition, each))
+    )
+
+
+def _state(partition: PartitionSnapshot, replica: ReplicaState) -> str:
+    """How a replica is not as the one that is read; empty if it is."""
+    if replica.is_of_other_topic:
+        return f"of a deleted topic of that name, {replica.topic_id}"
+    found = replica.difference
+    if found is not None:
+        return f"other records from offset {found.offset} on, of leader epoch {found.other_epoch}, not {found.epoch}"
+    behind = partition.high_watermark - replica.log_end_offset
+    return f"behind by {plural(behind, 'offset')}" if behind > 0 else ""
 
 
 def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
@@ -236,7 +302,7 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
         "partitions": [
             {
                 "partition": partition.partition,
-                "leader": node_id,
+                "leader": partition.replicas[0].node_id if partition.replicas else node_id,
                 "leaderEpoch": partition.leader_epoch,
                 "logStartOffset": partition.log_start_offset,
                 "localLogStartOffset": partition.local_log_start_offset,
@@ -244,6 +310,31 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
                 "logEndOffset": partition.log_end_offset,
                 "directory": str(partition.directory),
             }
+            | _replicas_tree(partition)
             for partition in described.partitions
         ],
+    }
+
+
+def _replicas_tree(partition: PartitionSnapshot) -> dict[str, Any]:
+    """The replicas in several directories of brokers; nothing for one directory."""
+    if not partition.replicas:
+        return {}
+    return {
+        "replicas": [
+            {
+                "node": each.node_id,
+                "directory": str(each.directory),
+                "topicId": each.topic_id,
+                "leaderEpoch": each.leader_epoch,
+                "logStartOffset": each.log_start_offset,
+                "localLogStartOffset": each.local_log_start_offset,
+                "highWatermark": each.high_watermark,
+                "logEndOffset": each.log_end_offset,
+                "isOfOtherTopic": each.is_of_other_topic,
+                "behind": max(partition.high_watermark - each.log_end_offset, 0),
+                "differsFrom": None if each.difference is None else each.difference.offset,
+            }
+            for each in partition.replicas
+        ]
     }

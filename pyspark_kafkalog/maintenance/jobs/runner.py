@@ -28,6 +28,7 @@ from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.path_list import split_paths
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -96,8 +97,7 @@ def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
     if len(partitions) > LOCAL_PARTITIONS_MAX:
         return False
     size_bytes = 0
-    for each in partitions:
-        directory = root / str(each)
+    for directory in (each_root / str(each) for each_root in split_paths(root) for each in partitions):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for base_offset in PartitionListing.read(directory).base_offsets:
                 with contextlib.suppress(FileNotFoundError):

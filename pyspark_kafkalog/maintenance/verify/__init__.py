@@ -5,6 +5,7 @@ findings   one fault at one place, with advice
 scope      what a partition is verified against
 root       the commit log, meta.properties, checkpoints
 partition  a partition's directory, its small files, the order of its segments
+replicas   the replicas of a partition in several directories of brokers, batch by batch
 segment    one segment: its `.log` and every file derived from it
 batches    walking a `.log` to its end, whatever it contains
 indexes    offset and time index against the batches

@@ -10,6 +10,7 @@ Reports are by partition; findings on the root itself are in that of the metadat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -23,11 +24,13 @@ from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import repair
 from pyspark_kafkalog.maintenance.repair.repair import RepairStep
 from pyspark_kafkalog.maintenance.verify.findings import Finding
-from pyspark_kafkalog.maintenance.verify.partition import SegmentUnit
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope
 from pyspark_kafkalog.maintenance.verify.verify import (
     ACTION,
+    Unit,
     UnitOutcome,
+    Verified,
+    combine,
     conclude,
     partitions_of,
     plan_verification,
@@ -44,8 +47,6 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartitio
 _TASK_BYTES: Final = 256 << 20
 _TASK_UNITS: Final = 64
 _ROOT: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-
-_Verified = tuple[list[Finding], PartitionReport]
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ class VerifyJob:
 
     def _verify(
         self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition], *, with_root: bool
-    ) -> Iterator[_Verified]:
+    ) -> Iterator[Verified]:
         """Each partition's findings and report, when its last task is done."""
         root = job_run.open()
         root_findings = verify_root(root) if with_root else []
@@ -128,38 +129,43 @@ class VerifyJob:
         if with_root and _ROOT not in existing:
             yield root_findings, root_report(root_findings)
             root_findings = []
-        open_units = {scope.topic_partition: len(units) for scope, units in plan}
-        scopes = {scope.topic_partition: scope for scope, _ in plan}
-        done: dict[TopicPartition, list[UnitOutcome]] = {topic_partition: [] for topic_partition in scopes}
-        futures: dict[Future[list[UnitOutcome]], tuple[SegmentUnit, ...]] = {
+        open_units: Counter[TopicPartition] = Counter()
+        scopes: dict[TopicPartition, list[PartitionScope]] = {}
+        for scope, units in plan:
+            open_units[scope.topic_partition] += len(units)
+            scopes.setdefault(scope.topic_partition, []).append(scope)
+        done: dict[Path, list[UnitOutcome]] = {scope.directory: [] for scope, _ in plan}
+        futures: dict[Future[list[UnitOutcome]], tuple[Unit, ...]] = {
             tasks.submit(partial(_run_units, load)): load for load in _loads(plan, tasks.slots)
         }
         lost: dict[TopicPartition, TaskFailedError] = {}
         for future in tasks.as_completed(futures):
-            units = futures.pop(future)
+            load = futures.pop(future)
             try:
                 for outcome in future.result():
-                    done[outcome.topic_partition].append(outcome)
+                    done[outcome.directory].append(outcome)
             except TaskFailedError as error:
-                lost.update((unit.scope.topic_partition, error) for unit in units)
-            for topic_partition in [unit.scope.topic_partition for unit in units]:
+                lost.update((unit.scope.topic_partition, error) for unit in load)
+            for topic_partition in [unit.scope.topic_partition for unit in load]:
                 open_units[topic_partition] -= 1
                 if open_units[topic_partition]:
                     continue
                 if topic_partition in lost:
                     yield [], failed(topic_partition, ACTION, lost[topic_partition])
                     continue
-                findings, report = conclude(scopes[topic_partition], done.pop(topic_partition))
+                findings, report = combine(
+                    [conclude(scope, done.pop(scope.directory)) for scope in scopes[topic_partition]]
+                )
                 if topic_partition == _ROOT and root_findings:
                     findings, report = root_findings + findings, root_report(root_findings, report)
                 yield findings, report
 
 
-def _loads(plan: Sequence[tuple[PartitionScope, list[SegmentUnit]]], slots: int) -> Iterator[tuple[SegmentUnit, ...]]:
+def _loads(plan: Sequence[tuple[PartitionScope, list[Unit]]], slots: int) -> Iterator[tuple[Unit, ...]]:
     """The units of all partitions, grouped into tasks: large ones first and alone, small ones together."""
     units = sorted((unit for _, units in plan for unit in units), key=lambda unit: -unit.size_bytes)
     units_max = max(min(_TASK_UNITS, len(units) // slots), 1)
-    load: list[SegmentUnit] = []
+    load: list[Unit] = []
     size_bytes = 0
     for unit in units:
         if load and (size_bytes + unit.size_bytes > _TASK_BYTES or len(load) == units_max):
@@ -171,7 +177,7 @@ def _loads(plan: Sequence[tuple[PartitionScope, list[SegmentUnit]]], slots: int)
         yield tuple(load)
 
 
-def _run_units(units: Sequence[SegmentUnit]) -> list[UnitOutcome]:
+def _run_units(units: Sequence[Unit]) -> list[UnitOutcome]:
     return [run_unit(unit) for unit in units]
 
 

@@ -12,7 +12,9 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import groupby
+from pathlib import Path
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
@@ -23,16 +25,23 @@ from pyspark_kafkalog.maintenance.verify.partition import (
     check_order,
     segment_units,
 )
+from pyspark_kafkalog.maintenance.verify.replicas import ReplicaUnit, compare, replica_units
 from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_metadata, check_native_root
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
+
+#: What one task, or a part of it, checks.
+Unit: TypeAlias = SegmentUnit | ReplicaUnit
+#: A partition's findings and report.
+Verified: TypeAlias = tuple[list[Finding], PartitionReport]
 
 ACTION: Final = "verify"
 #: The least bytes of a unit, for partitions with more than that.
@@ -41,9 +50,9 @@ UNIT_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class UnitOutcome:
-    """The outcome of one unit of segments."""
+    """The outcome of one unit of the partition in `directory`."""
 
-    topic_partition: TopicPartition
+    directory: Path
     outcomes: tuple[SegmentOutcome, ...]
     findings: tuple[Finding, ...]
     seconds: float
@@ -78,8 +87,8 @@ def verify(
     findings = verify_root(root) if topics is None and partitions is None else []
     plan = plan_verification(root, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
     reports = []
-    for scope, units in plan:
-        found, report = conclude(scope, [run_unit(unit) for unit in units])
+    for _, replicas in groupby(plan, key=lambda each: each[0].topic_partition):
+        found, report = combine([conclude(scope, [run_unit(unit) for unit in units]) for scope, units in replicas])
         findings += found
         reports.append(report)
     return Verification(findings, reports)
@@ -88,7 +97,7 @@ def verify(
 def verify_root(root: Root) -> list[Finding]:
     """The findings on the root itself, without its partitions."""
     if root.is_broker_directory:
-        return check_broker_root(root.path)
+        return [finding for directory in root.directories for finding in check_broker_root(directory)]
     return check_metadata(root.path) + check_native_root(root)
 
 
@@ -99,10 +108,15 @@ def plan_verification(
     partitions: Collection[TopicPartition] | None = None,
     are_records_checked: bool = False,
     unit_bytes: int = UNIT_BYTES,
-) -> list[tuple[PartitionScope, list[SegmentUnit]]]:
-    """Each partition with its units, in their current state. Raises UnknownTopicError."""
+) -> list[tuple[PartitionScope, list[Unit]]]:
+    """Each partition, or each of its replicas in several directories, with its units, in their current state.
+
+    Raises UnknownTopicError.
+    """
     root.refresh()
     chosen = sorted(partitions_of(root, topics) if partitions is None else partitions)
+    if len(root.directories) > 1:
+        return _plan_replicas(root, chosen, are_records_checked=are_records_checked, unit_bytes=unit_bytes)
     if root.is_broker_directory:
         scopes = broker_scopes(
             root,
@@ -112,7 +126,32 @@ def plan_verification(
         )
     else:
         scopes = native_scopes(on_file_system(root), chosen, are_records_checked=are_records_checked)
-    return [(scope, segment_units(scope, unit_bytes=unit_bytes)) for scope in scopes]
+    return [(scope, list(segment_units(scope, unit_bytes=unit_bytes))) for scope in scopes]
+
+
+def _plan_replicas(
+    root: Root, chosen: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
+) -> list[tuple[PartitionScope, list[Unit]]]:
+    """The replicas in all directories, those of a partition one after the other, and their comparisons."""
+    configs = _topic_configs(root)
+    replicas: dict[TopicPartition, list[PartitionScope]] = {}
+    for directory in root.directories:
+        member = open_root(directory)
+        own = [each for each in list_partitions(directory) if each in set(chosen)]
+        for scope in broker_scopes(member, own, configs, are_records_checked=are_records_checked):
+            replicas.setdefault(scope.topic_partition, []).append(scope)
+    plan: list[tuple[PartitionScope, list[Unit]]] = []
+    for topic_partition in chosen:
+        scopes = replicas.get(topic_partition, [])
+        is_compared = len(scopes) > 1 and topic_partition.topic != CLUSTER_METADATA_TOPIC
+        comparisons = replica_units(root, scopes) if is_compared else []
+        read = {each.scope.directory for each in comparisons}
+        for scope in scopes:
+            if read and scope.directory not in read:
+                scope = replace(scope, unread=None)  # what this replica has above its high watermark is in another one
+            units: list[Unit] = list(segment_units(scope, unit_bytes=unit_bytes))
+            plan.append((scope, units + [each for each in comparisons if each.scope is scope]))
+    return plan
 
 
 def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicPartition]:
@@ -122,7 +161,8 @@ def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicParti
     """
     if not root.is_broker_directory:
         return on_file_system(root).partitions(topics)
-    existing = list_partitions(root.path)  # includes the broker's metadata log
+    # Includes the broker's metadata log.
+    existing = sorted({each for directory in root.directories for each in list_partitions(directory)})
     if topics is None:
         return existing
     for name in topics:
@@ -133,7 +173,7 @@ def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicParti
 
 def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
     try:
-        return read_topic_configs(root.path)
+        return read_topic_configs(root.directories[0])
     except (KafkalogError, OSError) as error:
         _LOG.warning(
             "the topics' configurations cannot be read, so gaps between offsets are attributed to the cleaner: %s",
@@ -142,17 +182,20 @@ def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
         return {}
 
 
-def run_unit(unit: SegmentUnit) -> UnitOutcome:
+def run_unit(unit: Unit) -> UnitOutcome:
     """Check one unit. A file that cannot be read is a finding."""
     began = time.perf_counter()
     scope = unit.scope
     sink = FindingSink(scope.topic_partition)
     outcomes: list[SegmentOutcome] = []
     try:
-        if unit.is_first:
-            sink.findings += check_directory(scope)
-        for outcome in check_unit(scope, unit.bases, unit.next_base):
-            outcomes.append(replace(outcome, producers=None))
+        if isinstance(unit, ReplicaUnit):
+            sink.findings += compare(unit)
+        else:
+            if unit.is_first:
+                sink.findings += check_directory(scope)
+            for outcome in check_unit(scope, unit.bases, unit.next_base):
+                outcomes.append(replace(outcome, producers=None))
     except (OSError, KafkalogError) as error:
         sink.add(
             Severity.ERROR,
@@ -162,10 +205,10 @@ def run_unit(unit: SegmentUnit) -> UnitOutcome:
             found=" ".join(str(error).split()),
             advice="check the file system and the permissions, and verify again",
         )
-    return UnitOutcome(scope.topic_partition, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began)
+    return UnitOutcome(scope.directory, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began)
 
 
-def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[Finding], PartitionReport]:
+def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> Verified:
     """All findings of a partition, and its report, from the outcomes of its units."""
     began = time.perf_counter()
     outcomes = [outcome for unit in units for outcome in unit.outcomes]
@@ -189,6 +232,25 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> tuple[list[
         seconds=sum(unit.seconds for unit in units) + time.perf_counter() - began,
     )
     return findings, report
+
+
+def combine(verified: Sequence[Verified]) -> Verified:
+    """The findings on the replicas of one partition, and one report on all of them."""
+    if len(verified) == 1:
+        return verified[0]
+    reports = [report for _, report in verified]
+    combined = replace(
+        reports[0],
+        bytes_read=sum(each.bytes_read for each in reports),
+        records_read=sum(each.records_read for each in reports),
+        segments_read=sum(each.segments_read or 0 for each in reports),
+        batches_read=sum(each.batches_read or 0 for each in reports),
+        errors_found=sum(each.errors_found or 0 for each in reports),
+        warnings_found=sum(each.warnings_found or 0 for each in reports),
+        skipped=reports[0].skipped if all(each.skipped for each in reports) else None,
+        seconds=sum(each.seconds for each in reports),
+    )
+    return [finding for findings, _ in verified for finding in findings], combined
 
 
 def root_report(findings: Sequence[Finding], report: PartitionReport | None = None) -> PartitionReport:

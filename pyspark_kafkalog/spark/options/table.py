@@ -289,8 +289,9 @@ OPTIONS: Final = (
         applies_to=EVERYWHERE,
         default="(required)",
         doc="The log directory: a root that contains partition directories; for reads also one partition directory, "
-        "<root>/orders-0. A path or a file: URI that every executor sees; a relative path is relative to the "
-        "driver's working directory.",
+        "<root>/orders-0, or several directories of brokers, separated by commas: log.dirs, copies of brokers' disks. "
+        "A path or a file: URI that every executor sees; a relative path is relative to the driver's working "
+        "directory. A path with a comma that exists is one path.",
         parse=parse_text,
     ),
     Option(

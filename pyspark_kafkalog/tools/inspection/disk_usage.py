@@ -15,8 +15,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,19 +37,20 @@ from pyspark_kafkalog.storage.names import (
     parse_partition_dir,
     parse_segment_file,
 )
+from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.tools.command import (
     Command,
     UsageError,
     add_path,
     describe_topic,
     node_id_of,
-    open_log_dir,
     positive,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
 from pyspark_kafkalog.units import size_text
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _DU_HELP: Final = """\
@@ -71,6 +73,7 @@ _LOG_DIRS_HELP: Final = """\
 `kafkalog log-dirs`: print the sizes of partitions as kafka-log-dirs does, in its JSON.
 
 A size is that of the partition's .log files, up to the high watermark; offsetLag is 0, because there is one replica.
+Several directories of brokers are listed one by one, each with the replicas in it.
 kafkalog du shows all other disk usage.
 
 examples:
@@ -239,7 +242,7 @@ def _run_du(options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace) -> Iterable[StoredFile]:
-    files = list_root(options.path)
+    files = chain.from_iterable(map(list_root, split_paths(options.path)))
     if options.topic is None:
         return files
     from pyspark_kafkalog.tools.command import topic_pattern
@@ -299,43 +302,48 @@ def _add_log_dirs(parser: argparse.ArgumentParser) -> None:
 
 def _run_log_dirs(options: argparse.Namespace) -> int:
     """Print Kafka's JSON to sys.stdout."""
-    node_id = node_id_of(options.path)
-    node = _NO_NODE if node_id is None else node_id
-    _check_brokers(options.broker_list, node)
-    log_dir = open_log_dir(options)
+    from pyspark_kafkalog.log_dir import LogDir
+
+    by_node: dict[int, list[Path]] = {}
+    for directory in split_paths(options.path):
+        node_id = node_id_of(directory)
+        by_node.setdefault(_NO_NODE if node_id is None else node_id, []).append(directory)
+    nodes = _chosen_brokers(options.broker_list, sorted(by_node))
     selected = {name for name in options.topic_list.split(",") if name}
+    brokers = [
+        {"broker": node, "logDirs": [_log_dir_tree(LogDir.open(each), selected) for each in by_node[node]]}
+        for node in nodes
+    ]
+    tree = {"brokers": brokers, "version": 1}
+    output = output_of(options)
+    output.text("Querying brokers for log directories information\n")
+    output.text(f"Received log directory information from brokers {','.join(map(str, nodes))}\n")
+    sys.stdout.write(json_text(tree) + "\n")  # Kafka's JSON in both forms, with its null for no error
+    return 0
+
+
+def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
+    """Those of `nodes` that --broker-list names; all if it is empty."""
+    asked = [each for each in text.split(",") if each]
+    if not all(each.isdecimal() for each in asked):
+        raise UsageError(f"--broker-list expects numbers with commas between them, but received: {text}")
+    unknown = [each for each in asked if int(each) not in nodes]
+    if unknown:
+        raise UsageError(
+            f"ERROR: The given brokers do not exist from --broker-list: {','.join(unknown)}. "
+            f"Current existent brokers: {','.join(map(str, nodes))}"
+        )
+    return [node for node in nodes if not asked or node in map(int, asked)]
+
+
+def _log_dir_tree(log_dir: LogDir, selected: Collection[str]) -> dict[str, Any]:
     partitions = [
         _size_tree(each)
         for name in log_dir.topics()
         if not selected or name in selected
         for each in describe_topic("log-dirs", log_dir, name).partitions
     ]
-    tree = {
-        "brokers": [
-            {
-                "broker": node,
-                "logDirs": [{"partitions": partitions, "error": None, "logDir": str(Path(options.path).absolute())}],
-            }
-        ],
-        "version": 1,
-    }
-    output = output_of(options)
-    output.text("Querying brokers for log directories information\n")
-    output.text(f"Received log directory information from brokers {node}\n")
-    sys.stdout.write(json_text(tree) + "\n")  # Kafka's JSON in both forms, with its null for no error
-    return 0
-
-
-def _check_brokers(text: str, node_id: int) -> None:
-    asked = [each for each in text.split(",") if each]
-    if not all(each.isdecimal() for each in asked):
-        raise UsageError(f"--broker-list expects numbers with commas between them, but received: {text}")
-    unknown = [each for each in asked if int(each) != node_id]
-    if unknown:
-        raise UsageError(
-            f"ERROR: The given brokers do not exist from --broker-list: {','.join(unknown)}. "
-            f"Current existent brokers: {node_id}"
-        )
+    return {"partitions": partitions, "error": None, "logDir": str(log_dir.path.absolute())}
 
 
 def _size_tree(partition: PartitionSnapshot) -> dict[str, Any]:

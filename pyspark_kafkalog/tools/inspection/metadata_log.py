@@ -174,9 +174,9 @@ def _quorum(log_dir: LogDir) -> Quorum:
     from pyspark_kafkalog.root.broker_metadata.quorum import native_quorum, read_broker_quorum
     from pyspark_kafkalog.root.file_root import on_file_system
 
-    return (
-        read_broker_quorum(log_dir.path) if log_dir.is_broker_directory else native_quorum(on_file_system(log_dir.root))
-    )
+    if log_dir.is_broker_directory:
+        return read_broker_quorum(log_dir.root.directories[0])
+    return native_quorum(on_file_system(log_dir.root))
 
 
 def _show_status(quorum: Quorum, output: Output) -> None:

@@ -111,13 +111,14 @@ class LogDirCollector:
 
     def _collected(self) -> list[Metric]:
         from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics
+        from pyspark_kafkalog.storage.path_list import split_paths
 
         try:
             return collect_metrics(self._refreshed().root, now_ms=time_ms())
         except (KafkalogError, OSError) as error:
             self._log_dir = None  # it may be adopted, or restored from a copy, before it can be read again
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")
-            return offline_metrics(self._path, is_offline=True)
+            return offline_metrics(split_paths(self._path), is_offline=True)
 
     def _refreshed(self) -> LogDir:
         from pyspark_kafkalog.log_dir import LogDir

@@ -97,10 +97,11 @@ def run_job(
     from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, JobRun, run_loop, run_once
     from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, ProgressBar
     from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError
+    from pyspark_kafkalog.storage.path_list import absolute_paths
 
     log_to_stderr()
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
-    job_run = JobRun(path=options.path.absolute(), topics=topics, now_ms=options.now, dry_run=options.dry_run)
+    job_run = JobRun(path=absolute_paths(options.path), topics=topics, now_ms=options.now, dry_run=options.dry_run)
     pause_s = options.interval
     root = job_run.open()
     job_run = replace(job_run, identity=root.identity)

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
 from pyspark_kafkalog.root.broker import BrokerRoot
-from pyspark_kafkalog.root.broker_replicas import best_of, state_of
 from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.root.read_only import ReadOnlyRoot
+from pyspark_kafkalog.root.replicas.broker_replicas import best_of, state_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (

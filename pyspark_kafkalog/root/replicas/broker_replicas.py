@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark_kafkalog.errors import DiskFormatError
@@ -36,47 +37,40 @@ def best_of(replicas: Iterable[PartitionSnapshot]) -> PartitionSnapshot:
 
 
 def _rank(found: PartitionSnapshot) -> tuple[int, int, int, int]:
-    return found.leader_epoch, found.high_watermark, found.log_end_offset, -found.local_log_start_offset
+    readable_end = min(found.high_watermark, found.log_end_offset)  # a damaged log ends before its high watermark
+    return found.leader_epoch, readable_end, found.log_end_offset, -found.local_log_start_offset
 
 
 def state_of(found: PartitionSnapshot, disk: MetaProperties, best: PartitionSnapshot) -> ReplicaState:
     """One replica, in the directory with the properties `disk`, compared with the `best` one."""
-    return ReplicaState(
+    state = ReplicaState(
         directory=found.directory,
         directory_id=disk.directory_id,
         node_id=disk.node_id,
         topic_id=found.topic_id,
         leader_epoch=found.leader_epoch,
         log_start_offset=found.log_start_offset,
+        local_log_start_offset=found.local_log_start_offset,
         high_watermark=found.high_watermark,
         log_end_offset=found.log_end_offset,
-        is_of_other_topic=_is_of_other_topic(found, best),
-        difference=None if found is best or _is_of_other_topic(found, best) else difference(best, found),
+        is_of_other_topic=None not in (found.topic_id, best.topic_id) and found.topic_id != best.topic_id,
     )
+    if found is best or state.is_of_other_topic:
+        return state
+    return replace(state, difference=_difference(best, state))
 
 
-def _is_of_other_topic(found: PartitionSnapshot, best: PartitionSnapshot) -> bool:
-    return found.topic_id is not None and best.topic_id is not None and found.topic_id != best.topic_id
-
-
-def difference(best: PartitionSnapshot, other: PartitionSnapshot) -> Difference | None:
+def _difference(best: PartitionSnapshot, other: ReplicaState) -> Difference | None:
     """Where the leader epochs of two replicas first differ below both high watermarks; None if they do not."""
-    start_offset, end_offset = common_offsets(best, other)
+    start_offset, end_offset = other.common_offsets(best)
     if start_offset >= end_offset:
         return None
-    for offset, epoch, other_epoch in epoch_differences(_epochs(best), _epochs(other), start_offset, end_offset):
+    ours, others = _epochs(best.directory), _epochs(other.directory)
+    for offset, epoch, other_epoch in epoch_differences(ours, others, start_offset, end_offset):
         logged, other_logged = _logged_epoch(best.directory, offset), _logged_epoch(other.directory, offset)
         if logged is None or other_logged is None or logged != other_logged:
             return Difference(offset, end_offset, epoch, other_epoch)
     return None
-
-
-def common_offsets(best: PartitionSnapshot, other: PartitionSnapshot) -> tuple[int, int]:
-    """The range of offsets that both replicas have and that are committed in both; empty if there are none."""
-    return (
-        max(best.local_log_start_offset, other.local_log_start_offset),
-        min(best.high_watermark, best.log_end_offset, other.high_watermark, other.log_end_offset),
-    )
 
 
 def epoch_differences(
@@ -98,8 +92,8 @@ def _epoch_at(entries: Sequence[EpochEntry], offset: int) -> int | None:
     return entries[index - 1].epoch if index else None
 
 
-def _epochs(found: PartitionSnapshot) -> tuple[EpochEntry, ...]:
-    return LeaderEpochCheckpoint.open(found.directory / LEADER_EPOCH_CHECKPOINT).entries
+def _epochs(directory: Path) -> tuple[EpochEntry, ...]:
+    return LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).entries
 
 
 def _logged_epoch(directory: Path, offset: int) -> int | None:
