@@ -98,6 +98,7 @@ class LogDir:
         read_to_log_end: bool = False,
         remote_storage: str | Path | None = None,
         remote_storage_layout: str | None = None,
+        remote_storage_key_files: str | None = None,
         identity: RootIdentity | None = None,
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
@@ -113,7 +114,8 @@ class LogDir:
 
         `remote_storage` is the remote storage of a broker with tiered storage, as a path or URL; logs then include what
         is there. Its layout, "local" or "aiven", is found by looking at the objects if it is not given. If `path` is
-        None, the remote storage alone is read.
+        None, the remote storage alone is read. `remote_storage_key_files` is for encrypted segments: the path of a PEM
+        file with the private key, or several as <key id>:<path> with commas between.
 
         Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """
@@ -121,7 +123,7 @@ class LogDir:
             path,
             principal=principal,
             read_to_log_end=read_to_log_end,
-            remote_storage=_remote_storage(remote_storage, remote_storage_layout),
+            remote_storage=_remote_storage(remote_storage, remote_storage_layout, remote_storage_key_files),
             identity=identity,
             clock=clock,
             fs=fs,
@@ -494,11 +496,13 @@ class LogDir:
         return log_dir_html(self._root)
 
 
-def _remote_storage(location: str | Path | None, layout: str | None) -> RemoteStorageOption | None:
+def _remote_storage(
+    location: str | Path | None, layout: str | None, key_files: str | None
+) -> RemoteStorageOption | None:
     if location is None:
-        if layout is not None:
-            raise InvalidOptionError("remote_storage_layout goes with remote_storage: give that too")
+        if layout is not None or key_files is not None:
+            raise InvalidOptionError("settings of remote storage go with remote_storage: give that too")
         return None
     from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage  # few log directories have one
 
-    return parse_remote_storage(str(location), layout)
+    return parse_remote_storage(str(location), layout, key_files=key_files)

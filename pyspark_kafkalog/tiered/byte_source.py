@@ -20,8 +20,9 @@ from pyspark_kafkalog.record.header import Buffer
 
 #: What is requested at once.
 WINDOW_BYTES: Final = 4 << 20
-#: Windows requested ahead of the present one: with it, 16 MiB of memory.
-WINDOWS_AHEAD: Final = 3
+#: What is requested ahead of the present window, which makes 16 MiB with it; one window at least.
+AHEAD_BYTES: Final = 12 << 20
+_AT_ONCE: Final = 3
 _NEAR_BYTES: Final = 64 << 10
 
 
@@ -35,6 +36,10 @@ class LogContent(Protocol):
 
     @property
     def size_bytes(self) -> int: ...
+
+    def window_end(self, start: int) -> int:
+        """Where a window that begins at `start` should end: at WINDOW_BYTES behind it, or some more."""
+        ...
 
     def window(self, start: int, end: int) -> Window:
         """The bytes [start, end), 0 <= start < end <= size, perhaps with more around them.
@@ -71,7 +76,7 @@ class RemoteBytes:
         self.name = content.name
         self._content = content
         self._window = _NOTHING
-        self._ahead: deque[tuple[int, Future[Window]]] = deque()  # their starts, and their bytes
+        self._ahead: deque[tuple[int, Future[Window]]] = deque()  # their ends, and their bytes
         self._pool: ThreadPoolExecutor | None = None
 
     def size_bytes(self) -> int:
@@ -122,9 +127,10 @@ class RemoteBytes:
             self._request_ahead()
 
     def _request_ahead(self) -> None:
-        self._pool = self._pool or ThreadPoolExecutor(WINDOWS_AHEAD, thread_name_prefix="kafkalog-read-ahead")
-        start = self._ahead[-1][0] + WINDOW_BYTES if self._ahead else self._window.end
-        while len(self._ahead) < WINDOWS_AHEAD and start < self._content.size_bytes:
-            end = min(start + WINDOW_BYTES, self._content.size_bytes)
-            self._ahead.append((start, self._pool.submit(self._content.window, start, end)))
+        self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kafkalog-read-ahead")
+        start = self._ahead[-1][0] if self._ahead else self._window.end
+        until = min(self._window.end + AHEAD_BYTES, self._content.size_bytes)
+        while start < until:
+            end = self._content.window_end(start)
+            self._ahead.append((end, self._pool.submit(self._content.window, start, end)))
             start = end

@@ -12,11 +12,9 @@ range on, as far as an entry says that all before it is decided, at last in thos
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from operator import attrgetter
 from typing import Final, TypeVar
 
@@ -29,7 +27,7 @@ from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.tiered.byte_source import RemoteBytes
-from pyspark_kafkalog.tiered.index_cache import BytesCache
+from pyspark_kafkalog.tiered.index_cache import process_cache
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexBytes, IndexKind
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
@@ -118,13 +116,8 @@ class RemoteExtent:
             found = self.storage.layout.index(self.storage.store(), self.partition, self.segment, kind)
             return found, 0 if found is None else len(found.data)
 
-        return _indexes(os.getpid()).get((self.storage.location, self.segment.segment_id, kind), load)
-
-
-@lru_cache(maxsize=1)
-def _indexes(process_id: int) -> BytesCache[IndexBytes | None]:
-    """This process's cache of indexes."""
-    return BytesCache()
+        found: IndexBytes | None = process_cache().get((self.storage.location, self.segment.segment_id, kind), load)
+        return found
 
 
 class TieredExtents:

@@ -1,4 +1,4 @@
-"""Indexes of remote segments, kept in this process up to a number of bytes, those used last.
+"""Indexes and manifests of remote segments, kept in this process up to a number of bytes, those used last.
 
 Objects of a remote segment never change, so that nothing has to be checked again. Indexes of deleted segments are
 pushed out by others. Counterpart: org.apache.kafka.storage.internals.log.RemoteIndexCache, which keeps them as files.
@@ -6,10 +6,12 @@ pushed out by others. Counterpart: org.apache.kafka.storage.internals.log.Remote
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar
 
 _Value = TypeVar("_Value")
 
@@ -48,3 +50,14 @@ class BytesCache(Generic[_Value]):
                 while self._size_bytes > self._max_bytes:
                     self._size_bytes -= self._held.popitem(last=False)[1][1]
         return value
+
+
+def process_cache() -> BytesCache[Any]:
+    """This process's cache of indexes and manifests. Keys begin with the URL of their store."""
+    return _cache(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _cache(process_id: int) -> BytesCache[Any]:
+    """`process_id`: a forked process begins with a cache of its own."""
+    return BytesCache()

@@ -16,6 +16,7 @@ from typing import Final
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.location import parse_location
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
+from pyspark_kafkalog.tiered.layouts.aiven import MANIFEST, AivenLayout, find_prefix, parse_key
 from pyspark_kafkalog.tiered.layouts.local import FOLDER, LocalLayout, parse_file, parse_folder
 from pyspark_kafkalog.tiered.layouts.segment_objects import SegmentLayout
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects
@@ -39,16 +40,21 @@ class RemoteStorage:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStorageOption:
-    """What the user gave: a path or URL, and a layout (one of LAYOUTS) or None to find it."""
+    """What the user gave: a path or URL, and a layout (one of LAYOUTS) or None to find it.
+
+    `key_files`: paths of PEM files with private keys, by key id ("" for every key); for encrypted segments.
+    """
 
     location: str
     layout: str | None = None
     settings: StoreSettings | None = None
+    key_files: tuple[tuple[str, str], ...] = ()
 
     def find(self) -> RemoteStorage:
         """The storage with its layout. Raises InvalidOptionError if the layout cannot be found, ObjectStoreError."""
         store = open_objects(self.location, self.settings)
-        found = _layout_of(store, self.layout)
+        place = parse_location(self.location)
+        found = _layout_of(store, self.layout, "" if isinstance(place, Path) else place.prefix, self.key_files)
         if found is None:
             raise InvalidOptionError(
                 f"{self.location} holds no remote log segments"
@@ -61,9 +67,15 @@ class RemoteStorageOption:
 
 
 def parse_remote_storage(
-    location: str, layout: str | None = None, options: Mapping[str, str] = MappingProxyType({})
+    location: str,
+    layout: str | None = None,
+    options: Mapping[str, str] = MappingProxyType({}),
+    *,
+    key_files: str | None = None,
 ) -> RemoteStorageOption:
     """The option of a path or URL. `options` may hold those of an object store (object_store.settings).
+
+    `key_files` is a comma-separated list of <key id>:<path>, or the one path of all keys.
 
     Raises InvalidOptionError.
     """
@@ -71,8 +83,19 @@ def parse_remote_storage(
         raise InvalidOptionError(f"the layout of remote storage must be one of {', '.join(LAYOUTS)}, not {layout!r}")
     place = parse_location(location)
     if isinstance(place, Path):
-        return RemoteStorageOption(str(place.absolute()), layout)
-    return RemoteStorageOption(place.url, layout, store_settings(place, options))
+        return RemoteStorageOption(str(place.absolute()), layout, key_files=_key_files(key_files))
+    return RemoteStorageOption(place.url, layout, store_settings(place, options), _key_files(key_files))
+
+
+def _key_files(text: str | None) -> tuple[tuple[str, str], ...]:
+    """The paths by key id, absolute: tasks run in other working directories."""
+    found = []
+    for each in () if text is None else text.split(","):
+        key_id, colon, path = each.strip().rpartition(":")
+        if not path or (colon and not key_id):
+            raise InvalidOptionError(f"expected <key id>:<path of a PEM file>[,...], found {text!r}")
+        found.append((key_id, str(Path(path).absolute())))
+    return tuple(found)
 
 
 def open_objects(location: str, settings: StoreSettings | None) -> ReadableObjects:
@@ -85,10 +108,14 @@ def open_objects(location: str, settings: StoreSettings | None) -> ReadableObjec
     return open_store(place, settings)
 
 
-def _layout_of(store: ReadableObjects, wanted: str | None) -> SegmentLayout | None:
-    """The layout of the first object that is one of a segment."""
+def _layout_of(
+    store: ReadableObjects, wanted: str | None, base: str, key_files: tuple[tuple[str, str], ...]
+) -> SegmentLayout | None:
+    """The layout of the first object that is one of a whole segment."""
     for each in islice(store.list_objects(""), _LOOKED_AT_MAX):
         parts = each.key.split("/")
         if wanted in (None, "local") and len(parts) >= 2 and parse_file(parts[-1]) and parse_folder(parts[-2]):
             return LocalLayout("/".join(parts[:-2]))
+        if wanted in (None, "aiven") and each.key.endswith(MANIFEST) and parse_key("/".join(parts[-3:])):
+            return AivenLayout(find_prefix(store, each.key), base, key_files)
     return None

@@ -242,6 +242,11 @@ def add_remote_storage(parser: argparse.ArgumentParser) -> None:
         choices=("local", "aiven"),
         help="how --remote-storage is laid out (default: found by looking at its objects)",
     )
+    parser.add_argument(
+        "--remote-storage-key-files",
+        metavar="FILE",
+        help="the PEM file with the private key of encrypted segments; of several keys <key id>:<file>, with commas",
+    )
 
 
 def add_local_only(parser: argparse.ArgumentParser, help_text: str) -> None:
@@ -261,6 +266,7 @@ def open_log_dir(options: argparse.Namespace) -> LogDir:
         read_to_log_end=getattr(options, "read_to_log_end", False),
         remote_storage=remote_storage,
         remote_storage_layout=getattr(options, "remote_storage_layout", None),
+        remote_storage_key_files=getattr(options, "remote_storage_key_files", None),
     )
 
 

@@ -315,14 +315,16 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
 
 def _remote_storage(given: Mapping[str, Any]) -> RemoteStorageOption | None:
     """The broker's remote storage, if it is given."""
-    location, layout = given.get("remoteStorage"), given.get("remoteStorageLayout")
+    location = given.get("remoteStorage")
     if location is None:
-        if layout is not None:
-            raise InvalidOptionError("option remoteStorageLayout goes with the option remoteStorage: give that too")
+        for name in ("remoteStorageLayout", "remoteStorageKeyFiles"):
+            if name in given:
+                raise InvalidOptionError(f"option {name} goes with the option remoteStorage: give that too")
         return None
     from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage  # few reads have one
 
-    return parse_remote_storage(location, layout, given)
+    key_files = given.get("remoteStorageKeyFiles")
+    return parse_remote_storage(location, given.get("remoteStorageLayout"), given, key_files=key_files)
 
 
 def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:

@@ -492,6 +492,14 @@ OPTIONS: Final = (
         doc="How remoteStorage is laid out: local (Kafka's LocalTieredStorage) or aiven (Aiven's plugin).",
         parse=one_of(*REMOTE_STORAGE_LAYOUTS),
     ),
+    Option(
+        name="remoteStorageKeyFiles",
+        applies_to=READ,
+        default="",
+        doc="For segments that Aiven's plugin has encrypted: the PEM file with the private RSA key, which all "
+        "executors see; for several keys <key id>:<path>, with commas between.",
+        parse=parse_text,
+    ),
     *(
         Option(name=name, applies_to=READ, default="", doc=doc, parse=parse_text)
         for name, doc in _STORE_OPTIONS.items()

@@ -28,7 +28,7 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
-from pyspark_kafkalog.tiered.byte_source import RemoteBytes, Window
+from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
 from pyspark_kafkalog.tiered.layouts.segment_objects import (
     INDEX_BYTES_MAX,
     IndexBytes,
@@ -226,6 +226,9 @@ class PlainLog:
     @property
     def name(self) -> str:
         return object_name(self.store, self.key)
+
+    def window_end(self, start: int) -> int:
+        return min(start + WINDOW_BYTES, self.size_bytes)
 
     def window(self, start: int, end: int) -> Window:
         """The bytes [start, end), by one request."""

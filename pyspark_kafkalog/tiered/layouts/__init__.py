@@ -1,0 +1,6 @@
+"""Where storage plugins put a segment's objects, and how they write them. In reading order:
+
+- segment_objects: the protocol SegmentLayout
+- local: Kafka's LocalTieredStorage
+- aiven, aiven_manifest, aiven_encryption: Aiven's plugin
+"""

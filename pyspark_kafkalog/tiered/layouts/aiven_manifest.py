@@ -1,0 +1,302 @@
+"""The manifest of a segment in the layout `aiven`: how its `.log` is cut into chunks, and where its indexes are.
+
+    {"version": "1",
+     "chunkIndex": {"type": "fixed", "originalChunkSize": ..., "originalFileSize": ..., "transformedChunkSize": ...,
+                    "finalTransformedChunkSize": ...},
+     "segmentIndexes": {"offset": {"position": 0, "size": ...}, "timestamp": ..., "producerSnapshot": ...,
+                        "leaderEpoch": ..., "transaction": ... or null},
+     "compression": false,
+     "encryption": {"dataKey": "<key id>:<base64>", "aad": "<base64>"},       only with encryption
+     "remoteLogSegmentMetadata": {...}}                                       the segment, as Kafka describes it
+
+Compressed chunks have a chunk index of type "variable", with `transformedChunks` in place of the last two numbers:
+base64 of zstd of count int32, base int32, bytes per value uint8, values above the base, last value int32.
+
+The manifest is uploaded last: with it the copy is complete. Every number is checked before use. Source of the format:
+SegmentManifestV1 and ChunkSizesBinaryCodec in io.aiven.kafka.tieredstorage.manifest.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidTopicError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.names import validate_topic_name
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition, check_leader_epochs, is_uuid
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
+
+#: Larger manifests are taken for damage: one of a segment of 2 GiB in chunks of 4 KiB has 2 MiB.
+MANIFEST_BYTES_MAX: Final = 16 << 20
+#: A chunk is in memory as a whole, several times while it is read.
+CHUNK_BYTES_MAX: Final = 256 << 20
+_SIZES_BYTES_MAX: Final = 10 << 20
+#: What encryption adds to a chunk: the nonce in front and the tag behind.
+NONCE_BYTES: Final = 12
+TAG_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkIndex:
+    """The chunks of a `.log` of `size_bytes`: each has `chunk_bytes` of it, the last one the rest.
+
+    `positions`: where each chunk begins in the object, and at last where the last one ends.
+    """
+
+    chunk_bytes: int
+    size_bytes: int
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """The segment's own key, encrypted with the key named `key_id`, and its additional authenticated data."""
+
+    key_id: str
+    encrypted_key: bytes
+    aad: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checked manifest. `indexes`: position and size of each index in the object of indexes; not of missing ones.
+
+    `partition` and `segment` are None if the manifest does not describe its segment, as some tools leave that out.
+    """
+
+    chunks: ChunkIndex
+    indexes: Mapping[IndexKind, tuple[int, int]]
+    is_compressed: bool
+    encryption: Encryption | None
+    partition: TopicIdPartition | None
+    segment: RemoteSegment | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the object is the `.log` itself."""
+        return not self.is_compressed and self.encryption is None
+
+
+def parse_manifest(data: bytes, *, name: str) -> Manifest:
+    """The manifest in an object's bytes; `name` names it in errors.
+
+    Raises CorruptRecordError, which says which value is wrong, UnsupportedFormatError for other versions and formats.
+    """
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        position = getattr(error, "pos", 0)
+        raise CorruptRecordError(
+            file=name, position=position, expected="a manifest in JSON", found=str(error), advice=_ADVICE
+        ) from None
+    return _Parser(data, name).manifest(tree)
+
+
+_ADVICE: Final = "the object was damaged or replaced: restore it from a copy"
+
+
+class _Parser:
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data = data
+        self._name = name
+
+    def manifest(self, tree: Any) -> Manifest:
+        top = self._object(tree, "manifest")
+        version = top.get("version")
+        if version != "1" or top.get("segmentFormat", "kafka") not in ("kafka", None):
+            raise UnsupportedFormatError(
+                file=self._name,
+                position=self._position("version"),
+                expected='a manifest of version "1" for a segment of Kafka\'s format',
+                found=f"version {version!r}, segmentFormat {top.get('segmentFormat', 'kafka')!r}",
+                advice="segments in Iceberg's format are tables: read them as such",
+            )
+        is_compressed = top.get("compression")
+        if not isinstance(is_compressed, bool):
+            self._wrong("compression", "true or false", is_compressed)
+        encryption = self._encryption(top.get("encryption"))
+        chunks = self._chunks(self._object(top.get("chunkIndex"), "chunkIndex"))
+        described = top.get("remoteLogSegmentMetadata")
+        indexes = self._indexes(self._object(top.get("segmentIndexes"), "segmentIndexes"))
+        if not is_compressed:
+            self._check_sizes(chunks, 0 if encryption is None else NONCE_BYTES + TAG_BYTES)
+        partition, segment = (None, None)
+        if described is not None:
+            has_transactions = indexes.get(IndexKind.TRANSACTION, (0, 0))[1] > 0
+            partition, segment = self._segment(described, chunks.size_bytes, has_transactions)
+        return Manifest(chunks, indexes, is_compressed, encryption, partition, segment)
+
+    def _chunks(self, tree: Mapping[str, Any]) -> ChunkIndex:
+        chunk_bytes = self._int(tree, "originalChunkSize", 1, INT32_MAX)
+        size_bytes = self._int(tree, "originalFileSize", 0, INT32_MAX)
+        count = -(-size_bytes // chunk_bytes)
+        if min(chunk_bytes, size_bytes) > CHUNK_BYTES_MAX:
+            self._wrong("originalChunkSize", f"chunks of at most {CHUNK_BYTES_MAX} bytes", chunk_bytes)
+        if tree.get("type") == "fixed":
+            each = self._int(tree, "transformedChunkSize", 0, INT32_MAX)
+            last = self._int(tree, "finalTransformedChunkSize", 0, INT32_MAX)
+            if count > _SIZES_BYTES_MAX:
+                self._wrong("originalChunkSize", f"at most {_SIZES_BYTES_MAX} chunks", chunk_bytes)
+            sizes = np.full(count, each, dtype=np.int64)
+            sizes[-1:] = last
+        elif tree.get("type") == "variable":
+            sizes = self._variable_sizes(tree.get("transformedChunks"), count)
+        else:
+            self._wrong("chunkIndex", 'a type "fixed" or "variable"', tree.get("type"))
+        if sizes.max(initial=0) > CHUNK_BYTES_MAX + (1 << 20):
+            self._wrong("chunkIndex", f"chunks of at most {CHUNK_BYTES_MAX} bytes", int(sizes.max()))
+        positions = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        return ChunkIndex(chunk_bytes, size_bytes, positions)
+
+    def _variable_sizes(self, text: Any, count: int) -> NDArray[np.int64]:
+        from pyspark_kafkalog.record.codecs.zstd import decompress  # loads zstandard
+
+        try:
+            packed = np.frombuffer(self._base64(text, "transformedChunks"), np.uint8)
+            data = decompress(packed, _SIZES_BYTES_MAX).tobytes()
+            sizes = _decode_sizes(data)
+        except (KafkalogError, ValueError) as error:
+            if isinstance(error, CorruptRecordError):
+                raise
+            self._wrong("transformedChunks", "sizes of chunks, compressed with zstd", error)
+        if len(sizes) != count or sizes.min(initial=1) <= 0:
+            self._wrong(
+                "transformedChunks", f"{count} sizes above 0", f"{len(sizes)}, the least {sizes.min(initial=0)}"
+            )
+        return sizes
+
+    def _check_sizes(self, chunks: ChunkIndex, added_bytes: int) -> None:
+        """Uncompressed chunks have the bytes of the `.log`, and what encryption adds."""
+        count = len(chunks.positions) - 1
+        expected = chunks.size_bytes + count * added_bytes
+        if chunks.positions[-1] != expected or (
+            count > 1 and (np.diff(chunks.positions)[:-1] != chunks.chunk_bytes + added_bytes).any()
+        ):
+            self._wrong("chunkIndex", f"chunks of {expected} bytes in all", int(chunks.positions[-1]))
+
+    def _indexes(self, tree: Mapping[str, Any]) -> dict[IndexKind, tuple[int, int]]:
+        found = {}
+        for kind in IndexKind:
+            if kind is IndexKind.TRANSACTION and tree.get(kind.value) is None:
+                continue
+            each = self._object(tree.get(kind.value), kind.value)
+            size_bytes = self._int(each, "size", 0, INT32_MAX)
+            found[kind] = self._int(each, "position", 0, INT64_MAX - size_bytes), size_bytes
+        return found
+
+    def _encryption(self, tree: Any) -> Encryption | None:
+        if tree is None:
+            return None
+        each = self._object(tree, "encryption")
+        text = each.get("dataKey")
+        key_id, colon, encrypted = text.partition(":") if isinstance(text, str) else ("", "", "")
+        if not (key_id and colon and encrypted) or ":" in encrypted:
+            self._wrong("dataKey", "<key id>:<base64>", type(text).__name__)
+        return Encryption(key_id, self._base64(encrypted, "dataKey"), self._base64(each.get("aad"), "aad"))
+
+    def _segment(self, tree: Any, size_bytes: int, has_transactions: bool) -> tuple[TopicIdPartition, RemoteSegment]:
+        described = self._object(tree, "remoteLogSegmentMetadata")
+        of = self._object(described.get("remoteLogSegmentId"), "remoteLogSegmentId")
+        topic = self._object(of.get("topicIdPartition"), "topicIdPartition")
+        partition = self._object(topic.get("topicPartition"), "topicPartition")
+        try:
+            name = validate_topic_name(str(partition.get("topic")))
+        except InvalidTopicError as error:
+            self._wrong("topic", "the name of a topic", error)
+        start_offset = self._int(described, "startOffset", 0, INT64_MAX - 1)
+        last_offset = self._int(described, "endOffset", start_offset, INT64_MAX - 1)
+        epochs = self._leader_epochs(described.get("segmentLeaderEpochs"), start_offset, last_offset)
+        max_timestamp_ms = self._int(described, "maxTimestampMs", -INT64_MAX, INT64_MAX)
+        return (
+            TopicIdPartition(name, self._uuid(topic, "topicId"), self._int(partition, "partition", 0, INT32_MAX)),
+            RemoteSegment(
+                segment_id=self._uuid(of, "id"),
+                start_offset=start_offset,
+                last_offset=last_offset,
+                size_bytes=size_bytes,
+                leader_epochs=epochs,
+                max_timestamp_ms=max_timestamp_ms if max_timestamp_ms >= 0 else None,
+                has_transaction_index=has_transactions,
+            ),
+        )
+
+    def _leader_epochs(self, tree: Any, start_offset: int, last_offset: int) -> tuple[EpochEntry, ...]:
+        by_epoch = self._object(tree, "segmentLeaderEpochs")
+        entries = []
+        for epoch in by_epoch:
+            if not (epoch.isascii() and epoch.isdigit() and len(epoch) <= len(str(INT32_MAX))):
+                self._wrong("segmentLeaderEpochs", "leader epochs", epoch)
+            entries.append(EpochEntry(int(epoch), self._int(by_epoch, epoch, 0, INT64_MAX)))
+        epochs = tuple(sorted(entries))
+        check_leader_epochs(
+            epochs,
+            start_offset,
+            last_offset,
+            lambda expected, found: self._error("segmentLeaderEpochs", expected, found),
+        )
+        return epochs
+
+    def _uuid(self, tree: Mapping[str, Any], field: str) -> str:
+        text = tree.get(field)
+        if not isinstance(text, str) or not is_uuid(text):
+            self._wrong(field, "a Uuid in base64url", text)
+        return text
+
+    def _object(self, tree: Any, field: str) -> Mapping[str, Any]:
+        if not isinstance(tree, dict):
+            self._wrong(field, "an object", tree)
+        return tree
+
+    def _int(self, tree: Mapping[str, Any], field: str, least: int, most: int) -> int:
+        value = tree.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            self._wrong(field, f"an integer from {least} to {most}", value)
+        return value
+
+    def _base64(self, text: Any, field: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError, TypeError):
+            self._wrong(field, "base64", type(text).__name__)
+
+    def _wrong(self, field: str, expected: str, found: object) -> NoReturn:
+        raise self._error(field, expected, found)
+
+    def _error(self, field: str, expected: str, found: object) -> CorruptRecordError:
+        return CorruptRecordError(
+            file=self._name,
+            position=self._position(field),
+            expected=f"{field}: {expected}",
+            found=repr(found)[:100],
+            advice=_ADVICE,
+        )
+
+    def _position(self, field: str) -> int:
+        """The byte at which the field's name begins; 0 if it is not there."""
+        return max(self._data.find(f'"{field}"'.encode()), 0)
+
+
+def _decode_sizes(data: bytes) -> NDArray[np.int64]:
+    """The sizes that ChunkSizesBinaryCodec has encoded. Raises ValueError for other bytes."""
+    if len(data) < 4:
+        raise ValueError(f"expected a count, found {len(data)} bytes")
+    count = int.from_bytes(data[:4], "big", signed=True)
+    if count <= 1:
+        if count < 0 or len(data) != 4 + 4 * count:
+            raise ValueError(f"expected {count} sizes, found {len(data)} bytes")
+        return np.frombuffer(data, ">i4", offset=4).astype(np.int64)
+    base, width = int.from_bytes(data[4:8], "big", signed=True), data[8] if len(data) > 8 else 0
+    if base < 0 or not 1 <= width <= 4 or len(data) != 13 + (count - 1) * width:
+        raise ValueError(f"expected {count} sizes of {width} bytes above {base}, found {len(data)} bytes")
+    packed = np.frombuffer(data, np.uint8, count=(count - 1) * width, offset=9).reshape(-1, width).astype(np.int64)
+    sizes = base + (packed << (8 * np.arange(width - 1, -1, -1))).sum(axis=1)
+    return np.append(sizes, int.from_bytes(data[-4:], "big", signed=True))
