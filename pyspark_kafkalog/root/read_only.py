@@ -6,6 +6,7 @@ several of them as one root.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -95,7 +96,8 @@ class ReadOnlyRoot:
     def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         topic_partition = TopicPartition(topic, partition)
         found = self._partitions_of(topic)
-        if topic_partition not in found:
+        at = bisect_left(found, topic_partition)  # there may be thousands
+        if at == len(found) or found[at] != topic_partition:
             numbers = ", ".join(str(each.partition) for each in found)
             raise UnknownTopicError(
                 f"topic {topic!r} has no partition {partition} in {self.path}, there are: {numbers}"
@@ -204,6 +206,7 @@ class ReadOnlyRoot:
         )
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions in order. Raises UnknownTopicError."""
         found = self._partitions.get(topic)
         if found is None:
             names = ", ".join(self.topics()[:20]) or "none"

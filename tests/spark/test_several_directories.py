@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from broker_disks import cluster, cluster_rows
+from kafkalog_command import Command
+
+from pyspark_kafkalog.maintenance.verify import job as verify_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,3 +81,18 @@ def test_write_is_refused(spark: SparkSession, cluster: list[Path]) -> None:
     with pytest.raises(Exception, match="can be read, not written to"):
         frame.write.format("kafkalog").mode("append").save(joined(cluster))
     assert sorted(each.name for each in cluster[0].parent.iterdir()) == ["1", "2", "3", "expected.json"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_verify_finds_the_same_in_tasks_of_spark(
+    cluster: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_job, "_TASK_UNITS", 1)
+    told = []
+    for place in ("--local", "--spark"):
+        exit_code, out, _ = Command("verify", Path(joined(cluster)), capsys).try_to(place, "--output", "json")
+        assert exit_code == 1
+        told.append([{**json.loads(line), "seconds": None} for line in out.splitlines()])
+        told[-1].sort(key=json.dumps)
+    assert told[0] == told[1]
+    assert [each["offset"] for each in told[0] if each.get("what") == "replica-differs"] == [40]

@@ -59,6 +59,31 @@ def cluster(tmp_path: Path) -> list[Path]:
     return [root / name for name in ("1", "2", "3")]
 
 
+def set_property(root: Path, name: str, value: str) -> None:
+    """Change a line of meta.properties."""
+    path = root / "meta.properties"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{name}=")]
+    path.write_text("\n".join([*lines, f"{name}={value}", ""]))
+
+
+@pytest.fixture
+def log_dirs(killed: Path, tmp_path: Path) -> list[Path]:
+    """The killed broker's partitions in two log.dirs, the metadata log and the groups in the second one."""
+    first, second = tmp_path / "disk-1", Path(shutil.copytree(killed, tmp_path / "disk-2"))
+    shutil.copytree(killed, first)
+    set_property(second, "directory.id", "AAAAAAAAAAAAAAAAAAAAAw")
+    for directory, names in (
+        (first, ("orders-1", "__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0")),
+        (second, ("orders-0", "paid-0")),
+    ):
+        for name in names:
+            shutil.rmtree(directory / name)
+        for path in directory.glob("*-offset-checkpoint"):
+            kept = [line for line in path.read_text().splitlines()[2:] if "-".join(line.split()[:2]) not in names]
+            path.write_text("\n".join(["0", str(len(kept)), *kept, ""]))
+    return [first, second]
+
+
 def cluster_rows(topic: str) -> list[tuple[int, int, int, str]]:
     """Partition, offset, timestamp in ms and value of the records of a topic of `cluster`, in order."""
     rows = json.loads((_DISKS / "cluster" / "expected.json").read_text())[topic]

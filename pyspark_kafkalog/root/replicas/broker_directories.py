@@ -99,6 +99,7 @@ class BrokerDirectories(ReadOnlyRoot):
             for topic_partition in member.root.partitions():
                 self._holders.setdefault(topic_partition, []).append(path)
         self._replica_ids: dict[TopicPartition, dict[Path, str | None]] = {}
+        self._counting: dict[str, list[TopicPartition]] = {}
         with_metadata = self._holders.get(_METADATA_PARTITION, [])
         best = max(with_metadata, key=_metadata_end) if len(with_metadata) > 1 else next(iter(with_metadata), None)
         self.directories = tuple(sorted(self._members, key=lambda path: path != best))
@@ -124,9 +125,11 @@ class BrokerDirectories(ReadOnlyRoot):
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         """The partitions of the topic that counts: an earlier one of that name may have had more."""
-        found = super()._partitions_of(topic)
-        topic_id = self._topic_id(topic)
-        return [each for each in found if not {topic_id, None}.isdisjoint(self._ids_of(each).values())]
+        if topic not in self._counting:
+            found = super()._partitions_of(topic)
+            ids = {self._topic_id(topic), None}
+            self._counting[topic] = [each for each in found if not ids.isdisjoint(self._ids_of(each).values())]
+        return self._counting[topic]
 
     def _find_topic_id(self, topic: str) -> str | None:
         """The id that counts, of those in the topic's partition directories."""

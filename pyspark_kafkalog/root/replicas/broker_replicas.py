@@ -63,8 +63,6 @@ def state_of(found: PartitionSnapshot, disk: MetaProperties, best: PartitionSnap
 def _difference(best: PartitionSnapshot, other: ReplicaState) -> Difference | None:
     """Where the leader epochs of two replicas first differ below both high watermarks; None if they do not."""
     start_offset, end_offset = other.common_offsets(best)
-    if start_offset >= end_offset:
-        return None
     ours, others = _epochs(best.directory), _epochs(other.directory)
     for offset, epoch, other_epoch in epoch_differences(ours, others, start_offset, end_offset):
         logged, other_logged = _logged_epoch(best.directory, offset), _logged_epoch(other.directory, offset)
@@ -80,8 +78,8 @@ def epoch_differences(
 
     Entries are in order. Offsets below the first entry of one of the two are not compared: their epoch is unknown.
     """
-    starts = {entry.start_offset for entry in (*ours, *others)}
-    for offset in sorted({start_offset, *(each for each in starts if start_offset < each < end_offset)}):
+    starts = {start_offset, *(entry.start_offset for entry in (*ours, *others))}
+    for offset in sorted(each for each in starts if start_offset <= each < end_offset):
         epoch, other_epoch = _epoch_at(ours, offset), _epoch_at(others, offset)
         if epoch is not None and other_epoch is not None and epoch != other_epoch:
             yield offset, epoch, other_epoch

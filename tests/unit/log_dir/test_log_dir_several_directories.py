@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from broker_disks import cluster, cluster_rows, killed
+from broker_disks import cluster, cluster_rows, killed, log_dirs, set_property
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.root.snapshot import Difference
 from pyspark_kafkalog.storage.names import TopicPartition
 
-__all__ = ["cluster", "killed"]
+__all__ = ["cluster", "killed", "log_dirs"]
 
 
 def rows(log_dir: LogDir, topic: str) -> list[tuple[int, int, int, str]]:
@@ -30,30 +30,6 @@ def rows(log_dir: LogDir, topic: str) -> list[tuple[int, int, int, str]]:
 def chosen(log_dir: LogDir, topic: str) -> list[str]:
     """The directory that each partition is read from."""
     return [each.directory.parent.name for each in log_dir.topic(topic).partitions]
-
-
-def set_property(root: Path, name: str, value: str) -> None:
-    path = root / "meta.properties"
-    lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{name}=")]
-    path.write_text("\n".join([*lines, f"{name}={value}", ""]))
-
-
-@pytest.fixture
-def log_dirs(killed: Path, tmp_path: Path) -> list[Path]:
-    """The killed broker's partitions in two log.dirs, the metadata log and the groups in the second one."""
-    first, second = tmp_path / "disk-1", Path(shutil.copytree(killed, tmp_path / "disk-2"))
-    shutil.copytree(killed, first)
-    set_property(second, "directory.id", "AAAAAAAAAAAAAAAAAAAAAw")
-    for directory, names in (
-        (first, ("orders-1", "__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0")),
-        (second, ("orders-0", "paid-0")),
-    ):
-        for name in names:
-            shutil.rmtree(directory / name)
-        for path in directory.glob("*-offset-checkpoint"):
-            kept = [line for line in path.read_text().splitlines()[2:] if "-".join(line.split()[:2]) not in names]
-            path.write_text("\n".join(["0", str(len(kept)), *kept, ""]))
-    return [first, second]
 
 
 @pytest.mark.parametrize("read_to_log_end", [False, True])

@@ -7,17 +7,17 @@ import pickle
 from pathlib import Path
 
 import pytest
-from broker_disks import killed, tiered
+from broker_disks import cluster, killed, tiered
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_kafkalog.errors import DataLossError
+from pyspark_kafkalog.errors import DataLossError, LogDirError
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.stream.offsets import from_json
 from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
-__all__ = ["killed", "tiered"]
+__all__ = ["cluster", "killed", "tiered"]
 
 
 def batch(root: Path, **options: str) -> KafkalogBatchReader:
@@ -164,3 +164,13 @@ def test_new_partition_of_stream_with_remote_start_fails_with_remote_offsets(tie
     end = made.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLossError, match=r"tiered-1: .* offsets 0 to 1157 are in remote storage"):
         made.partitions(start, end)
+
+
+def test_task_of_several_directories_fails_if_the_chosen_one_vanishes(cluster: list[Path]) -> None:
+    reader = batch(Path(",".join(map(str, cluster))), subscribe="elected")
+    planned = reader.partitions()
+    cluster[0].rename(cluster[0].with_name("gone"))  # not read
+    assert sum(found.num_rows for each in planned for found in reader.read(each)) == 90
+    cluster[1].rename(cluster[1].with_name("chosen"))
+    with pytest.raises(LogDirError, match=rf"{cluster[1]}: expected .*found no such directory"):
+        list(reader.read(planned[0]))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from broker_disks import cluster
+from broker_disks import cluster, killed, log_dirs
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
@@ -14,7 +14,7 @@ from pyspark_kafkalog.maintenance.metrics import collect_metrics
 from pyspark_kafkalog.report.gather import GatherOptions, gather
 from pyspark_kafkalog.tools.main import main
 
-__all__ = ["cluster"]
+__all__ = ["cluster", "killed", "log_dirs"]
 
 
 @pytest.fixture
@@ -91,6 +91,18 @@ def test_reading_commands_read_the_best_replica(joined: Path, capsys: pytest.Cap
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1].startswith("won-0049")
     assert "replicas of 1 partition differ below their high watermarks" in captured.err
+
+
+def test_transactions_with_state_and_records_in_different_log_dirs_are_listed_as_in_one(
+    killed: Path, log_dirs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = Path(",".join(map(str, log_dirs)))
+    for arguments in (["list"], ["find-hanging"], ["describe-producers", "--topic", "paid", "--partition", "0"]):
+        more = ["--output", "json"] if arguments == ["list"] else ["--output", "json", "--read-to-log-end"]
+        alone = Command("transactions", killed, capsys).try_to(*arguments, *more)
+        assert alone[0] == 0
+        assert alone[1]
+        assert Command("transactions", both, capsys).try_to(*arguments, *more)[:2] == alone[:2]
 
 
 def test_log_dirs_lists_each_directory_with_its_own_replicas(joined: Path, capsys: pytest.CaptureFixture[str]) -> None:
