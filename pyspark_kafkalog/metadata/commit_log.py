@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
@@ -46,6 +46,10 @@ class Commit:
     carried_by_next: bytes = field(default=b"", repr=False, compare=False)
 
 
+class CommitsRemovedError(KafkalogError):
+    """Commits that a reader still needs were removed: a snapshot contains them."""
+
+
 class CommitLog(Protocol):
     """Reads the commits of one root: files of a directory (LocalCommitLog), or objects of a store."""
 
@@ -64,6 +68,9 @@ class CommitLog(Protocol):
         """The commits from the one at `offset` to the end of the log.
 
         `many`: many are expected, so that listing them costs less than asking for one after the other.
+
+        Raises CommitsRemovedError if it is known that commits from `offset` on were removed; what was read until then
+        does not count.
         """
         ...
 

@@ -59,7 +59,10 @@ class MetadataPlace(Protocol):
         ...
 
     def state_of(self, loaded: LoadedImage) -> object:
-        """What identifies the file that `loaded` was last read from; None if newer commits may have been removed."""
+        """What identifies the file that `loaded` was last read from.
+
+        None if it was removed, so that newer commits may have been, too, without an error of reading them.
+        """
         ...
 
     def sees_end(self, loaded: LoadedImage) -> bool:

@@ -20,7 +20,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,7 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LogDirError,
 )
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, LoadedImage, LogTail
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, CommitsRemovedError, LoadedImage, LogTail
 from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
@@ -187,6 +187,8 @@ class MetadataStore:
         with self._refresh_lock:
             try:
                 loaded = self._read_on(self._loaded)
+            except CommitsRemovedError:
+                loaded = self._reload(self._loaded)
             except KafkalogError:
                 self._same_root()  # if another root is at the path, its commits do not fit: report that instead
                 raise
@@ -239,6 +241,12 @@ class MetadataStore:
         return image
 
     def _load(self) -> LoadedImage:
+        for _ in range(_MAX_RELOADS):
+            with suppress(CommitsRemovedError):  # while they were read: there is a newer snapshot
+                return self._load_newest()
+        return self._load_newest()
+
+    def _load_newest(self) -> LoadedImage:
         newest = self._place.load_newest()
         self._check_format(newest.loaded.image, newest.loaded.tail.last_file)
         loaded = self._read_on(newest.loaded, many=True)
@@ -332,6 +340,8 @@ class MetadataStore:
                 return outcome
             except CommitConflictError as error:
                 failure = error
+                if unsure_since is None:
+                    self._unknown_outcomes.pop(key, None)
             except CommitStateUnknownError as error:
                 failure = error
                 unsure_since = plan.image.next_offset if unsure_since is None else unsure_since
@@ -367,7 +377,12 @@ class MetadataStore:
         """
         if unsure_since is None:
             return None
-        own = next((commit for commit in self.log.read_from(unsure_since) if _commit_id(commit) == commit_id), None)
+        try:
+            own = next((each for each in list(self.log.read_from(unsure_since)) if _commit_id(each) == commit_id), None)
+        except CommitsRemovedError as error:
+            raise CommitStateUnknownError(
+                f"it is unknown whether a commit at offset {unsure_since} was made, and cannot be found out: {error}"
+            ) from error
         if own is not None:
             self.log.sync()
         return own

@@ -5,13 +5,14 @@
 Commits below the offset have been removed or will be: clean-up first moves the offset, then deletes. So a name is free
 for two reasons: its commit has not been made, or it has been removed. A reader that stopped for hours at a commit that
 is gone would wait for it forever. A writer that stalled for hours could create the name again, and its commit would
-count nowhere. Both therefore look at the boundary after a long time, and only then:
+count nowhere. Both therefore look at the boundary after a long time, and only then, and after the request in question:
 
 - Commits stay for an hour at least. A reader that was at the end of the log ten minutes ago finds the next commit, if
-  there is one. So every ten minutes, a refresh reads the boundary first. This also finds that another root is in place
-  of the one that was opened.
-- A writer knows when it last saw for certain that nothing at its position had been removed. If that was more than 30 s
-  before the store's answer, it reads the boundary then: its commit counts only if its name is not below.
+  there is one. If that is longer ago, it reads the boundary when it has come to the end again: what it has read counts
+  only if it began there or above. It does so every ten minutes in any case, which also shows that another root is in
+  place of the one that was opened.
+- A writer whose commit is created more than 30 s after it was at the end reads the boundary then: its commit counts
+  only if its name is not below.
 
 Times are the longer of what the wall clock and the monotonic clock show, since the latter stands still in a suspended
 machine. The clocks of different machines are compared nowhere.
@@ -50,11 +51,6 @@ def encode_start(offset: int, directory_id: str) -> bytes:
     return f"offset={offset}\ndirectory.id={directory_id}\n".encode("ascii")
 
 
-def read_start(store: ObjectStore) -> bytes | None:
-    """The content of `kafkalog-start`, None if there is no such object. Raises ObjectStoreError."""
-    return read_if_there(store, START_KEY)
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A time by both clocks: seconds of the monotonic clock, ms of the wall clock."""
@@ -83,7 +79,7 @@ class Boundary:
         self._clock = clock
         self._monotonic = monotonic
         self._read_at: Moment | None = None
-        self._seen_at: Moment | None = None  # when nothing at the end of the log had been removed
+        self._end_at: Moment | None = None
 
     def now(self) -> Moment:
         """The present time."""
@@ -92,15 +88,12 @@ class Boundary:
     def read(self) -> None:
         """Read the boundary. Raises LogDirError if another root, or none, is in the store; ObjectStoreError."""
         now = self.now()
-        self.note(read_start(self._store), now)
-
-    def note(self, data: bytes | None, now: Moment) -> None:
-        """Take `data`, from a request sent at that time, as the content of the object. Raises as `read`."""
-        found = self._stored = self._parse(data)
+        found = self._stored = self._get()
         self.offset = max(self.offset, self._oldest_listed() if found is None else found)
-        self._read_at = self._seen_at = now
+        self._read_at = now
 
-    def _parse(self, data: bytes | None) -> int | None:
+    def _get(self) -> int | None:
+        data = read_if_there(self._store, START_KEY)
         match = None if data is None else _START.fullmatch(data)
         if match is None:
             return None
@@ -122,23 +115,18 @@ class Boundary:
             "replaced: create it, or open it again"
         )
 
-    def keeps(self, offset: int) -> bool:
-        """Whether the commits from `offset` on are still there, or have not been made. Reads the boundary if due."""
-        if self.is_read_due():
-            self.read()
-        return offset >= self.offset
+    def is_due(self) -> bool:
+        """Whether a reader must read the boundary, now that it is at the end of the log."""
+        now = self.now()
+        return any(at is None or at.seconds_until(now) > READER_TRUST_S for at in (self._read_at, self._end_at))
 
-    def is_read_due(self) -> bool:
-        """Whether the boundary was last read so long ago that a reader must read it again."""
-        return self._read_at is None or self._read_at.seconds_until(self.now()) > READER_TRUST_S
+    def was_at_end(self, at: Moment) -> None:
+        """Note that a request sent at that time has found the end of the log, for certain."""
+        self._end_at = at
 
-    def saw_end(self, at: Moment) -> None:
-        """Note that a request sent at that time has found the end of the log, or a commit there."""
-        self._seen_at = at
-
-    def has_seen_end(self) -> bool:
-        """Whether the end of the log was seen so recently that a commit need not look at the boundary."""
-        return self._seen_at is not None and self._seen_at.seconds_until(self.now()) <= WRITER_TRUST_S
+    def is_at_end(self) -> bool:
+        """Whether the end of the log was found so recently that a commit need not look at the boundary."""
+        return self._end_at is not None and self._end_at.seconds_until(self.now()) <= WRITER_TRUST_S
 
     @property
     def is_stored(self) -> bool:

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, CorruptRecordError
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, LoadedImage, encode_commit
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, CommitsRemovedError, LoadedImage, encode_commit
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.objects.boundary import Boundary
 from pyspark_kafkalog.metadata.objects.layout import (
@@ -50,7 +50,8 @@ class ObjectCommitLog(CommitLog):
         self._boundary = boundary
         self._waiting = waiting
         self._last_read: CommitObject | None = None
-        self._end_offset = -1  # where the end of the log was seen last
+        self._end_offset = -1  # where the end of the log was found last, and when
+        self._end_at = boundary.now()
 
     def name_of(self, base_offset: int) -> str:
         return name_of(self._store, commit_key(base_offset))
@@ -72,35 +73,70 @@ class ObjectCommitLog(CommitLog):
         return found
 
     def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
-        if not self._boundary.keeps(offset):
+        first = offset
+        if self._boundary.is_due():  # what is read may have been made by others at names that were removed
+            commits = list(self._read_to_end(first, many=many))
+            self._check_kept(first)
+            yield from commits
             return
-        while True:
-            for _ in range(0 if many else _ONE_BY_ONE):
-                commit = self._read_next(offset)
-                if commit is None:
-                    return
-                yield commit
-                offset = commit.next_offset
-            listed = self._list_from(offset)
-            for commit in self._read_listed(offset, listed):
-                yield commit
-                offset = commit.next_offset
-            if many and len(listed) < _LISTED_AT_ONCE:
-                return
+        yield from self._read_to_end(first, many=many)
+        if self._boundary.is_due():
+            self._check_kept(first)
 
-    def _read_next(self, offset: int) -> Commit | None:
-        last = self._last_read
-        if last is not None and offset in last:
-            return last.commit(offset)
+    def _read_to_end(self, offset: int, *, many: bool) -> Iterator[Commit]:
         now = self._boundary.now()
-        found = self._read_object(offset)
-        self._boundary.saw_end(now)
-        self._end_offset = offset if found is None else -1
-        return None if found is None else found.commit(offset)
+        for commit in self._read_listed(offset) if many else ():
+            yield commit
+            offset = commit.next_offset
+        while not many:
+            now = self._boundary.now()
+            commits = list(self._read_next(offset, _ONE_BY_ONE))
+            yield from commits
+            offset = commits[-1].next_offset if commits else offset
+            if len(commits) < _ONE_BY_ONE:
+                break
+            for commit in self._read_listed(offset):
+                yield commit
+                offset = commit.next_offset
+        self._end_offset = offset
+        self._end_at = now
+        if not self._boundary.is_due():
+            self._boundary.was_at_end(now)
+
+    def _read_next(self, offset: int, count: int) -> Iterator[Commit]:
+        for _ in range(count):
+            commit = self.read(offset)
+            if commit is None:
+                return
+            yield commit
+            offset = commit.next_offset
+
+    def _check_kept(self, offset: int) -> None:
+        """Raise CommitsRemovedError unless the commits read from `offset` to the end still counted at the end."""
+        now = self._end_at
+        self._boundary.read()
+        self._raise_if_removed(offset)
+        self._boundary.was_at_end(now)
+
+    def _raise_if_removed(self, offset: int) -> None:
+        if offset < self._boundary.offset:
+            raise CommitsRemovedError(
+                f"{self.name_of(offset)} and later commits were removed: the log begins at {self._boundary.offset}"
+            )
 
     def sees_end(self, offset: int) -> bool:
         """Whether the log was seen to end at `offset` a short time ago."""
-        return offset == self._end_offset and self._boundary.has_seen_end() and not self._boundary.is_read_due()
+        return offset == self._end_offset and self._boundary.is_at_end() and not self._boundary.is_due()
+
+    def _read_listed(self, offset: int) -> Iterator[Commit]:
+        """The commits from the one at `offset` on that a listing shows. Raises CommitsRemovedError."""
+        while True:
+            listed = self._list_from(offset)
+            for commit in self._read_objects(offset, listed):
+                yield commit
+                offset = commit.next_offset
+            if len(listed) < _LISTED_AT_ONCE:
+                return
 
     def _list_from(self, offset: int) -> list[tuple[int, int]]:
         """Base offsets and sizes in bytes of the commits from `offset` on, in order; not more than a few thousand."""
@@ -109,8 +145,8 @@ class ObjectCommitLog(CommitLog):
         commits = ((found, each.size_bytes) for found, each in listed if found is not None and found >= offset)
         return sorted(islice(commits, _LISTED_AT_ONCE))
 
-    def _read_listed(self, offset: int, listed: Sequence[tuple[int, int]]) -> Iterator[Commit]:
-        """The commits from the one at `offset` to the last of `listed`, or to the first that was removed."""
+    def _read_objects(self, offset: int, listed: Sequence[tuple[int, int]]) -> Iterator[Commit]:
+        """The commits from the one at `offset` to the last of `listed`. Raises CommitsRemovedError."""
         if not listed:
             return
         ends = [
@@ -129,7 +165,9 @@ class ObjectCommitLog(CommitLog):
                             yield commit
                             offset = commit.next_offset
         if offset <= bases[-1]:
-            self._check_removed(offset, bases[-1])
+            self._boundary.read()
+            self._raise_if_removed(offset)
+            raise self.lost_commit(offset, reached=bases[-1])
 
     def _back_to(self, offset: int, found: CommitObject | None, bases: Sequence[int]) -> Iterator[CommitObject]:
         """`found`, and before it the objects that hold the commits from `offset` up to it, as far as they exist."""
@@ -139,12 +177,6 @@ class ObjectCommitLog(CommitLog):
             at = bisect_left(bases, found.first_offset) - 1
             found = self._read_object(bases[at]) if offset < found.first_offset and at >= 0 else None
         return reversed(objects)
-
-    def _check_removed(self, offset: int, reached: int) -> None:
-        """Raise CorruptRecordError unless clean-up has removed the commit at `offset`."""
-        self._boundary.read()
-        if offset >= self._boundary.offset:
-            raise self.lost_commit(offset, reached=reached)
 
     def listed_offsets(self) -> Iterator[int]:
         for each in self._store.list_objects(METADATA_DIR):
@@ -168,6 +200,7 @@ class ObjectCommitLog(CommitLog):
         """See MetadataPlace.publish."""
         base_offset = loaded.image.next_offset
         self._end_offset = -1
+        now = self._boundary.now()
         name = self.name_of(base_offset)
         batch = encode_commit(base_offset, records, timestamp_ms)
         body = batch + loaded.tail.carried
@@ -183,9 +216,9 @@ class ObjectCommitLog(CommitLog):
             with contextlib.suppress(CorruptRecordError):  # reading it again reports the damage
                 self._last_read = CommitObject(outcome.body, base_offset, name)
             raise CommitConflictError(f"another writer published {name} first")
-        if not self._boundary.has_seen_end():
+        if not self._boundary.is_at_end():
             self._check_counts(loaded, base_offset)
-        self._boundary.saw_end(self._boundary.now())
+        self._boundary.was_at_end(now)
         self._end_offset = next_offset = base_offset + len(records)
         return Commit(base_offset, next_offset, timestamp_ms, tuple(records), len(batch), carried_by_next(body))
 

@@ -12,7 +12,7 @@ from functools import partial
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.objects.boundary import Boundary, read_start
+from pyspark_kafkalog.metadata.objects.boundary import Boundary
 from pyspark_kafkalog.metadata.objects.housekeeping import ObjectHousekeeping
 from pyspark_kafkalog.metadata.objects.layout import (
     MARKER_KEY,
@@ -47,15 +47,13 @@ class ObjectPlace:
 
     @staticmethod
     def open(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectPlace:
-        """The place of the root in `store`: three requests at once. Raises the errors of MetadataStore."""
-        requests = [
-            partial(read_if_there, store, MARKER_KEY),
-            partial(read_if_there, store, META_PROPERTIES, max_bytes=META_PROPERTIES_BYTES_MAX),
-            partial(read_start, store),
-        ]
-        boundary_of = partial(Boundary, store, clock=clock, monotonic=waiting.monotonic)
-        now = boundary_of("").now()
-        marker, properties, start = in_parallel(requests)
+        """The place of the root in `store`: two requests at once. Raises the errors of MetadataStore."""
+        marker, properties = in_parallel(
+            [
+                partial(read_if_there, store, MARKER_KEY),
+                partial(read_if_there, store, META_PROPERTIES, max_bytes=META_PROPERTIES_BYTES_MAX),
+            ]
+        )
         if marker is None:
             raise LogDirError(
                 f"{store.url} is not a native log directory: expected the object {MARKER_KEY}, found no such object"
@@ -64,8 +62,7 @@ class ObjectPlace:
         if properties is None:
             raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
         identity = _identity(properties, name_of(store, META_PROPERTIES))
-        boundary = boundary_of(identity.directory_id or "")
-        boundary.note(start, now)
+        boundary = Boundary(store, identity.directory_id or "", clock=clock, monotonic=waiting.monotonic)
         return ObjectPlace(store, identity, boundary, waiting=waiting)
 
     def check_root(self, known: object) -> object:
@@ -81,7 +78,7 @@ class ObjectPlace:
         check_object_format_version(version, file)
 
     def state_of(self, loaded: LoadedImage) -> object:
-        return None if loaded.image.next_offset < self._boundary.offset else self.identity
+        return self.identity  # reading the log reports what was removed
 
     def sees_end(self, loaded: LoadedImage) -> bool:
         return self.log.sees_end(loaded.image.next_offset)
