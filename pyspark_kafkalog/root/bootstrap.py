@@ -191,7 +191,7 @@ def _first_records(
     log_dirs = () if properties.directory_id is None else (properties.directory_id,)
     return (
         CommitRecord(commit_id=random_uuid(rng), operation=_CREATE_OPERATION),
-        FormatRecord(format_version=format_version),
+        FormatRecord(format_version=format_version, is_object_root=format_version == OBJECT_FORMAT_VERSION),
         FeatureLevelRecord(name=_METADATA_VERSION_FEATURE, feature_level=_METADATA_VERSION_4_1),
         RegisterBrokerRecord(
             broker_id=DEFAULT_NODE_ID if properties.node_id is None else properties.node_id,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark_kafkalog.metadata import store as store_module
-from pyspark_kafkalog.metadata.image import partition_state_record
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, MetadataRecord, Run, TopicRuns
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -40,9 +41,18 @@ def add_topic(
 
 
 def write_to(store: MetadataStore, topic_id: str, end: int, *, partition: int = 0) -> None:
-    """A commit that moves one partition's end."""
-    state = LogState(log_end_offset=end, active_size_bytes=end * 10)
-    store.commit(lambda image: [partition_state_record(topic_id, partition, state)], operation="write")
+    """A commit that moves one partition's end; in an object root by naming an object that does not exist."""
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        if not image.is_object_root:
+            state = LogState(log_end_offset=end, active_size_bytes=end * 10)
+            return [partition_state_record(topic_id, partition, state)]
+        before = image.topics[image.topic_names[topic_id]].partitions[partition].state.log_end_offset
+        run = Run(partition=partition, size_bytes=100, offsets_count=end - before, batches_count=1)
+        topics = (TopicRuns(topic_id=topic_id, runs=(run,)),)
+        return [DataObjectRecord(key="data/none", size_bytes=100, planned_at=image.next_offset, topics=topics)]
+
+    store.commit(build, operation="write")
 
 
 def settings_of(store: MetadataStore, configs: Mapping[str, str | None]) -> None:

@@ -6,7 +6,8 @@ a snapshot, two to write one and its pointer; and for the removal of old objects
 remove them. The commit is already published then: an error is only logged, and the next commit tries again.
 
 *Retention.* A commit is removed once it is older than metadata.max.retention.ms, an hour at least, and a snapshot
-contains its records; older snapshots with it. Ages are differences of times that the store gave. The newest snapshot
+contains its records, unless it, or one before it, holds data of its write that was not merged yet (inline data,
+metadata/extents.py); older snapshots with it. Ages are differences of times that the store gave. The newest snapshot
 and the last commit in it are kept. The boundary moves first (boundary.py), then the objects are deleted; each run
 begins with the first name in the folder, and so removes what a crash in between has left, and commits that do not
 count.
@@ -56,7 +57,8 @@ class ObjectHousekeeping:
         try:
             newer = self._newer_snapshot(loaded)
             if newer is not None and newer.is_sound and config.max_retention_ms >= 0:
-                self._remove_expired(newer, kept_ms=max(config.max_retention_ms, MIN_RETENTION_MS))
+                kept_ms = max(config.max_retention_ms, MIN_RETENTION_MS)
+                self._remove_expired(newer, loaded.image.objects.lowest_inline_commit, kept_ms=kept_ms)
         except (OSError, KafkalogError) as error:
             _LOG.warning("metadata housekeeping failed after a successful commit, a later one tries again: %s", error)
         finally:
@@ -84,15 +86,19 @@ class ObjectHousekeeping:
             return None  # it contains commits that this process has not read
         return KnownSnapshot(snapshot.end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
 
-    def _remove_expired(self, snapshot: KnownSnapshot, *, kept_ms: int) -> None:
-        """Remove the oldest commits, as far as `snapshot` contains them and they are older than `kept_ms`."""
+    def _remove_expired(self, snapshot: KnownSnapshot, lowest_inline: int | None, *, kept_ms: int) -> None:
+        """Remove the oldest commits, as far as `snapshot` contains them and they are older than `kept_ms`.
+
+        `lowest_inline`: the oldest commit that holds data of its write which was not merged yet; None without one.
+        """
         newest = self._store.head(snapshot_key(SnapshotId(snapshot.end_offset, LEADER_EPOCH)))
         listed = list(islice(self._store.list_objects(METADATA_DIR), _OBJECTS_A_RUN))
         older_than_ms = newest.last_modified_ms - kept_ms
         start = self._first_kept(listed, snapshot.end_offset, older_than_ms)
-        removed = [each.key for each in listed if _is_below(each.key, start)]
+        commits_start = start if lowest_inline is None else min(start, lowest_inline)
+        removed = [each.key for each in listed if _is_below(each.key, commits_start, start)]
         if removed:
-            self._boundary.move(start)
+            self._boundary.move(commits_start)
             self._store.delete(removed)
 
     def _first_kept(self, listed: Sequence[ObjectMetadata], snapshot_end_offset: int, older_than_ms: int) -> int:
@@ -108,7 +114,8 @@ class ObjectHousekeeping:
         return start
 
 
-def _is_below(key: str, start: int) -> bool:
+def _is_below(key: str, commits_start: int, snapshots_start: int) -> bool:
     offset = parse_commit_key(key)
     snapshot = parse_snapshot_key(key)
-    return (offset is not None and offset < start) or (snapshot is not None and snapshot.end_offset < start)
+    is_old_commit = offset is not None and offset < commits_start
+    return is_old_commit or (snapshot is not None and snapshot.end_offset < snapshots_start)

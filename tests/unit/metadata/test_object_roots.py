@@ -19,11 +19,22 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
     UnsupportedFormatError,
 )
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    DataObjectRecord,
+    MetadataRecord,
+    ObjectsDeletedRecord,
+    Run,
+    SegmentObject,
+    SegmentObjectsRecord,
+    TopicRuns,
+)
 from pyspark_kafkalog.metadata.objects.layout import CARRIED_BYTES_MAX, MAX_OBJECT_BYTES, commit_key
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStoreError, StoreUnsuitableError
 from pyspark_kafkalog.root.admin import create_topic
 from pyspark_kafkalog.root.bootstrap import create_object_root, is_object_root, is_vacant_store
+from pyspark_kafkalog.storage.names import encode_uuid
 
 MARKER = "kafkalog-format"
 START = "kafkalog-start"
@@ -226,6 +237,8 @@ def test_opening_after_many_commits_takes_few_requests(place: ObjectPlace) -> No
     most = 0
     for end in range(1, 10_000):
         write_to(store, topic_id, end)
+        if end % 500 == 0:  # what was not merged yet makes snapshots, and so the distance between them, larger
+            merge(store, topic_id)
         if end > 9_000 and end % 61 == 0:
             client = place.client()
             assert place.open_with(client).image == store.image
@@ -392,3 +405,58 @@ def test_commit_that_landed_after_error_is_found_by_its_key_and_not_made_twice(p
     outcome = store.commit(lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work")
     assert set(outcome.image.topics) == {"orders"}
     assert set(place.open().image.topics) == {"orders"}
+
+
+# Inline data
+
+
+def merge(store: MetadataStore, topic_id: str) -> None:
+    """A commit that replaces all runs of partition 0 by a segment."""
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        runs = image.topics[image.topic_names[topic_id]].partitions[0].runs
+        base_offset, end_offset = int(runs.table["base_offset"][0]), int(runs.table["end_offset"][-1])
+        segment_id = encode_uuid(image.next_offset.to_bytes(16, "big"))
+        merged = SegmentObject(segment_id=segment_id, base_offset=base_offset, end_offset=end_offset)
+        return [
+            SegmentObjectsRecord(
+                topic_id=topic_id, planned_at=image.next_offset, replaced_runs=len(runs), segments=(merged,)
+            ),
+            ObjectsDeletedRecord(dropped_below=image.next_offset),
+        ]
+
+    store.commit(build, operation="merge")
+
+
+def write_inline(store: MetadataStore, topic_id: str, partition: int = 0) -> int:
+    """A commit that holds its data; its offset."""
+    run = Run(partition=partition, size_bytes=100, offsets_count=1, batches_count=1)
+    topics = (TopicRuns(topic_id=topic_id, runs=(run,)),)
+    outcome = store.commit(
+        lambda image: [
+            DataObjectRecord(size_bytes=100, planned_at=image.next_offset, inline_data=bytes(100), topics=topics)
+        ],
+        operation="write",
+    )
+    assert outcome.commit is not None
+    return outcome.commit.base_offset
+
+
+def test_commits_stay_as_long_as_their_data_was_not_merged(place: ObjectPlace) -> None:
+    store = place.create()
+    topic_id = add_topic(store)
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "1"})
+    held = write_inline(store, topic_id)
+    for end in range(1, 30):
+        place.clock.now_ms += 120 * MINUTE_MS
+        write_to(store, topic_id, end, partition=1)
+    assert store.image.objects.lowest_inline_commit == held
+    assert commit_key(held) in place.bucket
+    assert len(snapshot_names(place)) <= 3, "snapshots need not wait"
+    merge(store, topic_id)
+    for end in range(30, 33):
+        place.clock.now_ms += 120 * MINUTE_MS
+        write_to(store, topic_id, end, partition=1)
+    assert commit_key(held) not in place.bucket
+    image = store.image
+    assert place.open().image == image
