@@ -21,6 +21,8 @@ DIFFERENTIAL_ARGS ?=
 export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark's Python workers run in the same environment.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+# Thousands of short-lived Python processes are started: none but the first is to compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo check test test-full test-stores docs lint pytest bench bench-stream differential java chromium clean help
 
@@ -31,22 +33,29 @@ demo: $(VENV)/.installed java
 	$(PY) jobs/demo.py
 
 check: export KAFKALOG_TIER = check
-check: lint
-	$(PY) -m pytest -n 2 -q tests/unit tests/property -m "not interop and not spark" $(PYTEST_ARGS)
+check: $(VENV)/.installed-test
+	$(MAKE) --jobs 2 lint pytest-check
 
-test: demo lint pytest
+test: demo $(VENV)/.installed-test
+	$(MAKE) --jobs 2 lint pytest
 
 test-full: export KAFKALOG_TIER = full
 test-full: PYTEST_ARGS += --durations 40
-test-full: chromium demo lint pytest
+test-full: chromium demo $(VENV)/.installed-test
+	$(MAKE) --jobs 2 lint pytest PYTEST_ARGS="$(PYTEST_ARGS)"
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# The tests' Java processes live for seconds: for them the second compiler costs more than it gains.
-pytest: export SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+pytest-check: $(VENV)/.installed-test
+	$(PY) -m pytest -n 2 -q tests/unit tests/property -m "not interop and not spark" $(PYTEST_ARGS)
+
+# The tests' Java processes live for seconds: for them the second compiler, and checking Spark's classes, cost more than
+# they gain.
+QUICK_JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
+pytest: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
 # So for their Python processes: numpy would start a thread more in each.
 pytest: export OPENBLAS_NUM_THREADS ?= 1
 pytest: $(VENV)/.installed-test java
@@ -62,7 +71,7 @@ bench: $(VENV)/.installed-test java
 bench-stream: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_stream.py $(BENCH_ARGS)
 
-differential: export SPARK_SUBMIT_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+differential: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
 differential: export OPENBLAS_NUM_THREADS ?= 1
 differential: $(VENV)/.installed-test java
 	$(PY) benchmarks/compare_kafka_source.py $(DIFFERENTIAL_ARGS)

@@ -1,9 +1,8 @@
-"""One Spark session for all tests of a run; scripts that need another kind of session run in their own process."""
+"""One Spark session for all tests of a run; other kinds of sessions are in test_source_sessions.py."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-SCRIPT_SECONDS_MAX = 240
 
 
 @pytest.fixture(scope="session")
@@ -66,26 +64,3 @@ def load(spark: SparkSession) -> Callable[..., DataFrame]:
         return spark.read.format("kafkalog").options(**options).load(str(path))
 
     return read
-
-
-@pytest.fixture
-def run_script(tmp_path: Path) -> Callable[..., str]:
-    """Runs Python source in its own process, in another directory, and gives its output back; fails as it fails."""
-
-    def run(source: str, *arguments: object) -> str:
-        script = tmp_path / "script.py"
-        script.write_text(source)
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        done = subprocess.run(
-            [sys.executable, str(script), *map(str, arguments)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SCRIPT_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr[-8000:]
-        return done.stdout
-
-    return run

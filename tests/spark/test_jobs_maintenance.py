@@ -255,6 +255,7 @@ def test_next_run_finishes_what_killed_cleaner_left(job: Run, root: Path) -> Non
     assert LogDir.open(root).read("users").num_rows < 50
 
 
+@pytest.mark.full
 def test_spark_submit_on_cluster_cleans_as_local_run(root: Path) -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     before = latest_by_key(root, "users")

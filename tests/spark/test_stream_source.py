@@ -282,26 +282,3 @@ def test_invalid_stream_options_are_refused_at_load(
 ) -> None:
     with pytest.raises(AnalysisException, match=rf"(?s){message}"):
         stream(root, **options)
-
-
-CONNECT = """
-import sys
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
-root, output = sys.argv[1:]
-spark.conf.set("spark.sql.shuffle.partitions", "1")
-frame = spark.readStream.format("kafkalog").option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 80)
-for run in range(2):
-    writer = frame.load(root).writeStream.format("parquet").option("checkpointLocation", output + "/checkpoint")
-    query = writer.trigger(availableNow=True).start(output + "/rows")
-    assert query.awaitTermination(60)
-    written = spark.read.parquet(output + "/rows")
-    print("run", written.count(), written.select("partition", "offset").distinct().count())
-spark.stop()
-"""
-
-
-def test_spark_connect_streams_all_records(run_script: Callable[..., str], root: Path, tmp_path: Path) -> None:
-    output = run_script(CONNECT, root, tmp_path / "output")
-    assert "run 120 120\nrun 120 120" in output

@@ -16,7 +16,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic
 from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 SECONDS_MAX = 180
 RECORDS = 90
