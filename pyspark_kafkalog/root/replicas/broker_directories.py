@@ -190,14 +190,18 @@ def _identity(members: Sequence[_Member]) -> RootIdentity | None:
 
 
 def _metadata_end(path: Path) -> tuple[int, int]:
-    """The last leader epoch of the metadata log in a directory, and its end offset; less than any if unreadable."""
+    """The last leader epoch of the metadata log in a directory, and its end offset; less than any if unreadable.
+
+    An epoch in which nothing was written does not count: the log may have been cut by damage.
+    """
     directory = path / str(_METADATA_PARTITION)
     try:
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
         end_offset = load_read_only(directory).log_end_offset
     except (DiskFormatError, OSError):
         return -1, -1
-    return -1 if epochs.latest is None else epochs.latest.epoch, end_offset
+    epoch = epochs.epoch_for_offset(end_offset - 1)
+    return -1 if epoch is None else epoch, end_offset
 
 
 def _mtime_ns(path: Path) -> int:

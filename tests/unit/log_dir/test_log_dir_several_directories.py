@@ -162,6 +162,16 @@ def test_metadata_log_of_latest_epoch_counts(cluster: list[Path]) -> None:
     assert LogDir.open(cluster[::-1]).root.directories == (cluster[0], cluster[2], cluster[1])
 
 
+@pytest.mark.parametrize("file", ["leader-epoch-checkpoint", "00000000000000000000.log"])
+def test_damaged_metadata_log_is_passed_over_for_another(cluster: list[Path], file: str) -> None:
+    best = LogDir.open(cluster).root.directories[0]
+    (best / "__cluster_metadata-0" / file).write_bytes(b"\xff" * 100)
+    log_dir = LogDir.open(cluster)
+    assert log_dir.root.directories[0] not in (best, cluster[0])
+    assert dict(log_dir.topic("elected").configs)["unclean.leader.election.enable"] == "true"
+    assert rows(log_dir, "again") == cluster_rows("again")
+
+
 def test_tasks_read_from_the_directory_that_the_plan_chose(cluster: list[Path]) -> None:
     root = LogDir.open(cluster).root
     planned = pickle.loads(pickle.dumps(root.planned_partition(TopicPartition("elected", 0), None)))
