@@ -64,13 +64,14 @@ class Window:
         return self.start <= start and end <= self.end
 
 
+_NOWHERE: Final = -1
 _NOTHING: Final = Window(0, memoryview(b""))
 
 
 class RemoteBytes:
     """A ByteSource over the content of one remote `.log`. For one thread; `close` ends its own."""
 
-    __slots__ = ("_ahead", "_content", "_pool", "_window", "name")
+    __slots__ = ("_ahead", "_content", "_pool", "_reached", "_window", "name")
 
     def __init__(self, content: LogContent) -> None:
         self.name = content.name
@@ -78,6 +79,7 @@ class RemoteBytes:
         self._window = _NOTHING
         self._ahead: deque[tuple[int, Future[Window]]] = deque()  # their ends, and their bytes
         self._pool: ThreadPoolExecutor | None = None
+        self._reached = _NOWHERE  # the end of the last read of a chunk
 
     def size_bytes(self) -> int:
         """The size that the segment's metadata say."""
@@ -96,9 +98,12 @@ class RemoteBytes:
         """Fill `buffer` from `start` on, as far as the segment reaches; returns the number of bytes."""
         end = min(start + len(buffer), self._content.size_bytes)
         at = start
+        follows, self._reached = start <= self._reached < end, end
         while at < end:
             if not self._window.start <= at < self._window.end:
                 self._advance(at, end)
+                if follows:
+                    self._request_ahead()
             part = self._window.data[at - self._window.start : end - self._window.start]
             buffer[at - start : at - start + len(part)] = part
             at += len(part)
@@ -115,18 +120,16 @@ class RemoteBytes:
             self._pool = None
 
     def _advance(self, at: int, end: int) -> None:
-        """Make the window that holds `at` the present one, and request those after it if the reader goes on."""
-        follows = at == self._window.end and at > 0
+        """Make the window that holds `at` the present one."""
         self._window = _NOTHING  # before there is another one
         while self._ahead and not self._window.start <= at < self._window.end:
             self._window = self._ahead.popleft()[1].result()
         if not self._window.start <= at < self._window.end:
             self._ahead.clear()
             self._window = self._content.window(at, min(end, at + WINDOW_BYTES))
-        if follows:
-            self._request_ahead()
 
     def _request_ahead(self) -> None:
+        """Request the windows behind the present one, in their order."""
         self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kafkalog-read-ahead")
         start = self._ahead[-1][0] if self._ahead else self._window.end
         until = min(self._window.end + AHEAD_BYTES, self._content.size_bytes)
