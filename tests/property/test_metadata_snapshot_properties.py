@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from metadata_roots import Clock, commit_files, forget_images, snapshot_files
+from metadata_places import PLACES, Place, commit_names, point_to, snapshot_names
+from metadata_roots import Clock
 from tiers import examples
 
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
@@ -20,13 +21,10 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TransactionalIdRecord,
     WriteCommitRecord,
 )
-from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import add_partitions, alter_configs, broker_config_record, create_topic, delete_topic
-from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.filesystem import LOCAL, UnflushedFileSystem
 
 NAMES = ("a", "b", "c")
 Step = Callable[[MetadataImage], Sequence[MetadataRecord]]
@@ -138,48 +136,46 @@ def run(store: MetadataStore, clock: Clock, history: list[Step], waits_ms: list[
     st.lists(st.tuples(steps, st.integers(0, 2_000_000)), min_size=1, max_size=25),
     st.sampled_from([1, 500, 3000]),
     st.integers(0, 10**6),
+    st.sampled_from(PLACES),
 )
 def test_image_of_snapshot_and_later_commits_equals_full_replay(
-    history: list[tuple[Step, int]], snapshot_bytes: int, pick: int
+    history: list[tuple[Step, int]], snapshot_bytes: int, pick: int, kind: type[Place]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        clock = Clock()
-        store = create_root(Path(directory) / "root", clock=clock, fs=UnflushedFileSystem(LOCAL))
+        place = kind(Path(directory))
+        store, clock = place.create(), place.clock
         setting = broker_config_record("metadata.log.max.record.bytes.between.snapshots", str(snapshot_bytes))
         store.commit(lambda image: [setting], operation="alter")
         run(store, clock, *map(list, zip(*history, strict=True)))
-        there = snapshot_files(store.root)
+        there = snapshot_names(place)
         if there:  # begin from any of them, not just from the newest
-            (metadata_dir(store.root) / POINTER_FILE).write_text(there[pick % len(there)].name + "\n")
-        forget_images()
-        assert MetadataStore.open(store.root).image == store.image
-        for path in (*there, metadata_dir(store.root) / POINTER_FILE):
-            path.unlink(missing_ok=True)
-        forget_images()
-        assert MetadataStore.open(store.root).image == store.image
+            point_to(place, there[pick % len(there)])
+        assert place.open().image == store.image
+        for name in (*there, *([POINTER_FILE] if there else [])):
+            place.remove(name)
+        assert place.open().image == store.image
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.lists(st.tuples(steps, st.integers(0, 50_000)), min_size=1, max_size=25),
+    st.lists(st.tuples(steps, st.integers(0, 3_000_000)), min_size=1, max_size=25),
     st.lists(st.integers(0, 24), max_size=6),
+    st.sampled_from(PLACES),
 )
 def test_readers_overtaken_by_retention_reach_same_image(
-    history: list[tuple[Step, int]], readers_at: list[int]
+    history: list[tuple[Step, int]], readers_at: list[int], kind: type[Place]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        clock = Clock()
-        store = create_root(Path(directory) / "root", clock=clock)
+        place = kind(Path(directory))
+        store, clock = place.create(), place.clock
         limits = {"metadata.log.max.record.bytes.between.snapshots": "700", "metadata.max.retention.ms": "40"}
         store.commit(lambda image: [broker_config_record(*each) for each in limits.items()], operation="alter")
         readers = []
         for at, (step, wait_ms) in enumerate(history):
             if at in readers_at:
-                forget_images()
-                readers.append(MetadataStore.open(store.root))
+                readers.append(place.open())
             run(store, clock, [step], [wait_ms])
-        forget_images()
-        readers.append(MetadataStore.open(store.root))
+        readers.append(place.open())
         for reader in readers:
             assert reader.refresh() == store.image
-        assert commit_files(store.root)
+        assert commit_names(place)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from metadata_places import PLACES, Place
 from metadata_roots import add_topic, forget_images
 from stopping_filesystem import StoppingFileSystem, broken_disk
 
@@ -37,6 +38,12 @@ def store(root: Path) -> MetadataStore:
     return create_root(root, clock=lambda: 1_000)
 
 
+@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    found: Place = request.param(tmp_path)
+    return found
+
+
 def test_killed_commit_is_visible_whole_or_not_at_all(tmp_path: Path) -> None:
     for calls in range(50):
         root = tmp_path / f"root-{calls}"
@@ -60,8 +67,9 @@ def test_killed_commit_is_visible_whole_or_not_at_all(tmp_path: Path) -> None:
     raise AssertionError("the commit never came through")
 
 
-def test_lost_race_is_retried_from_newer_image(root: Path, store: MetadataStore) -> None:
-    other = MetadataStore.open(root)
+def test_lost_race_is_retried_from_newer_image(place: Place) -> None:
+    store = place.create()
+    other = place.open()
     offsets = []
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
@@ -77,8 +85,9 @@ def test_lost_race_is_retried_from_newer_image(root: Path, store: MetadataStore)
     assert other.refresh() == outcome.image
 
 
-def test_races_lost_at_every_attempt_raise_conflict(root: Path, store: MetadataStore) -> None:
-    other = MetadataStore.open(root)
+def test_races_lost_at_every_attempt_raise_conflict(place: Place) -> None:
+    store = place.create()
+    other = place.open()
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
         add_topic(other, f"other-{image.next_offset}")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from metadata_places import PLACES, Place, commit_names, snapshot_names
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
 
 from pyspark_kafkalog.errors import CorruptRecordError
@@ -24,6 +25,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 
 MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 
 
@@ -37,6 +39,13 @@ def store(tmp_path: Path, clock: Clock) -> MetadataStore:
     store = create_root(tmp_path / "root", clock=clock)
     add_topic(store, "orders", 1)
     return store
+
+
+@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    found: Place = request.param(tmp_path)
+    add_topic(found.create(), "orders", 1)
+    return found
 
 
 @pytest.fixture
@@ -54,54 +63,49 @@ def snapshot_every(store: MetadataStore, size_bytes: int, **more: str) -> None:
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": str(size_bytes), **more})
 
 
-def test_commits_and_snapshots_older_than_retention_are_deleted(
-    store: MetadataStore, clock: Clock, ends: Iterator[int]
-) -> None:
+def test_commits_and_snapshots_older_than_retention_are_deleted(place: Place, ends: Iterator[int]) -> None:
+    store, clock = place.open(), place.clock
     snapshot_every(store, 1)
     write(store, ends, 20)
-    old = [int(path.stem) for path in commit_files(store.root)]
+    old = commit_names(place)
     clock.now_ms += 7 * DAY_MS
     write(store, ends, 10)
-    assert [int(path.stem) for path in commit_files(store.root)][: len(old)] == old
+    assert commit_names(place)[: len(old)] == old
     clock.now_ms += 1
     write(store, ends, 20)
     left = list(store.log.replay())
-    assert all(clock.now_ms - commit.timestamp_ms <= 7 * DAY_MS for commit in left)
+    assert all(clock() - commit.timestamp_ms <= 7 * DAY_MS for commit in left)
     assert len(left) == 30
-    newest = SnapshotId.parse(snapshot_files(store.root)[-1].name)
+    newest = SnapshotId.parse(snapshot_names(place)[-1])
     assert newest is not None
     assert newest.end_offset == store.image.next_offset
-    oldest = SnapshotId.parse(snapshot_files(store.root)[0].name)
+    oldest = SnapshotId.parse(snapshot_names(place)[0])
     assert oldest is not None
     assert oldest.end_offset >= left[0].base_offset
-    image = store.image
-    forget_images()
-    assert MetadataStore.open(store.root).image == image
+    assert place.open().image == store.image
 
 
-def test_newest_snapshot_and_its_last_commit_stay_at_any_age(
-    store: MetadataStore, clock: Clock, ends: Iterator[int]
-) -> None:
+def test_newest_snapshot_and_its_last_commit_stay_at_any_age(place: Place, ends: Iterator[int]) -> None:
+    store = place.open()
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
     for _ in range(30):
-        clock.now_ms += DAY_MS
+        place.clock.now_ms += DAY_MS
         write(store, ends)
-        assert len(commit_files(store.root)) >= 1
-        assert snapshot_files(store.root)
-        image = store.image
-        forget_images()
-        assert MetadataStore.open(store.root, clock=clock).image == image
-    assert len(commit_files(store.root)) == 1
-    assert len(snapshot_files(store.root)) == 2
+        assert len(commit_names(place)) >= 1
+        assert snapshot_names(place)
+        assert place.open().image == store.image
+    assert len(commit_names(place)) == 1
+    assert len(snapshot_names(place)) == 2
 
 
-def test_commits_without_snapshot_are_kept(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+def test_commits_without_snapshot_are_kept(place: Place, ends: Iterator[int]) -> None:
+    store = place.open()
     snapshot_every(store, 10**9, **{"metadata.log.max.snapshot.interval.ms": "0", "metadata.max.retention.ms": "1"})
     for _ in range(10):
-        clock.now_ms += DAY_MS
+        place.clock.now_ms += DAY_MS
         write(store, ends)
     assert len(list(store.log.replay())) == 13
-    assert snapshot_files(store.root) == []
+    assert snapshot_names(place) == []
 
 
 def test_commits_younger_than_a_minute_are_kept(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
@@ -115,10 +119,11 @@ def test_commits_younger_than_a_minute_are_kept(store: MetadataStore, clock: Clo
     assert len(list(store.log.replay())) == 10
 
 
-def test_retention_below_0_keeps_all_commits(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
+def test_retention_below_0_keeps_all_commits(place: Place, ends: Iterator[int]) -> None:
+    store = place.open()
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "-1"})
     for _ in range(10):
-        clock.now_ms += 1000 * DAY_MS
+        place.clock.now_ms += 1000 * DAY_MS
         write(store, ends)
     assert len(list(store.log.replay())) == 13
 
@@ -176,20 +181,19 @@ def test_concurrent_processes_delete_commits_without_listing(
     assert all(each.refresh() == store.image for each in stores)
 
 
-def test_lagging_reader_resumes_from_newest_snapshot(store: MetadataStore, clock: Clock, ends: Iterator[int]) -> None:
-    readers = []
+def test_lagging_reader_resumes_from_newest_snapshot(place: Place, ends: Iterator[int]) -> None:
+    store, clock, readers = place.open(), place.clock, []
     for steps in range(4):
-        forget_images()
-        readers.append(MetadataStore.open(store.root, clock=clock))
+        readers.append(place.open())
         write(store, ends, steps)
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
     for _ in range(10):
-        clock.now_ms += MINUTE_MS + 1
+        clock.now_ms += HOUR_MS + 1
         write(store, ends)
-    assert len(commit_files(store.root)) == 1
+    assert len(commit_names(place)) == 1
     for reader in readers:
         assert reader.refresh() == store.image
-    clock.now_ms += MINUTE_MS + 1
+    clock.now_ms += HOUR_MS + 1
     write(store, ends)
     for reader in readers:
         assert reader.refresh() == store.refresh()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from message_fields import kafka_text
+from metadata_places import PLACES, Place, commit_names, point_to, snapshot_names
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
@@ -40,15 +41,30 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def make_root(root: Path, *, snapshots: int = 3) -> MetadataStore:
+@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    found: Place = request.param(tmp_path)
+    return found
+
+
+def make_root(root: Path) -> MetadataStore:
+    """A root on a file system with three snapshots, the last one behind the last commit."""
+    return filled(create_root(root, clock=Clock()), 3)
+
+
+def make(place: Place, *, snapshots: int = 3) -> MetadataStore:
     """A root with so many snapshots, the last one behind the last commit."""
-    store = create_root(root, clock=Clock())
+    store = filled(place.create(), snapshots)
+    assert len(snapshot_names(place)) == snapshots
+    return store
+
+
+def filled(store: MetadataStore, snapshots: int) -> MetadataStore:
     topic_id = add_topic(store, "orders", 3)
     settings_of(store, EVERY_COMMIT)
     for end in range(1, snapshots):
         write_to(store, topic_id, end)
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1000000"})
-    assert len(snapshot_files(root)) == snapshots
     write_to(store, topic_id, 100)
     return store
 
@@ -171,55 +187,59 @@ def test_root_opens_from_snapshot_without_listing_files(root: Path, monkeypatch:
 @pytest.mark.parametrize(
     "pointer", [None, b"", b"\xff\xfe", b"snapshot\n", b"00000000000000000001-0000000000.checkpoint\n"]
 )
-def test_root_opens_with_missing_or_damaged_snapshot_pointer(root: Path, pointer: bytes | None) -> None:
-    image = make_root(root).image
-    path = metadata_dir(root) / POINTER_FILE
-    path.unlink() if pointer is None else path.write_bytes(pointer)
-    commit_files(root)[0].unlink()  # nothing but a snapshot can lead to the image
-    forget_images()
-    assert MetadataStore.open(root).image == image
+def test_root_opens_with_missing_or_damaged_snapshot_pointer(place: Place, pointer: bytes | None) -> None:
+    image = make(place).image
+    place.remove(POINTER_FILE) if pointer is None else place.write(POINTER_FILE, pointer)
+    place.remove(commit_names(place)[0])  # nothing but a snapshot can lead to the image
+    assert place.open().image == image
 
 
-def test_root_opens_from_older_snapshot_of_stale_pointer(root: Path) -> None:
-    image = make_root(root).image
-    oldest = snapshot_files(root)[0]
-    (metadata_dir(root) / POINTER_FILE).write_text(f"{oldest.name}\n")
-    for newer in snapshot_files(root)[1:]:
-        newer.write_bytes(b"not looked at")
-    forget_images()
-    assert MetadataStore.open(root).image == image
+def test_root_opens_from_older_snapshot_of_stale_pointer(place: Place) -> None:
+    image = make(place).image
+    oldest, *newer = snapshot_names(place)
+    point_to(place, oldest)
+    for each in newer:
+        place.write(each, b"not looked at")
+    assert place.open().image == image
 
 
-def test_damaged_snapshots_are_skipped_while_commits_exist(root: Path) -> None:
-    image = make_root(root).image
-    for damaged in reversed(snapshot_files(root)):
-        damaged.write_bytes(damaged.read_bytes()[:-1])
-        forget_images()
-        assert MetadataStore.open(root).image == image
+def test_damaged_snapshots_are_skipped_while_commits_exist(place: Place) -> None:
+    image = make(place).image
+    for damaged in reversed(snapshot_names(place)):
+        place.write(damaged, place.read(damaged)[:-1])
+        assert place.open().image == image
 
 
-def test_damaged_snapshot_without_commits_before_it_is_reported_by_name(root: Path) -> None:
-    make_root(root)
-    *_, newest = snapshot_files(root)
-    newest.write_bytes(newest.read_bytes()[:-1])
-    for path in commit_files(root)[:-2]:
-        path.unlink()
-    forget_images()
-    with pytest.raises(CorruptRecordError, match=newest.name):
-        MetadataStore.open(root)
+def test_damaged_snapshot_without_commits_before_it_is_reported_by_name(place: Place) -> None:
+    store = make(place)
+    *_, newest = snapshot_names(place)
+    place.write(newest, place.read(newest)[:-1])
+    removed = commit_names(place)[:-2]
+    for each in removed:
+        place.remove(each)
+    if place.kind == "object":  # the later commits carry those that were removed
+        assert place.open().image == store.image
+        for each in commit_names(place):
+            place.write(each, own_batch(place.read(each)))
+    with pytest.raises(CorruptRecordError, match=newest if place.kind == "local" else "no such object"):
+        place.open()
 
 
-def test_foreign_snapshots_are_ignored(root: Path) -> None:
-    image = make_root(root, snapshots=1).image
-    for snapshot in (SnapshotId(10**6, 2), SnapshotId(0, 0)):
-        (metadata_dir(root) / snapshot.file_name).write_bytes(b"another's")
-    (metadata_dir(root) / POINTER_FILE).write_text(SnapshotId(10**6, 2).file_name)
-    forget_images()
-    assert MetadataStore.open(root).image == image
+def own_batch(data: bytes) -> bytes:
+    return data[: parse_header(data, 0, file="", file_position=0).size_bytes]
+
+
+def test_foreign_snapshots_are_ignored(place: Place) -> None:
+    image = make(place, snapshots=1).image
+    foreign = SnapshotId(10**6, 2)
+    for snapshot in (foreign, SnapshotId(0, 0)):
+        place.write(snapshot.file_name, b"another's")
+    point_to(place, foreign.file_name)
+    assert place.open().image == image
 
 
 def test_partial_snapshot_file_is_ignored(root: Path) -> None:
-    image = make_root(root, snapshots=1).image
+    image = make_root(root).image
     (metadata_dir(root) / "00000000000000009999-0000000000-0123456789abcdef.checkpoint.part").write_bytes(b"half")
     (metadata_dir(root) / POINTER_FILE).unlink()
     forget_images()

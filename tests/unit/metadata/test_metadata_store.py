@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from metadata_places import PLACES, Place
 from metadata_roots import add_topic, forget_images, write_to
 from stopping_filesystem import StoppingFileSystem, broken_disk
 
@@ -17,6 +18,7 @@ from pyspark_kafkalog.errors import (
     LogDirError,
     ReadOnlyLogDirError,
 )
+from pyspark_kafkalog.metadata.commit_log import encode_commit
 from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     FormatRecord,
@@ -41,9 +43,15 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    found: Place = request.param(tmp_path)
+    return found
+
+
 @pytest.fixture
-def store(root: Path) -> MetadataStore:
-    return create_root(root, clock=lambda: 1_000)
+def store(place: Place) -> MetadataStore:
+    return place.create()
 
 
 def test_created_root_is_native_and_opens_with_equal_image(root: Path) -> None:
@@ -58,9 +66,9 @@ def test_created_root_is_native_and_opens_with_equal_image(root: Path) -> None:
     assert MetadataStore.open(root).image == created.image
 
 
-def test_second_creation_of_root_is_refused(store: MetadataStore, root: Path) -> None:
+def test_second_creation_of_root_is_refused(store: MetadataStore, place: Place) -> None:
     with pytest.raises(LogDirError, match="already"):
-        create_root(root)
+        place.create()
 
 
 def test_creation_over_root_of_broker_is_refused(root: Path) -> None:
@@ -110,7 +118,7 @@ def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> 
     raise AssertionError("creation never came through")
 
 
-def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, root: Path) -> None:
+def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, place: Place) -> None:
     topic_id = add_topic(store)
     producer = ProducerStateEntry(9, 1, 5, 6, 2, 1_234)
     state = LogState(log_end_offset=7, active_size_bytes=700, producer=producer)
@@ -131,8 +139,7 @@ def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, 
     )
     add_topic(store, "gone")
     store.commit(lambda image: delete_topic(image, "gone"), operation="delete topic")
-    forget_images()
-    replayed = MetadataStore.open(root).image
+    replayed = place.open().image
     assert replayed == store.image
     assert replayed.partition("orders", 1).state == state
     assert replayed.transactional_ids["query"].version == 4
@@ -147,20 +154,20 @@ def test_build_without_records_publishes_nothing(store: MetadataStore) -> None:
     assert outcome.image is before
 
 
-def test_damaged_commit_is_reported_on_refresh_by_name(root: Path, store: MetadataStore) -> None:
-    other = MetadataStore.open(root)
-    add_topic(other)
-    path = store.log.path(store.image.next_offset)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptRecordError, match=path.name):
+def test_damaged_commit_is_reported_on_refresh_by_name(place: Place, store: MetadataStore) -> None:
+    add_topic(place.open())
+    name = f"{store.image.next_offset:020d}.log"
+    data = bytearray(place.read(name))
+    data[100] ^= 1
+    place.write(name, bytes(data))
+    with pytest.raises(CorruptRecordError, match=name):
         store.refresh()
 
 
-def test_contradictory_commit_is_reported_on_refresh_by_name(root: Path, store: MetadataStore) -> None:
+def test_contradictory_commit_is_reported_on_refresh_by_name(place: Place, store: MetadataStore) -> None:
     offset = store.image.next_offset
-    store.log.publish(offset, [RemoveTopicRecord(topic_id="EGc7GxAfRGaDNJO-5OFO6A")], timestamp_ms=1)
+    removal = RemoveTopicRecord(topic_id="EGc7GxAfRGaDNJO-5OFO6A")
+    place.write(f"{offset:020d}.log", encode_commit(offset, [removal], 1))
     with pytest.raises(CorruptRecordError, match=rf"{offset:020d}\.log.*EGc7GxAfRGaDNJO-5OFO6A"):
         store.refresh()
 
@@ -261,7 +268,8 @@ def test_new_incarnation_takes_over_transactional_id_and_fences_old_ones(store: 
     assert after.fenced[-1] == "run-19"
 
 
-def test_image_is_cached_per_root_in_a_process(root: Path, store: MetadataStore) -> None:
+def test_image_is_cached_per_root_in_a_process(root: Path) -> None:
+    store = create_root(root)
     add_topic(store)
     assert MetadataStore.open(root).image is store.image
     shutil.rmtree(root)
@@ -289,4 +297,4 @@ def test_image_after_small_commit_shares_unchanged_parts(store: MetadataStore) -
 
 def test_commit_that_changes_format_version_is_refused(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
-        store.commit(lambda image: [FormatRecord(format_version=2)], operation="x")
+        store.commit(lambda image: [FormatRecord(format_version=9)], operation="x")
