@@ -220,7 +220,7 @@ def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now
         ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(marked)),
         ("uncleanable-bytes", "bytes that a cleaning of those partitions would be about", cleanable_bytes),
     ):
-        values: dict[tuple[str, ...], float] = {(str(root.path),): float(value)}
+        values: dict[tuple[str, ...], float] = {(str(each),): float(value) for each in root.directories}
         yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), values)
 
 

@@ -31,6 +31,7 @@ from pyspark_kafkalog.report.facts import (
 from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.root.broker_notices import differing_replicas
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -194,6 +195,9 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
             f"Where a partition has more than {runs_max} segments, neighbours are drawn as one; "
             "the table of partitions and the segment sizes count each."
         )
+    differing = differing_replicas(root.partitions_read())
+    if differing is not None:
+        notes.append(f"{differing[0].upper()}{differing[1:]}.")
     properties = _properties(root.directories[0])
     deleted, stray = map(sum, zip(*map(_renamed_files, root.directories), strict=True))
     facts = RootFacts(

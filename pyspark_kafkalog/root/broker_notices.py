@@ -68,25 +68,27 @@ _LISTED_MAX: Final = 5
 
 def reading_notices(partitions: Iterable[PartitionSnapshot]) -> list[str]:
     """What a reader of the partitions should know, for each directory that it reads, then for replicas that differ."""
+    found = tuple(partitions)
     above: dict[Path, list[PartitionSnapshot]] = {}
-    differing: list[PartitionSnapshot] = []
     disks: dict[str, set[Path]] = {}
-    for each in partitions:
+    for each in found:
         if each.offsets_above_high_watermark:
             above.setdefault(each.directory.parent, []).append(each)
-        if any(replica.difference for replica in each.replicas):
-            differing.append(each)
         for replica in each.replicas:
             if replica.directory_id is not None:
                 disks.setdefault(replica.directory_id, set()).add(replica.directory.parent)
-    notices = [_above_high_watermark(root, found) for root, found in above.items()]
-    if differing:
-        notices.append(_differing(differing))
-    notices += [_copies(directory_id, found) for directory_id, found in disks.items() if len(found) > 1]
-    return notices
+    notices = [_above_high_watermark(root, unread) for root, unread in above.items()]
+    differing = differing_replicas(found)
+    if differing is not None:
+        notices.append(differing)
+    return notices + [_copies(directory_id, paths) for directory_id, paths in disks.items() if len(paths) > 1]
 
 
-def _differing(found: Sequence[PartitionSnapshot]) -> str:
+def differing_replicas(partitions: Iterable[PartitionSnapshot]) -> str | None:
+    """Where replicas have other records than those that are read; None if nowhere."""
+    found = [each for each in partitions if any(replica.difference for replica in each.replicas)]
+    if not found:
+        return None
     listed = _listed(found, lambda each: "; ".join(describe_differences(each)))
     return (
         f"replicas of {plural(len(found), 'partition')} differ below their high watermarks ({listed}). The replica of "

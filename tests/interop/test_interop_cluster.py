@@ -19,10 +19,11 @@ Row = tuple[int, int, int, bytes]
 
 @dataclass(frozen=True)
 class Disks:
-    """The nodes' disks, and what consumers got of each topic."""
+    """The nodes' disks, what consumers got of each topic, and what was read of it while brokers ran."""
 
     paths: list[Path]
     consumed: dict[str, list[Row]]
+    live: dict[str, list[Row]]
 
 
 def values(name: str, count: int) -> list[str]:
@@ -41,6 +42,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
         for partition in range(3):
             cluster.produce("orders", partition, values("all", 200))
         cluster.produce("elected", 0, values("both", 50))
+        log_dir = LogDir.open([cluster.disk(node) for node in (1, 2, 3)])
         cluster.kill(2)
         cluster.wait_for(lambda: 2 not in cluster.partition("elected", 0).isrs)
         cluster.produce("elected", 0, values("lost", 30))
@@ -56,8 +58,16 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
             cluster.produce("orders", partition, values("later", 150))
         cluster.wait_for(lambda: all(len(cluster.partition("orders", each).isrs) == 2 for each in range(3)))
         consumed = {topic: cluster.consume(topic) for topic in ("orders", "elected")}
+        cluster.wait_for(lambda: _refreshed_end(log_dir) == len(consumed["orders"]))
+        live = {topic: rows(log_dir, topic) for topic in consumed}
         cluster.stop(2, 3)
-        yield Disks([cluster.disk(node) for node in (1, 2, 3)], consumed)
+        yield Disks([cluster.disk(node) for node in (1, 2, 3)], consumed, live)
+
+
+def _refreshed_end(log_dir: LogDir) -> int:
+    """The number of readable offsets of topic orders now."""
+    log_dir.refresh()
+    return sum(each.high_watermark for each in log_dir.topic("orders").partitions)
 
 
 def _checkpointed(root: Path, topic: str, partition: int) -> int | None:
@@ -83,6 +93,10 @@ def test_rows_are_those_of_a_consumer(disks: Disks, order: tuple[int, ...]) -> N
     assert len(disks.consumed["elected"]) == 120
     (committed,) = log_dir.group("billing").fetch().values()
     assert committed.offset == 250
+
+
+def test_rows_are_the_same_while_brokers_run_once_their_checkpoints_are_written(disks: Disks) -> None:
+    assert disks.live == disks.consumed
 
 
 def test_dead_node_is_behind_and_differs_where_the_election_was_unclean(disks: Disks) -> None:

@@ -132,11 +132,14 @@ def test_du_adds_up_all_directories(joined: Path, capsys: pytest.CaptureFixture[
 def test_metrics_and_report_tell_of_all_directories(joined: Path, cluster: list[Path]) -> None:
     root = LogDir.open(cluster).root
     metrics = {each.name: each for each in collect_metrics(root, now_ms=0)}
-    assert {values[0] for values in metrics["LogDirectoryOffline"].values} == {str(each) for each in cluster}
+    for name in ("LogDirectoryOffline", "uncleanable-bytes"):
+        assert {tags[0] for tags in metrics[name].values} == {str(each) for each in cluster}
     assert metrics["LogEndOffset"].values["elected", "0"] == 90
     facts = gather(root, GatherOptions(sample_bytes=0))
     assert {each.name for each in facts.topics} == {"__consumer_offsets", "again", "elected", "orders"}
     assert (facts.deleted_directories, facts.stray_directories) == (2, 0)
+    (note,) = facts.notes
+    assert note.startswith("Replicas of 1 partition differ below their high watermarks (elected-0: offsets 40 to 69")
     (elected,) = [each for each in facts.topics if each.name == "elected"]
     assert [each.high_watermark for each in elected.partitions] == [90]
 
