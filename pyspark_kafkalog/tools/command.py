@@ -210,14 +210,16 @@ class Command:
 def add_path(
     parser: argparse.ArgumentParser,
     help_text: str = "the log directory, or to read several directories of brokers, with commas between (no default)",
+    *,
+    required: bool = True,
 ) -> None:
     """`--path ROOT`, the counterpart of --bootstrap-server of Kafka's tools."""
-    parser.add_argument("--path", required=True, metavar="ROOT", type=Path, help=help_text)
+    parser.add_argument("--path", required=required, metavar="ROOT", type=Path, help=help_text)
 
 
 def add_path_or_remote_storage(parser: argparse.ArgumentParser) -> None:
     """`--path ROOT` and the options of `add_remote_storage`; `open_log_dir` requires one of them."""
-    parser.add_argument("--path", metavar="ROOT", type=Path, help="the log directory (default: --remote-storage alone)")
+    add_path(parser, "the log directory (default: --remote-storage alone)", required=False)
     add_remote_storage(parser)
 
 

@@ -33,6 +33,7 @@ from pyspark_kafkalog.tiered.layouts.aiven_manifest import MANIFEST_BYTES_MAX, M
 from pyspark_kafkalog.tiered.layouts.local import PlainLog
 from pyspark_kafkalog.tiered.layouts.segment_objects import (
     INDEX_BYTES_MAX,
+    Copy,
     IndexBytes,
     IndexKind,
     for_each,
@@ -47,7 +48,7 @@ from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 LOG: Final = ".log"
 INDEXES: Final = ".indexes"
 MANIFEST: Final = ".rsm-manifest"
-_SUFFIXES: Final = (LOG, INDEXES, MANIFEST)
+_SUFFIXES: Final = frozenset((LOG, INDEXES, MANIFEST))
 _KEY: Final = re.compile(
     rf"(?P<topic>.+)-(?P<id>.{{{UUID_CHARS}}})/(?P<partition>[0-9]{{1,10}})/"
     rf"(?P<offset>[0-9]{{20}})-(?P<segment>.{{{UUID_CHARS}}})(?P<suffix>\.log|\.indexes|\.rsm-manifest)"
@@ -120,15 +121,22 @@ class AivenLayout:
     def objects_of(self, store: ReadableObjects, of: TopicIdPartition) -> list[ObjectMetadata]:
         return list(store.list_objects(self._folder(of)))
 
+    @property
+    def required(self) -> frozenset[str]:
+        return _SUFFIXES
+
+    def copies(self, objects: Sequence[ObjectMetadata]) -> dict[Copy, dict[str, int]]:
+        copies: dict[Copy, dict[str, int]] = defaultdict(dict)
+        for each in objects:
+            key = self.parse(each.key)
+            if key is not None:
+                copies[key.start_offset, key.segment_id][key.suffix] = each.size_bytes
+        return dict(copies)
+
     def segments(
         self, store: ReadableObjects, of: TopicIdPartition, objects: Sequence[ObjectMetadata]
     ) -> list[RemoteSegment]:
-        suffixes: dict[tuple[int, str], set[str]] = defaultdict(set)
-        for each in objects:
-            key = self.parse(each.key)
-            if key is not None and key.partition == of:
-                suffixes[key.start_offset, key.segment_id].add(key.suffix)
-        whole = sorted(copy for copy, found in suffixes.items() if found.issuperset(_SUFFIXES))
+        whole = sorted(copy for copy, sizes in self.copies(objects).items() if self.required.issubset(sizes))
         return for_each(lambda copy: self._segment(store, of, *copy), whole)
 
     def parse(self, key: str) -> SegmentKey | None:

@@ -31,6 +31,7 @@ from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
 from pyspark_kafkalog.tiered.layouts.segment_objects import (
     INDEX_BYTES_MAX,
+    Copy,
     IndexBytes,
     IndexKind,
     for_each,
@@ -97,17 +98,22 @@ class LocalLayout:
     def objects_of(self, store: ReadableObjects, of: TopicIdPartition) -> list[ObjectMetadata]:
         return list(store.list_objects(self._folder_of(of)))
 
-    def segments(
-        self, store: ReadableObjects, of: TopicIdPartition, objects: Sequence[ObjectMetadata]
-    ) -> list[RemoteSegment]:
-        copies: dict[tuple[int, str], dict[str, int]] = defaultdict(dict)
+    @property
+    def required(self) -> frozenset[str]:
+        return _REQUIRED
+
+    def copies(self, objects: Sequence[ObjectMetadata]) -> dict[Copy, dict[str, int]]:
+        copies: dict[Copy, dict[str, int]] = defaultdict(dict)
         for each in objects:
             file = parse_file(each.key.rpartition("/")[2])
             if file is not None:
                 copies[file.start_offset, file.segment_id][file.suffix] = each.size_bytes
-        complete = [
-            (start, segment_id, sizes) for (start, segment_id), sizes in copies.items() if sizes.keys() >= _REQUIRED
-        ]
+        return dict(copies)
+
+    def segments(
+        self, store: ReadableObjects, of: TopicIdPartition, objects: Sequence[ObjectMetadata]
+    ) -> list[RemoteSegment]:
+        complete = [(*copy, sizes) for copy, sizes in self.copies(objects).items() if self.required.issubset(sizes)]
         return for_each(lambda each: self._segment(store, of, *each), sorted(complete, key=lambda each: each[:2]))
 
     def _segment(

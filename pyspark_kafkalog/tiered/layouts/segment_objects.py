@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata
@@ -45,6 +45,10 @@ class IndexBytes:
     data: Buffer
 
 
+#: The start offset and the id of a copy, as its objects are named.
+Copy: TypeAlias = tuple[int, str]
+
+
 class SegmentLayout(Protocol):
     """Finds and reads the objects of remote segments. Immutable; reads through the store that it is given."""
 
@@ -72,6 +76,15 @@ class SegmentLayout(Protocol):
 
     def objects_of(self, store: ReadableObjects, of: TopicIdPartition) -> list[ObjectMetadata]:
         """The objects of one partition, from a listing of its folder."""
+        ...
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The suffixes of the objects that every whole copy of a segment has."""
+        ...
+
+    def copies(self, objects: Sequence[ObjectMetadata]) -> dict[Copy, dict[str, int]]:
+        """The sizes of the objects of each copy by suffix, among the objects of a partition."""
         ...
 
     def segments(

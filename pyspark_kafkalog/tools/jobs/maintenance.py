@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import Command, UsageError, add_path, one_line, open_log_dir
+from pyspark_kafkalog.tools.command import Command, UsageError, add_path, add_remote_storage, one_line, open_log_dir
 from pyspark_kafkalog.tools.jobs import job
 from pyspark_kafkalog.tools.output import add_output, output_of
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
@@ -19,6 +19,7 @@ from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.broker import BrokerConfig
     from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+    from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
 
 _LOG_CLEANER_HELP: Final = """\
 `kafkalog log-cleaner`: clean compacted topics: keep the last record of each key, by Kafka's rules.
@@ -116,6 +117,9 @@ out the repairs ("done", or "failed" with the error) and verifies the repaired i
 derived: indexes, snapshots, checkpoints, hints; it finishes interrupted swaps and removes leftover files by the rules.
 It never changes committed records: damaged ones remain errors, with a remedy. --repair refuses a broker's directory.
 
+--remote-storage verifies what brokers tiered instead: objects that nobody names, names without objects, CRCs, gaps and
+overlaps. With --path, the brokers' directories say which segments there are; without it, the objects alone do.
+
 Exit status: 0 no errors, or none left; 1 errors, or something could not be done; 2 wrong options. --interval is an hour
 by default.
 
@@ -123,6 +127,7 @@ examples:
   kafkalog verify --path /data/log | jq 'select(.action == "finding" and .severity != "info")'
   kafkalog verify --path /var/lib/kafka/data --topic orders --deep
   kafkalog verify --path /data/log --repair --dry-run
+  kafkalog verify --remote-storage s3://bucket/tiered
   spark-submit jobs/verify.py --path /data/log --repair
 """
 
@@ -193,7 +198,8 @@ def _reindex(options: argparse.Namespace) -> int:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    job.add_job_arguments(parser)
+    job.add_job_arguments(parser, needs_path=False)
+    add_remote_storage(parser)
     parser.add_argument("--repair", action="store_true", help="repair what can be rebuilt, see above")
     parser.add_argument(
         "--deep",
@@ -210,6 +216,10 @@ def _verify(options: argparse.Namespace) -> int:
     if options.loop and options.interval is None:
         options.interval = _HOUR_S  # a broker's directory has no settings that define it
     output = job.job_output(options)
+    if options.remote_storage is not None:
+        return _verify_remote_storage(options, output)
+    if options.path is None:
+        raise UsageError("the following arguments are required: --path, or --remote-storage")
     log_dir, findings = open_or_findings(options.path)
     if log_dir is None:
         for finding in findings:
@@ -218,6 +228,34 @@ def _verify(options: argparse.Namespace) -> int:
         return 1
     verify_job = VerifyJob(output.emit, is_repairing=options.repair, are_records_checked=options.deep)
     return job.run_job(options, verify_job, interval_s=_hourly, output=output)
+
+
+def _verify_remote_storage(options: argparse.Namespace, output: JsonLines | TextReport) -> int:
+    """Verify remote storage instead of a directory, in this process."""
+    from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, JobRun
+    from pyspark_kafkalog.maintenance.verify.remote import verify_remote_storage
+    from pyspark_kafkalog.root.read_only import ReadOnlyRoot
+    from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage
+
+    if options.repair or options.loop or options.spark:
+        raise UsageError("--repair, --loop and --spark cannot be used with --remote-storage")
+    option = parse_remote_storage(
+        options.remote_storage, options.remote_storage_layout, key_files=options.remote_storage_key_files
+    )
+    root = None if options.path is None else open_log_dir(options).root
+    if root is not None and not isinstance(root, ReadOnlyRoot):
+        raise UsageError(f"{options.path} is not a broker's directory: it has no remote storage to verify")
+    topics = frozenset(options.topic) if options.topic else None
+    path = Path(option.location)
+    output.begin("verify", JobRun(path=path, topics=None, now_ms=options.now, dry_run=True), 0)
+    is_fine = True
+    for findings, report in verify_remote_storage(option, root, topics):
+        for finding in findings:
+            output.emit(finding.tree())
+        output.take(report)
+        is_fine &= report.is_fine
+    output.end()
+    return 0 if is_fine else SOME_FAILED
 
 
 def _hourly(config: BrokerConfig) -> float:
