@@ -152,14 +152,12 @@ def _describe(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     node_id = node_id_of(options.path)
     node = _node_text(node_id)
-    is_cluster = len(log_dir.root.directories) > 1
+    assigned = _assigned(log_dir) if len(log_dir.root.directories) > 1 else {}
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         output.show(
             describe_topic("topics", log_dir, name),
             lambda each: _tree(each, node_id),
-            lambda each: _description(
-                each, _configs_in_force(log_dir, each), node, _assigned(log_dir, each.name) if is_cluster else {}
-            ),
+            lambda each: _description(each, _configs_in_force(log_dir, each), node, assigned.get(each.name, {})),
         )
 
 
@@ -224,14 +222,16 @@ def _node_text(node_id: int | None) -> str:
     return _UNKNOWN_NODE if node_id is None else str(node_id)
 
 
-def _assigned(log_dir: LogDir, topic: str) -> Mapping[int, Sequence[int]]:
-    """The nodes of each partition's replicas by the metadata log of several directories; empty if it cannot say."""
+def _assigned(log_dir: LogDir) -> Mapping[str, Mapping[int, Sequence[int]]]:
+    """The nodes of each partition's replicas, by topic, as far as the metadata log of several directories says."""
     from pyspark_kafkalog.metadata.root_format import METADATA_DIR
     from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
 
     directory = log_dir.root.directories[0] / METADATA_DIR
-    found = read_broker_metadata(directory).topics.get(topic) if directory.is_dir() else None
-    return {} if found is None else {number: each.replicas for number, each in found.partitions.items()}
+    topics = read_broker_metadata(directory).topics if directory.is_dir() else {}
+    return {
+        name: {number: each.replicas for number, each in found.partitions.items()} for name, found in topics.items()
+    }
 
 
 def _description(

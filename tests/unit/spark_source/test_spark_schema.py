@@ -152,6 +152,22 @@ def test_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert absolute_path("logs") == tmp_path / "logs"
 
 
+def test_several_directories_are_one_location_with_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "c,d"):
+        (tmp_path / name).mkdir()
+    both = Location(Path(f"{tmp_path}/a,{tmp_path}/b"))
+    for text in ("a,b", " a , b ", f"{tmp_path}/a,b", f"file:{tmp_path}/a,file://{tmp_path}/b", f"a,file:{tmp_path}/b"):
+        assert locate(text) == both
+    assert locate("c,d") == locate(f"file:{tmp_path}/c,d") == Location(tmp_path / "c,d")
+    assert locate("b,c,d") == Location(Path(f"{tmp_path}/b,{tmp_path}/c,d"))
+    assert locate("new,one") == Location(tmp_path / "new,one")
+    with pytest.raises(InvalidOptionError, match="option path has the bad value 'hdfs:///b'"):
+        locate("a,hdfs:///b")
+
+
 @pytest.mark.parametrize("text", ["s3://bucket/a", "hdfs:///a", "file://host/a", "file:a", "dbfs:/a", "/a\0b"])
 def test_other_uris_are_refused(text: str) -> None:
     with pytest.raises(InvalidOptionError, match="option path has the bad value"):
