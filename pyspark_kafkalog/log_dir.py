@@ -45,6 +45,7 @@ from pyspark_kafkalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.staging import Staged
@@ -207,7 +208,7 @@ class LogDir:
         return self._root
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RootPath:
         """The root: the top level of the log directory."""
         return self._root.path
 

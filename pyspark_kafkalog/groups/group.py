@@ -156,7 +156,7 @@ class Group:
         """
         records = self._offset_records(offsets, metadata)
         if records:
-            with group_lock(self._root, self.group_id):
+            with group_lock(self._root, self.group_id, keeps_records=True):
                 append_records(self._root, self.group_id, records, flush=flush)
 
     def _offset_records(self, offsets: AnyOffsets, metadata: str) -> dict[bytes, bytes | None]:

@@ -30,9 +30,7 @@ OffsetExpirationConditionImpl, and the methods offsetExpirationCondition and sho
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -52,12 +50,10 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
-from pyspark_kafkalog.metadata.root_lock import acquire_flock
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import BATCH_DTYPE, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
@@ -263,28 +259,17 @@ _Records = Mapping[bytes, "bytes | None"]
 
 
 @contextlib.contextmanager
-def group_lock(root: Root, group: str) -> Iterator[None]:
+def group_lock(root: Root, group: str, *, keeps_records: bool = False) -> Iterator[None]:
     """Lock the group against changes for the block, and refresh the root. Readers do not need the lock.
+
+    `keeps_records`: what the block writes does not depend on the group's records, so changes by others do not matter
+    to it; on an object store its commit then does not conflict with theirs (see `NativeRoot.locked_partition`).
 
     Raises LogDirError if another process holds the lock for too long.
     """
-    native = on_file_system(root)
-    path = root.path / str(_partition_of(group, _ensure_topic(root))) / _LOCK_FILE
-    try:
-        fd = native.fs.open(path, os.O_RDWR | os.O_CREAT)
-    except FileNotFoundError:  # the topic's creator was killed before it created the directories
-        native.ensure_topic(OFFSETS_TOPIC)
-        fd = native.fs.open(path, os.O_RDWR | os.O_CREAT)
-    try:
-        acquire_flock(fd, path)
-        try:
-            root.refresh()
-            yield
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-    finally:
-        with contextlib.suppress(OSError):
-            native.fs.close(fd)
+    topic_partition = _partition_of(group, _ensure_topic(root))
+    with root.native().locked_partition(topic_partition, _LOCK_FILE, may_change=keeps_records):
+        yield
 
 
 def append_records(root: Root, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:

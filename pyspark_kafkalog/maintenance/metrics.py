@@ -24,7 +24,7 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -89,7 +89,7 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
     return [
         *_log_metrics(logs),
         *_uncleanable_metrics(logs, root, now_ms),
-        *_cleaner_metrics(root.path, now_ms),
+        *_cleaner_metrics(directory_of(root), now_ms),
         *offline_metrics(root.directories, is_offline=False),
         *_replica_metrics(logs, offline),
         _lag_metric(root),
@@ -214,7 +214,7 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
 
 
 def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now_ms: int) -> Iterator[Metric]:
-    marked = [topic_partition for topic_partition in read_uncleanable(root.path) if topic_partition in logs]
+    marked = [topic_partition for topic_partition in read_uncleanable(directory_of(root)) if topic_partition in logs]
     cleanable_bytes = sum(_cleanable_bytes(on_file_system(root), topic_partition, now_ms) for topic_partition in marked)
     for name, meaning, value in (
         ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(marked)),

@@ -61,7 +61,7 @@ def log_dir_html(root: Root) -> str:
             except (KafkalogError, OSError):  # an error in one topic does not affect the others
                 details = ["cannot be read", "", ""]
         rows.append([name, f"{len(numbers):,}", *details])
-    parts = [heading(str(root.path.name), f"{whose}, {plural(len(topics), 'topic')}")]
+    parts = [heading(root.path.name, f"{whose}, {plural(len(topics), 'topic')}")]
     if rows:
         parts.append(table(["topic", "partitions", "offsets", "segments", "size"], rows))
     if len(shown) < len(topics):

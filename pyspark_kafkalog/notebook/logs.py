@@ -41,6 +41,7 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
 from pyspark_kafkalog.notebook.records import LogRange, Records, schema_of
+from pyspark_kafkalog.root.file_root import directory_of
 from pyspark_kafkalog.root.reads import read_partition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
@@ -439,7 +440,7 @@ class _News:
     def _stamp(self) -> object:
         if not self._root.is_broker_directory:
             return self._root.version
-        paths = [self._root.path / REPLICATION_OFFSET_CHECKPOINT]
+        paths = [directory_of(self._root) / REPLICATION_OFFSET_CHECKPOINT]
         for log in self._logs:
             found = log.describe()
             paths += [found.directory, segment_file(found.directory, max(found.active_base_offset, 0), LOG_SUFFIX)]

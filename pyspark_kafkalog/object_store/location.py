@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError
@@ -51,6 +51,11 @@ class ObjectLocation:
             place = f"abfss://{self.bucket}@{self.account}.dfs.core.windows.net"
         return f"{place}/{self.prefix}" if self.prefix else place
 
+    @property
+    def name(self) -> str:
+        """The last part of the prefix, or the bucket."""
+        return self.prefix.rpartition("/")[2] or self.bucket
+
     def __str__(self) -> str:
         return self.url
 
@@ -60,13 +65,17 @@ class ObjectLocation:
         return replace(self, prefix=check_key(f"{self.prefix}/{name}" if self.prefix else name))
 
 
+#: Where a log directory is.
+RootPath: TypeAlias = Path | ObjectLocation
+
+
 def is_object_url(text: str) -> bool:
     """Whether the text names a place in an object store, not a path; says nothing about the rest of the URL."""
     found = _SCHEME.match(text)
     return found is not None and found[2] is not None and found[1].lower() in _SCHEMES
 
 
-def parse_location(text: str) -> Path | ObjectLocation:
+def parse_location(text: str) -> RootPath:
     """The place that a path or URL names. Raises InvalidOptionError that says what was expected and found."""
     found = _SCHEME.match(text)
     scheme = found[1].lower() if found else ""

@@ -32,7 +32,7 @@ from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.broker_notices import differing_replicas
-from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
@@ -62,7 +62,7 @@ class TopicFiles:
 def read_topics(root: Root) -> Iterator[TopicFiles]:
     """The topics in the order of their names."""
     cleaned = {directory: _cleaned(directory) for directory in root.directories}
-    return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned[root.path])
+    return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned[directory_of(root)])
 
 
 def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:
@@ -201,7 +201,7 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     properties = _properties(root.directories[0])
     deleted, stray = map(sum, zip(*map(_renamed_files, root.directories), strict=True))
     facts = RootFacts(
-        path=absolute_paths(root.path),
+        path=absolute_paths(directory_of(root)),
         is_broker_directory=root.is_broker_directory,
         cluster_id=properties.cluster_id,
         node_id=properties.node_id,
@@ -211,9 +211,9 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
         stray_directories=stray,
         history=None if root.is_broker_directory else _history(root, notes),
         groups=_groups(root, topics, notes),
-        last_cleaning=read_last_run(root.path),
-        uncleanable=read_uncleanable(root.path),
-        runs=() if options.runs_table is None else _runs(options.runs_table, root.path, notes),
+        last_cleaning=read_last_run(directory_of(root)),
+        uncleanable=read_uncleanable(directory_of(root)),
+        runs=() if options.runs_table is None else _runs(options.runs_table, directory_of(root), notes),
         keys=_keys(root, topics, options.sample_bytes, notes),
     )
     return replace(facts, findings=find(facts), notes=tuple(notes))

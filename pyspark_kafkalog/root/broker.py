@@ -120,7 +120,7 @@ class BrokerRoot(ReadOnlyRoot):
             topic=topic_partition.topic,
             partition=topic_partition.partition,
             topic_id=self._topic_id(topic_partition.topic),
-            directory=directory,
+            local_directory=directory,
             leader_epoch=0 if epochs.latest is None else epochs.latest.epoch,
             log_start_offset=self._log_start(topic_partition, state, epochs.earliest),
             local_log_start_offset=state.local_log_start_offset,

@@ -8,14 +8,16 @@ the topic, or a retention run, does the rest.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
+from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.directories import (
@@ -67,7 +69,7 @@ class FileRoot(NativeRoot):
             topic=topic.name,
             partition=partition.partition,
             topic_id=topic.topic_id,
-            directory=self.path / str(TopicPartition(topic.name, partition.partition)),
+            local_directory=self.path / str(TopicPartition(topic.name, partition.partition)),
             leader_epoch=state.leader_epoch,
             log_start_offset=state.log_start_offset,
             local_log_start_offset=state.log_start_offset,
@@ -120,6 +122,25 @@ class FileRoot(NativeRoot):
         if now_ms is None:
             now_ms = file_system_time_ns(self.path, self._fs) // NS_PER_MS
         remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
+
+    @contextlib.contextmanager
+    def locked_partition(self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool) -> Iterator[None]:
+        path = self.path / str(topic_partition) / lock_file
+        try:
+            fd = self._fs.open(path, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # the topic's creator was killed before it created the directories
+            self.ensure_topic(topic_partition.topic)
+            fd = self._fs.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            acquire_flock(fd, path)
+            try:
+                self.refresh()
+                yield
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            with contextlib.suppress(OSError):
+                self._fs.close(fd)
 
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> LocalStaging:
         return LocalStaging(self.path, write_id, 0, fs=flushing_file_system(self._fs, flush))
@@ -189,10 +210,18 @@ def on_file_system(root: Root) -> FileRoot:
     native = root.native()
     if isinstance(native, FileRoot):
         return native
-    raise LogDirError(
-        f"{root.path} is on an object store, and this works on the files of a log directory on a file system: "
-        "kafkalog export copies it to one"
-    )
+    raise _no_files_error(root)
+
+
+def directory_of(root: Root) -> Path:
+    """The root's directory, for work on its files. Raises LogDirError for a root on an object store."""
+    if isinstance(root.path, Path):
+        return root.path
+    raise _no_files_error(root)
+
+
+def _no_files_error(root: Root) -> LogDirError:
+    return LogDirError(f"{root.path} is on an object store, and this works on the files of a log directory")
 
 
 @contextlib.contextmanager

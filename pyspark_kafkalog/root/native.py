@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
@@ -62,7 +64,7 @@ class NativeRoot(_Unguarded, ABC):
 
     @property
     @abstractmethod
-    def path(self) -> Path: ...
+    def path(self) -> RootPath: ...
 
     directories: tuple[Path, ...]
 
@@ -225,6 +227,18 @@ class NativeRoot(_Unguarded, ABC):
         if not self.broker_config().delete_topic_enable:
             raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
         return topic
+
+    @abstractmethod
+    def locked_partition(
+        self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool
+    ) -> AbstractContextManager[None]:
+        """Keep other processes from changing the partition for the block, and refresh the root.
+
+        On a file system others wait for the lock `lock_file` in its directory. On an object store nobody waits: unless
+        it `may_change`, the block's commit to it fails with CommitConflictError if another was made since the refresh.
+
+        Raises LogDirError if another process holds the lock for too long.
+        """
 
     @abstractmethod
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> Staging: ...

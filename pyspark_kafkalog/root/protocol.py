@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
+    from pyspark_kafkalog.object_store.location import RootPath
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
@@ -41,7 +42,7 @@ class Root(Protocol):
     """
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RootPath:
         """The top level of the log directory."""
         ...
 

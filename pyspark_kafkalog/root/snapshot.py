@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class PartitionSnapshot:
     `replicas` has the partition's replicas if the root consists of several brokers' directories, the one that this is
     first; otherwise it is empty.
 
+    `local_directory` is None for a partition in an object store.
+
     `topic_id` is Kafka's Uuid text, None if a broker's directory has no id for the topic. It identifies the topic also
     after it was deleted and another topic was created with its name.
     """
@@ -101,7 +104,7 @@ class PartitionSnapshot:
     topic: str
     partition: int
     topic_id: str | None
-    directory: Path
+    local_directory: Path | None
     leader_epoch: int
     log_start_offset: int
     local_log_start_offset: int
@@ -111,6 +114,8 @@ class PartitionSnapshot:
     active_size_bytes: int = -1
     replicas: tuple[ReplicaState, ...] = field(default=(), repr=False)
     remote: RemotePart | None = None
+    #: Gives the extents of a partition without a directory.
+    extents_elsewhere: Callable[[], PartitionExtents] | None = field(default=None, repr=False, compare=False)
     #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
     stable: int | Callable[[PartitionSnapshot], int] = field(repr=False, compare=False)
 
@@ -119,12 +124,25 @@ class PartitionSnapshot:
         """The name of the partition."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def directory(self) -> Path:
+        """The partition's directory. Raises LogDirError if the log is in an object store only."""
+        if self.local_directory is None:
+            raise LogDirError(
+                f"{self.topic_partition} is in an object store: it has no directory, and what looks at its files works "
+                "for log directories on a file system only"
+            )
+        return self.local_directory
+
     def extents(self) -> PartitionExtents:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
+        if self.extents_elsewhere is not None:
+            return self.extents_elsewhere()
         from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
 
-        local = LocalExtents(self.directory)
-        return local if self.remote is None else self.remote.extents(local)
+        if self.remote is None:
+            return LocalExtents(self.directory)
+        return self.remote.extents(None if self.local_directory is None else LocalExtents(self.local_directory))
 
     @property
     def readable_start_offset(self) -> int:

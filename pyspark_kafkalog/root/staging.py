@@ -12,17 +12,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
+from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, discard_staged
 
-if TYPE_CHECKING:
-    from pyspark_kafkalog.object_store.store import ObjectStore
-    from pyspark_kafkalog.storage.objects.upload import WrittenObject
-
 #: What one task of a write has made durable, for the commit.
-Staged: TypeAlias = "StagedFile | WrittenObject"
+Staged: TypeAlias = StagedFile | WrittenObject
 
 
 def topics_of(staged: Sequence[Staged]) -> set[str]:
@@ -86,8 +84,6 @@ class ObjectStaging:
         self.fs = flushing_file_system(LOCAL, "os")
 
     def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
-        from pyspark_kafkalog.storage.objects.upload import UploadTask, upload  # not for roots on a file system
-
         task = UploadTask(self.task.write_id, self.task.task, self._planned_at)
         with self._scratch:
             return tuple(upload(self._store, task, files, topic_ids, directory=self.task.root))

@@ -22,6 +22,7 @@ from pyspark_kafkalog.storage.names import TopicPartition, check_principal
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.history import HistoryEntry
+    from pyspark_kafkalog.object_store.location import RootPath
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.protocol import Root
@@ -91,7 +92,7 @@ class GuardedRoot:
     # The root as a whole
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RootPath:
         return self._root.path
 
     @property

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.replicas.broker_directories import BrokerDirectories
 from pyspark_kafkalog.security.access_control import AccessControl
@@ -29,8 +32,12 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 
+#: What names a log directory: a path or URL, an address with settings, or several paths of brokers' directories.
+AnyPath: TypeAlias = "str | Path | StoreAddress | Sequence[str | Path]"
+
+
 def open_root(
-    path: str | Path | Sequence[str | Path] | None,
+    path: AnyPath | None,
     *,
     principal: str | None = None,
     read_to_log_end: bool = False,
@@ -52,6 +59,12 @@ def open_root(
     if path is None:
         root = _open_remote_storage(remote_storage)
         return root if principal is None else GuardedRoot(root, principal)
+    address = _address_of(path)
+    if address is not None:
+        return _open_object_root(
+            address, principal, identity, clock=clock, is_broker=read_to_log_end or remote_storage is not None
+        )
+    assert not isinstance(path, StoreAddress)
     paths = split_paths(path) if isinstance(path, (str, Path)) else tuple(map(Path, path))
     if len(paths) != 1:
         root = _open_directories(
@@ -69,6 +82,31 @@ def open_root(
     else:
         remote_logs = _remote_logs(remote_storage, paths)
         root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
+    return root if principal is None else GuardedRoot(root, principal)
+
+
+def _address_of(path: AnyPath) -> StoreAddress | None:
+    """The address of a root on an object store, with the settings of the environment for a URL; None for a path."""
+    if isinstance(path, StoreAddress):
+        return path
+    return StoreAddress.parse(path, {}) if isinstance(path, str) and is_object_url(path) else None
+
+
+def _open_object_root(
+    address: StoreAddress,
+    principal: str | None,
+    identity: RootIdentity | None,
+    *,
+    clock: Callable[[], int],
+    is_broker: bool,
+) -> Root:
+    from pyspark_kafkalog.root.objects.object_root import ObjectRoot  # loads what roots on a file system do not need
+
+    if is_broker:
+        raise InvalidOptionError(f"{address}: reading to the log end and remote storage are for brokers' directories")
+    root = ObjectRoot(address, clock=clock)
+    if identity is not None and not identity.fits(root.identity):
+        raise another_root_error(address.location, identity, root.identity)
     return root if principal is None else GuardedRoot(root, principal)
 
 
@@ -108,16 +146,44 @@ def _remote_logs(remote_storage: RemoteStorageOption | None, paths: Sequence[Pat
     return RemoteLogs(remote_storage, paths)
 
 
-def create_native_root(path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> FileRoot:
+def create_native_root(
+    path: str | Path | StoreAddress, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL
+) -> NativeRoot:
     """Create an empty native log directory at `path` and open it.
 
     Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's files.
     """
+    address = _address_of(path)
+    if address is not None:
+        from pyspark_kafkalog.root.bootstrap import create_object_root
+        from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+
+        create_object_root(address.open(), clock=clock)
+        return ObjectRoot(address, clock=clock)
+    assert not isinstance(path, StoreAddress)
     return FileRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
 
 
+def find_root(path: str | Path | StoreAddress, *, principal: str | None = None) -> Root | None:
+    """The root at `path`; None if there is none, or one whose creation was not finished."""
+    address = _address_of(path)
+    if address is not None:
+        from pyspark_kafkalog.root.bootstrap import is_vacant_store
+
+        if is_vacant_store(address.open()):
+            return None
+        return _open_object_root(address, principal, None, clock=time_ms, is_broker=False)
+    path = Path(str(path))
+    try:
+        return None if is_vacant(path) else open_root(path, principal=principal)
+    except LogDirError:
+        if not is_native_root(path):
+            raise
+        return None
+
+
 def open_or_create_root(
-    path: str | Path,
+    path: str | Path | StoreAddress,
     *,
     principal: str | None = None,
     clock: Callable[[], int] = time_ms,
@@ -128,7 +194,10 @@ def open_or_create_root(
     Concurrent calls are safe, and a call completes a creation that a crash interrupted. `principal` is as for
     `open_root`.
     """
-    path = Path(path)
+    if _address_of(path) is not None:
+        root = find_root(path, principal=principal) or create_native_root(path, clock=clock)
+        return root if principal is None or isinstance(root, GuardedRoot) else GuardedRoot(root, principal)
+    path = Path(str(path))
     if not is_vacant(path):
         try:
             return open_root(path, principal=principal, clock=clock, fs=fs)

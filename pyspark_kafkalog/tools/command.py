@@ -45,6 +45,7 @@ from pyspark_kafkalog.units import EPOCH, INT32_MAX
 if TYPE_CHECKING:
     from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
     from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
     from pyspark_kafkalog.storage.names import TopicPartition
@@ -214,7 +215,14 @@ def add_path(
     required: bool = True,
 ) -> None:
     """`--path ROOT`, the counterpart of --bootstrap-server of Kafka's tools."""
-    parser.add_argument("--path", required=required, metavar="ROOT", type=Path, help=help_text)
+    parser.add_argument("--path", required=required, metavar="ROOT", type=path_or_url, help=help_text)
+
+
+def path_or_url(text: str) -> Path | str:
+    """`text` as a path, unless it is the URL of a place in an object store."""
+    from pyspark_kafkalog.object_store.location import is_object_url
+
+    return text if is_object_url(text) else Path(text)
 
 
 def add_path_or_remote_storage(parser: argparse.ArgumentParser) -> None:
@@ -331,17 +339,20 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def node_id_of(root: Path) -> int | None:
-    """The node id of a log directory; None if meta.properties, or the node id in it, is missing.
+def node_id_of(root: Root) -> int | None:
+    """The node id of a log directory; None if it has none, also for directories of several nodes."""
+    if not root.directories and not root.is_broker_directory:
+        return root.native().store.image.node.broker_id
+    return node_id_in(root.directories)
 
-    None also for directories of several nodes.
-    """
+
+def node_id_in(directories: Iterable[Path]) -> int | None:
+    """The node id of directories; None if meta.properties, or the node id in it, is missing, or if they differ."""
     from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
     from pyspark_kafkalog.storage.names import META_PROPERTIES
-    from pyspark_kafkalog.storage.path_list import split_paths
 
     try:
-        node_ids = {read_meta_properties(each / META_PROPERTIES).node_id for each in split_paths(root)}
+        node_ids = {read_meta_properties(each / META_PROPERTIES).node_id for each in directories}
     except (DiskFormatError, OSError):
         return None  # partition folders copied out of a broker's directory have none
     return node_ids.pop() if len(node_ids) == 1 else None

@@ -194,7 +194,7 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
             "only the topics' own configurations can be described, without --all"
         )
     output = output_of(options)
-    for each in [name] if name is not None else _names(log_dir, entity_type, options.path):
+    for each in [name] if name is not None else _names(log_dir, entity_type):
         entries = _entries(log_dir, entity_type, each, includes_defaults=options.all)
         if each == ALL_BROKERS:
             heading = "Default configs for brokers in the cluster are:\n"
@@ -205,10 +205,10 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
         output.data(_tree(entity_type, each, entries))
 
 
-def _names(log_dir: LogDir, entity_type: str, root: Path) -> list[str]:
+def _names(log_dir: LogDir, entity_type: str) -> list[str]:
     if entity_type == _TOPICS:
         return list(log_dir.topics())
-    node_id = node_id_of(root)
+    node_id = node_id_of(log_dir.root)
     return [ALL_BROKERS] if node_id is None else [str(node_id), ALL_BROKERS]
 
 
@@ -216,7 +216,7 @@ def _entries(log_dir: LogDir, entity_type: str, name: str, *, includes_defaults:
     if entity_type == _BROKERS:
         if name == ALL_BROKERS:
             return set_broker_entries(log_dir.broker_configs())
-        if name != str(node_id_of(log_dir.path)):
+        if name != str(node_id_of(log_dir.root)):
             raise UnknownTopicError(f"The broker '{name}' doesn't exist and doesn't have dynamic config.")
         return broker_entries(log_dir.broker_configs()) if includes_defaults else []
     if validate_topic_name(name) not in log_dir.topics():

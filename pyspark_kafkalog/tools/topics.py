@@ -139,7 +139,7 @@ def _create(options: argparse.Namespace, output: Output) -> None:
         raise
     if "." in name or "_" in name:
         output.text(_COLLISION_WARNING + "\n")
-    node_id = node_id_of(options.path)
+    node_id = node_id_of(log_dir.root)
     output.show(described, lambda each: _tree(each, node_id), lambda each: f"Created topic {each.name}.\n")
 
 
@@ -150,7 +150,7 @@ def _list(options: argparse.Namespace, output: Output) -> None:
 
 def _describe(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
-    node_id = node_id_of(options.path)
+    node_id = node_id_of(log_dir.root)
     node = _node_text(node_id)
     assigned = _assigned(log_dir) if len(log_dir.root.directories) > 1 else {}
     for name in _find(log_dir, options, must_exist=not options.if_exists):
@@ -164,7 +164,7 @@ def _describe(options: argparse.Namespace, output: Output) -> None:
 def _alter(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     configs = _parse_configs(options.config)
-    node_id = node_id_of(options.path)
+    node_id = node_id_of(log_dir.root)
     for name in _find(log_dir, options, must_exist=not options.if_exists):
         if options.partitions is not None:
             log_dir.add_partitions(name, options.partitions)
@@ -308,7 +308,7 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
                 "localLogStartOffset": partition.local_log_start_offset,
                 "highWatermark": partition.high_watermark,
                 "logEndOffset": partition.log_end_offset,
-                "directory": str(partition.directory),
+                "directory": None if partition.local_directory is None else str(partition.local_directory),
             }
             | _replicas_tree(partition)
             for partition in described.partitions

@@ -396,7 +396,7 @@ def _of_coordinator(state: TransactionState) -> _Transaction:
 
 
 def _node(log_dir: LogDir) -> int:
-    node_id = node_id_of(log_dir.path)
+    node_id = node_id_of(log_dir.root)
     return -1 if node_id is None else node_id
 
 

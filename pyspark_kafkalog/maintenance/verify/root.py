@@ -32,7 +32,7 @@ from pyspark_kafkalog.metadata.local.snapshots import list_snapshots, read_point
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
-from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
@@ -286,10 +286,10 @@ def check_native_root(root: Root) -> list[Finding]:
         root.refresh()
         sink = FindingSink(None)
         image = on_file_system(root).store.image
-        _check_meta_properties(root.path, sink, image)
+        _check_meta_properties(directory_of(root), sink, image)
         for name in CHECKPOINTS:
-            _check_own_checkpoint(root.path, name, image, sink)
-        _check_entries(root.path, sink, image)
+            _check_own_checkpoint(directory_of(root), name, image, sink)
+        _check_entries(directory_of(root), sink, image)
         return sink.result()
 
     return confirmed(check)

@@ -16,7 +16,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.open import open_root
@@ -166,7 +166,7 @@ def broker_scopes(
     """Scopes of partitions of a broker's directory, from its checkpoint files; `configs` are known topic
     configurations.
     """
-    path = root.path
+    path = directory_of(root)
     process = broker_process(path)
     starts = checkpoint_or_empty(path / LOG_START_OFFSET_CHECKPOINT)
     ends = checkpoint_or_empty(path / REPLICATION_OFFSET_CHECKPOINT)

@@ -30,7 +30,7 @@ from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_me
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
-from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
@@ -98,7 +98,7 @@ def verify_root(root: Root) -> list[Finding]:
     """The findings on the root itself, without its partitions."""
     if root.is_broker_directory:
         return [finding for directory in root.directories for finding in check_broker_root(directory)]
-    return check_metadata(root.path) + check_native_root(root)
+    return check_metadata(directory_of(root)) + check_native_root(root)
 
 
 def plan_verification(

@@ -181,7 +181,7 @@ def _describe(plan: AdoptionPlan, topic_partition: TopicPartition) -> PartitionS
         topic=topic_partition.topic,
         partition=topic_partition.partition,
         topic_id=None,
-        directory=directory,
+        local_directory=directory,
         leader_epoch=-1,
         log_start_offset=state.local_log_start_offset,
         local_log_start_offset=state.local_log_start_offset,

@@ -1,4 +1,6 @@
 """Log directories in an object store. In reading order:
 
+- object_root: the root, and a partition of it as of a plan
 - extents: a partition's log as of an image, and what a LogReader reads of it
+- write: the commit of a write
 """

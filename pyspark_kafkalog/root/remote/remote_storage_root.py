@@ -70,7 +70,7 @@ class RemoteStorageRoot(ReadOnlyRoot):
             topic=topic_partition.topic,
             partition=topic_partition.partition,
             topic_id=of.topic_id,
-            directory=self.path / str(topic_partition),
+            local_directory=None,
             leader_epoch=0 if found is None or not found.epochs else found.epochs[-1].epoch,
             log_start_offset=0 if found is None else found.log_start_offset,
             local_log_start_offset=end_offset,

@@ -23,14 +23,18 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.location import is_object_url
+from pyspark_kafkalog.object_store.settings import STORE_OPTION_NAMES
 from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -65,11 +69,14 @@ if TYPE_CHECKING:
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 
 
+NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """An absolute root, and the partition if the path named one of its partition directories."""
 
-    root: Path
+    root: Path | StoreAddress
     partition: TopicPartition | None = None
 
 
@@ -97,11 +104,14 @@ def absolute_path(text: str) -> Path:
     return Path(path).absolute()
 
 
-def locate(text: str) -> Location:
+def locate(text: str, store_options: Mapping[str, str] = NO_OPTIONS) -> Location:
     """The root of `text`, and the partition if it is a partition directory: named like one, with a segment in it.
 
-    The root of several directories is their paths, absolute, with commas between.
+    The root of several directories is their paths, absolute, with commas between. The root of a URL is its address,
+    with the settings in `store_options`.
     """
+    if is_object_url(text):
+        return Location(StoreAddress.parse(text, store_options))
     path = absolute_path(text)
     if not path.exists():
         several = split_paths(",".join(map(_plain, text.split(","))))
@@ -120,7 +130,7 @@ def _plain(text: str) -> str:
 
 def locate_source(options: SourceOptions) -> Location | None:
     """Where a read's log directory is; None if it has none, only remote storage."""
-    return None if options.path is None else locate(options.path)
+    return None if options.path is None else locate(options.path, options.store)
 
 
 def at_location(subscription: Subscription, location: Location | None) -> Subscription:
@@ -185,11 +195,13 @@ class SourceOptions:
     """Settings of batch and streaming reads. `path` is as given; sizes are in bytes; None means no limit.
 
     Without a `path`, `remote_storage` alone is read.
+    `store`: the options of the object store that `path` is a URL of.
 
     `on_no_match`: the meaning of a starting timestamp later than all records.
     """
 
     path: str | None
+    store: Mapping[str, str] = field(repr=False)
     principal: str | None
     subscription: Subscription
     starting: OffsetSpec
@@ -231,6 +243,7 @@ class WriteOptions:
     """
 
     path: str
+    store: Mapping[str, str] = field(repr=False)
     principal: str | None
     topic: str | None
     compression_type: str | None
@@ -298,6 +311,7 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
         raise InvalidOptionError("option commitOffsets needs the option kafka.group.id: which group")
     return {
         "path": None if "path" not in given and "remoteStorage" in given else _path(given, raw),
+        "store": _store(given),
         "principal": given.get("principal"),
         "subscription": subscription,
         "starting": starting,
@@ -311,6 +325,11 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
         "include_headers": given.get("includeHeaders", False),
         "committed": _either(given, "isolationLevel", "kafka.isolation.level", False),
     }
+
+
+def _store(given: Mapping[str, Any]) -> dict[str, str]:
+    """The options of an object store, by name."""
+    return {name: given[name] for name in STORE_OPTION_NAMES if name in given}
 
 
 def _remote_storage(given: Mapping[str, Any]) -> RemoteStorageOption | None:
@@ -334,6 +353,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         raise InvalidOptionError("options txnAppId and txnVersion go together: give both or none")
     return WriteOptions(
         path=_path(given, raw),
+        store=_store(given),
         principal=given.get("principal"),
         topic=given.get("topic"),
         compression_type=_either(given, "compression.type", "kafka.compression.type", None),

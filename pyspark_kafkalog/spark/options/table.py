@@ -291,7 +291,8 @@ OPTIONS: Final = (
         doc="The log directory: a root that contains partition directories; for reads also one partition directory, "
         "<root>/orders-0, or several directories of brokers, separated by commas: log.dirs, copies of brokers' disks. "
         "A path or a file: URI that every executor sees; a relative path is relative to the driver's working "
-        "directory. A path with a comma that exists is one path.",
+        "directory. A path with a comma that exists is one path. Or a URL of an object store: s3://, gs://, az:// or "
+        "abfss://.",
         parse=parse_text,
     ),
     Option(
@@ -500,10 +501,6 @@ OPTIONS: Final = (
         "executors see; for several keys <key id>:<path>, with commas between.",
         parse=parse_text,
     ),
-    *(
-        Option(name=name, applies_to=READ, default="", doc=doc, parse=parse_text)
-        for name, doc in _STORE_OPTIONS.items()
-    ),
     Option(
         name="includeHeaders",
         applies_to=READ,
@@ -611,5 +608,9 @@ OPTIONS: Final = (
         doc="The principal that reads or writes, such as User:ann: operations that the access control entries "
         "(kafkalog acls) do not permit raise an error. Without it nothing is checked.",
         parse=parse_principal,
+    ),
+    *(
+        Option(name=name, applies_to=EVERYWHERE, default="", doc=doc, parse=parse_text)
+        for name, doc in _STORE_OPTIONS.items()
     ),
 )

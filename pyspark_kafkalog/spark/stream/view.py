@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -14,7 +14,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 _TRIES: Final = 10
@@ -25,12 +25,13 @@ class PartitionView:
     """One partition: [readable_start_offset, readable_end_offset) can be read; those before are in remote storage.
 
     The readable end is the last stable offset for read_committed, else the high watermark. `topic_id` is None if a
-    broker's directory has no id for the topic. The active segment's base offset and size in bytes are -1 if unknown.
+    broker's directory has no id for the topic, `directory` None for a log in object
+    stores only. The active segment's base offset and size in bytes are -1 if unknown.
     """
 
     topic_partition: TopicPartition
     topic_id: str | None
-    directory: Path
+    directory: Path | None
     log_start_offset: int
     readable_start_offset: int
     high_watermark: int
@@ -38,14 +39,8 @@ class PartitionView:
     active_base_offset: int
     active_size_bytes: int
     is_broker_directory: bool
-    remote: RemotePart | None = None
-
-    def extents(self) -> PartitionExtents:
-        """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
-        from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
-
-        local = LocalExtents(self.directory)
-        return local if self.remote is None else self.remote.extents(local)
+    #: What a LogReader of the partition reads.
+    extents: Callable[[], PartitionExtents]
 
     def reaches(self, offset: int) -> bool:
         """Whether the log is long enough that `offset` can be a reader's next offset."""
@@ -57,7 +52,7 @@ class PartitionView:
         A broker's checkpoint of high watermarks may be behind the position of a reader, because a partition without a
         line in it is read to the log end offset. The log itself is not behind unless it was truncated.
         """
-        if not self.is_broker_directory:
+        if not self.is_broker_directory or self.directory is None:
             return self.high_watermark
         from pyspark_kafkalog.storage.log.log_state import load_read_only
 
@@ -109,7 +104,7 @@ def _view(root: Root, found: PartitionSnapshot, committed: bool) -> PartitionVie
     return PartitionView(
         topic_partition=found.topic_partition,
         topic_id=found.topic_id,
-        directory=found.directory,
+        directory=found.local_directory,
         log_start_offset=found.log_start_offset,
         readable_start_offset=found.readable_start_offset,
         high_watermark=found.high_watermark,
@@ -117,5 +112,5 @@ def _view(root: Root, found: PartitionSnapshot, committed: bool) -> PartitionVie
         active_base_offset=found.active_base_offset,
         active_size_bytes=found.active_size_bytes,
         is_broker_directory=root.is_broker_directory and not (found.remote is not None and found.remote.is_all),
-        remote=found.remote,
+        extents=found.extents,
     )

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.root.staging import LocalStaging, ObjectStaging, Staging
 from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
-from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -67,11 +70,27 @@ class WritePlan:
     """
 
     options: WriteOptions
-    path: Path
+    path: Path | StoreAddress
     identity: RootIdentity | None
     target: TopicTarget | None
     write_id: str
     is_new: bool = False
+    #: The root's version, for the names of objects.
+    planned_at: int = 0
+
+    def staging(self, task: int) -> Staging:
+        """Where the task with that id stages its records. Raises LogDirError if another root is at the path now."""
+        if isinstance(self.path, StoreAddress):
+            return ObjectStaging(self.path.open(), self.write_id, task, planned_at=self.planned_at)
+        check_identity(self.path, self.identity)
+        return LocalStaging(self.path, self.write_id, task, fs=flushing_file_system(LOCAL, self.options.flush))
+
+    def check_identity(self, identity: RootIdentity | None) -> None:
+        """Raise LogDirError unless the path has the root with `identity` now; None accepts any."""
+        if isinstance(self.path, StoreAddress):
+            replace(self, identity=identity).open_root()
+        else:
+            check_identity(self.path, identity)
 
     def open_root(self) -> Root:
         """The planned root. Raises LogDirError if the path has another root, or none."""
@@ -85,7 +104,8 @@ class WritePlan:
 
         if not micro_batch.is_first:
             raise micro_batch.missing_error(self.path)
-        return replace(self, identity=open_or_create_root(self.path).identity, is_new=False)
+        root = open_or_create_root(self.path)
+        return replace(self, identity=root.identity, is_new=False, planned_at=root.version or 0)
 
 
 def plan_batch(options: WriteOptions) -> tuple[WritePlan, Root]:
@@ -95,10 +115,11 @@ def plan_batch(options: WriteOptions) -> tuple[WritePlan, Root]:
     """
     from pyspark_kafkalog.security.open import open_or_create_root
 
-    root = open_or_create_root(_root_path(options), principal=options.principal)
+    path = _root_path(options)
+    root = open_or_create_root(path, principal=options.principal)
     root.check_writable()
     target = None if options.topic is None else TopicTarget.open(root, options.topic)
-    return WritePlan(options, root.path, root.identity, target, uuid.uuid4().hex), root
+    return WritePlan(options, path, root.identity, target, uuid.uuid4().hex, planned_at=root.version or 0), root
 
 
 def plan_stream(options: WriteOptions) -> tuple[WritePlan, Root | None]:
@@ -116,25 +137,18 @@ def plan_stream(options: WriteOptions) -> tuple[WritePlan, Root | None]:
         root.check_write(options.topic)
         if options.topic in root.topics():
             target = TopicTarget.open(root, options.topic)
-    return WritePlan(options, path, root.identity, target, write_id), root
+    return WritePlan(options, path, root.identity, target, write_id, planned_at=root.version or 0), root
 
 
-def _existing_root(path: Path, principal: str | None) -> Root | None:
+def _existing_root(path: Path | StoreAddress, principal: str | None) -> Root | None:
     """The root at `path`; None if it has none, or one whose creation was not finished."""
-    from pyspark_kafkalog.metadata.root_format import is_native_root
-    from pyspark_kafkalog.root.bootstrap import is_vacant
-    from pyspark_kafkalog.security.open import open_root
+    from pyspark_kafkalog.security.open import find_root
 
-    try:
-        return None if is_vacant(path) else open_root(path, principal=principal)
-    except LogDirError:
-        if not is_native_root(path):
-            raise
-        return None
+    return find_root(path, principal=principal)
 
 
-def _root_path(options: WriteOptions) -> Path:
-    location = locate(options.path)
+def _root_path(options: WriteOptions) -> Path | StoreAddress:
+    location = locate(options.path, options.store)
     if location.partition is not None:
         raise InvalidOptionError(
             f"option path names the partition directory of {location.partition}: to write, give the root "
@@ -179,21 +193,22 @@ class MicroBatch:
                 f"{_ADVICE.format(path=str(root.path), query=self.query_id)}"
             )
 
-    def check_path(self, path: Path) -> None:
+    def check_path(self, path: Path | StoreAddress) -> None:
         """As `check_root`, for the log directory at `path`, which need not exist for the first micro-batch."""
-        from pyspark_kafkalog.root.bootstrap import is_vacant
-        from pyspark_kafkalog.security.open import open_root
+        from pyspark_kafkalog.security.open import find_root
 
         if self.is_first:
             return
-        if is_vacant(path):
+        root = find_root(path)
+        if root is None:
             raise self.missing_error(path)
-        self.check_root(open_root(path))
+        self.check_root(root)
 
-    def missing_error(self, path: Path) -> LogDirError:
+    def missing_error(self, path: Path | StoreAddress) -> LogDirError:
         """The error for a later micro-batch that finds no log directory."""
+        is_empty = isinstance(path, StoreAddress) or path.exists()
         return LogDirError(
             f"{path}: expected the log directory that the earlier micro-batches of query {self.query_id} went to, "
-            f"found {'an empty directory' if path.exists() else 'no such directory'}, for micro-batch {self.batch_id}; "
+            f"found {'an empty directory' if is_empty else 'no such directory'}, for micro-batch {self.batch_id}; "
             f"{_ADVICE.format(path=str(path), query=self.query_id)}"
         )

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan
-from pyspark_kafkalog.storage.artefacts.marker_files import check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
@@ -33,10 +34,10 @@ _BUFFERED_BATCHES_PER_PARTITION: Final = 4
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """The files that one task staged; `partition_id` orders the tasks."""
+    """What one task staged; `partition_id` orders the tasks."""
 
     partition_id: int
-    staged: tuple[StagedFile, ...]
+    staged: tuple[Staged, ...]
 
 
 def stage(
@@ -51,14 +52,13 @@ def stage(
     """
     from pyspark import TaskContext
 
-    check_identity(plan.path, plan.identity)
     context = TaskContext.get()
     assert context is not None
     partition_id = context.partitionId()
     first_partition = partition_id + (0 if micro_batch is None else micro_batch.batch_id)
-    task = StagingTask(root=plan.path, write_id=plan.write_id, task=context.taskAttemptId())
-    writer = TaskWriter(task, plan, first_partition=first_partition, micro_batch=micro_batch)
-    staged = tuple(writer.write(batches))
+    staging = plan.staging(context.taskAttemptId())
+    writer = TaskWriter(staging.task, plan, first_partition=first_partition, micro_batch=micro_batch)
+    staged = staging.hand_over(writer.write(batches), writer.topic_ids)
     freeze_imports()
     return StagedMessage(partition_id, staged)
 
@@ -136,7 +136,7 @@ class TaskWriter:
                 asked_compression=self._options.compression_type,
                 batch_size_bytes=self._options.batch_size_bytes,
                 clock_ms=time_ms,
-                fs=flushing_file_system(LOCAL, self._options.flush),
+                fs=flushing_file_system(LOCAL, "os" if self._task.is_scratch else self._options.flush),
             )
             self._stagers[topic] = stager
         return stager
@@ -162,17 +162,20 @@ class TaskWriter:
             LOCAL.unlink_if_there(staged.path(self._task.root))
 
 
-def staged_in_order(messages: Iterable[WriterCommitMessage | None]) -> list[StagedFile]:
-    """All staged files, in the order of the tasks; a task that failed has no message."""
+def staged_in_order(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
+    """All that is staged, in the order of the tasks; a task that failed has no message."""
     tasks = [message for message in messages if isinstance(message, StagedMessage)]
     return [staged for message in sorted(tasks, key=lambda each: each.partition_id) for staged in message.staged]
 
 
-def remove_staged(path: Path, write_ids: Sequence[str]) -> None:
+def remove_staged(path: Path | StoreAddress, write_ids: Sequence[str]) -> None:
     """Remove the staged files of these writes from the root at `path`, also of tasks whose message came too late.
 
-    Files that a task stages after this, before it is stopped, remain until clean-up removes them by age.
+    Files that a task stages after this, before it is stopped, remain until clean-up removes them by age. On an object
+    store all is left to the clean-up: a commit whose outcome is unknown may name the objects.
     """
+    if isinstance(path, StoreAddress):
+        return
     for write_id in write_ids:
         for staged in path.glob(f"*/{write_id}-*{STAGED_SUFFIX}"):
             LOCAL.unlink_if_there(staged)

@@ -42,7 +42,6 @@ from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, WritePlan, plan_batch, plan_stream
 from pyspark_kafkalog.spark.write.task import StagedMessage, remove_staged, stage, staged_in_order
-from pyspark_kafkalog.storage.artefacts.marker_files import check_identity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +159,7 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
             return
         staged, micro_batch = staged_in_order(tasks), tasks[0].micro_batch
         for identity in {message.identity for message in tasks}:
-            check_identity(self.plan.path, identity)
+            self.plan.check_identity(identity)
         root = self._opened_root()
         micro_batch.check_root(root)
         if not staged and not micro_batch.is_first:

@@ -40,6 +40,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.properties_file import format_properties, parse_properties
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
+from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_int
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, decode_uuid, encode_uuid
@@ -272,11 +273,11 @@ def check_identity(root: Path, expected: RootIdentity | None) -> None:
             raise another_root_error(root, expected, found)
 
 
-def another_root_error(root: Path, expected: RootIdentity, found: RootIdentity | None) -> LogDirError:
-    """The error for a path that now names another log directory, or one without an identity."""
+def another_root_error(root: RootPath, expected: RootIdentity, found: RootIdentity | None) -> LogDirError:
+    """The error for a path or URL that now names another log directory, or one without an identity."""
     if found is not None:
         what = f"the log directory with {found}"
-    elif not root.exists():
+    elif isinstance(root, Path) and not root.exists():
         what = "no such directory"
     else:
         what = f"no {META_PROPERTIES}"

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import UnknownGroupError, UnknownTopicError
@@ -23,6 +22,8 @@ from pyspark_kafkalog.tools.output import NO_VALUE, Output, or_none, output_of
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription, GroupMember
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.object_store.location import RootPath
+    from pyspark_kafkalog.root.protocol import Root
 
 _OFFSETS_HEADER: Final = (
     "GROUP",
@@ -51,7 +52,7 @@ def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace)
         if not group.is_of_consumers:
             raise UnknownGroupError(f"{group.group_id} is not a consumer group: it is of type {group.type}")
         if options.state is not None:
-            _show_state(log_dir.path, group, output, is_verbose=options.verbose)
+            _show_state(log_dir.root, group, output, is_verbose=options.verbose)
         elif options.members:
             output.show_all(
                 group.members,
@@ -219,7 +220,7 @@ def _assignment(partitions: Iterable[TopicPartition]) -> str:
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items()) or NO_VALUE
 
 
-def _show_state(root: Path, group: GroupDescription, output: Output, *, is_verbose: bool) -> None:
+def _show_state(root: Root, group: GroupDescription, output: Output, *, is_verbose: bool) -> None:
     node_id = node_id_of(root)
     output.show(
         group,
@@ -233,11 +234,11 @@ def _show_state(root: Path, group: GroupDescription, output: Output, *, is_verbo
             "targetAssignmentEpoch": group.target_assignment_epoch,
             "members": len(group.members),
         },
-        lambda _: _state_text(root, node_id, group, is_verbose=is_verbose),
+        lambda _: _state_text(root.path, node_id, group, is_verbose=is_verbose),
     )
 
 
-def _state_text(root: Path, node_id: int | None, group: GroupDescription, *, is_verbose: bool) -> str:
+def _state_text(root: RootPath, node_id: int | None, group: GroupDescription, *, is_verbose: bool) -> str:
     _warn_of_state(group)
     coordinator = f"{root}  ({_NODE_UNKNOWN if node_id is None else node_id})"
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]

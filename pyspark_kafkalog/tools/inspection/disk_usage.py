@@ -37,13 +37,13 @@ from pyspark_kafkalog.storage.names import (
     parse_partition_dir,
     parse_segment_file,
 )
-from pyspark_kafkalog.storage.path_list import split_paths
+from pyspark_kafkalog.storage.path_list import absolute_paths, split_paths
 from pyspark_kafkalog.tools.command import (
     Command,
     UsageError,
     add_path,
     describe_topic,
-    node_id_of,
+    node_id_in,
     positive,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
@@ -306,7 +306,7 @@ def _run_log_dirs(options: argparse.Namespace) -> int:
 
     by_node: dict[int, list[Path]] = {}
     for directory in split_paths(options.path):
-        node_id = node_id_of(directory)
+        node_id = node_id_in([directory])
         by_node.setdefault(_NO_NODE if node_id is None else node_id, []).append(directory)
     nodes = _chosen_brokers(options.broker_list, sorted(by_node))
     selected = {name for name in options.topic_list.split(",") if name}
@@ -343,7 +343,9 @@ def _log_dir_tree(log_dir: LogDir, selected: Collection[str]) -> dict[str, Any]:
         if not selected or name in selected
         for each in describe_topic("log-dirs", log_dir, name).partitions
     ]
-    return {"partitions": partitions, "error": None, "logDir": str(log_dir.path.absolute())}
+    path = log_dir.path
+    location = absolute_paths(path) if isinstance(path, Path) else path
+    return {"partitions": partitions, "error": None, "logDir": str(location)}
 
 
 def _size_tree(partition: PartitionSnapshot) -> dict[str, Any]:

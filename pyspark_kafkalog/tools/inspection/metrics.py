@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
+from pyspark_kafkalog.root.file_root import directory_of
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -78,7 +79,7 @@ class LogDirCollector:
     """The collector that prometheus_client calls at every scrape; one scrape at a time."""
 
     def __init__(self, log_dir: LogDir, *, read_to_log_end: bool = False) -> None:
-        self._path = log_dir.path
+        self._path = directory_of(log_dir.root)
         self._read_to_log_end = read_to_log_end
         self._identity = log_dir.identity
         self._log_dir: LogDir | None = log_dir

@@ -21,10 +21,14 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.metadata.commit_log import encode_commit
 from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import (
+    DataObjectRecord,
     FormatRecord,
+    MetadataRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
+    Run,
     TopicRecord,
+    TopicRuns,
     TransactionalIdRecord,
     WriteCommitRecord,
     WrittenPartition,
@@ -118,6 +122,23 @@ def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> 
     raise AssertionError("creation never came through")
 
 
+def written(store: MetadataStore, topic_id: str, partition: int, count: int) -> list[MetadataRecord]:
+    """Records of a data object with `count` offsets of the partition; none for a root on a file system."""
+    if not store.image.is_object_root or not count:
+        return []
+    run = Run(
+        partition=partition,
+        position=0,
+        size_bytes=700,
+        offsets_count=count,
+        records_count=count,
+        batches_count=1,
+        max_timestamp_ms=0,
+    )
+    key, topics = f"data/w-0-{store.image.next_offset}-0.batches", (TopicRuns(topic_id=topic_id, runs=(run,)),)
+    return [DataObjectRecord(key=key, size_bytes=1000, planned_at=store.image.next_offset, topics=topics)]
+
+
 def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, place: Place) -> None:
     topic_id = add_topic(store)
     producer = ProducerStateEntry(9, 1, 5, 6, 2, 1_234)
@@ -132,6 +153,7 @@ def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, 
                 producer_epoch=1,
                 partitions=(WrittenPartition(topic_id=topic_id, partition=1, first_offset=0, records=7, bytes=700),),
             ),
+            *written(store, topic_id, 1, 7),
             partition_state_record(topic_id, 1, state),
             ProducerIdsRecord(broker_id=1, next_producer_id=1000),
         ],
@@ -192,7 +214,8 @@ def test_state_that_breaks_an_invariant_is_not_published(
     topic_id = add_topic(store)
     *before, bad = states
     for state in before:
-        store.commit(lambda image, state=state: [partition_state_record(topic_id, 0, state)], operation="write")
+        records = [*written(store, topic_id, 0, state.log_end_offset), partition_state_record(topic_id, 0, state)]
+        store.commit(lambda image, records=records: records, operation="write")
     image = store.image
     with pytest.raises(InvalidRecordError, match=broken):
         store.commit(lambda image: [partition_state_record(topic_id, 0, bad)], operation="write")

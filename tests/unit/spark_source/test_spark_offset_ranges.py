@@ -54,7 +54,7 @@ def snapshot(
         topic=topic,
         partition=partition,
         topic_id="id",
-        directory=directory,
+        local_directory=directory,
         leader_epoch=0,
         log_start_offset=start_offset,
         local_log_start_offset=start_offset,

@@ -191,7 +191,7 @@ def test_unsupported_client_setting_is_refused_with_replacement(name: str, advic
             r"minOffsetsPerTrigger \(10\) is greater than maxOffsetsPerTrigger \(5\)",
         ),
         ({"commitOffsets": "true"}, "commitOffsets needs the option kafka.group.id"),
-        ({"path": "s3://bucket/log"}, "expected a path on a file system"),
+        ({"path": "hdfs://host/log"}, "expected a path on a file system"),
         ({"subscribe": "a", "path": "a-0"}, "option path names the partition directory of a-0"),
     ],
 )

@@ -16,6 +16,7 @@ from pyspark_kafkalog.spark.stream.limits import limit_offsets, unread_count
 from pyspark_kafkalog.spark.stream.offsets import from_json, to_json
 from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read
 from pyspark_kafkalog.spark.stream.view import PartitionView
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -41,6 +42,7 @@ def there(
         active_base_offset=-1,
         active_size_bytes=-1,
         is_broker_directory=foreign_in is not None,
+        extents=lambda: LocalExtents(foreign_in or Path("/none")),
     )
     return {topic_partition: found}
 

@@ -1,0 +1,208 @@
+"""A native root on an object store: no directories and no lock; commits name the objects that hold the records.
+
+    __cluster_metadata-0/     the commit log (metadata/objects)
+    data/                     data objects, each of one task of a write (storage/objects)
+
+A write adds runs to the partitions (metadata/extents), which readers find in the image. A commit that loses the race
+for its name applies the winner's changes and is made again, with its objects as they are. What deleted topics leave is
+dropped by the commit that deletes them, and deleted by the clean-up after file.delete.delay.ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
+from pyspark_kafkalog.root import admin
+from pyspark_kafkalog.root.native import Build, NativeRoot
+from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.staging import ObjectStaging, Staged
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
+from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.reader import PartitionExtents
+
+
+class ObjectRoot(NativeRoot):
+    """One native root on an object store, as of its last `refresh`."""
+
+    def __init__(self, address: StoreAddress, *, clock: Callable[[], int] = time_ms) -> None:
+        self._address = address
+        self._objects = address.open()
+        self.directories: tuple[Path, ...] = ()
+        #: The log ends that partitions must still have at the next commit to them.
+        self._expected_ends: dict[TopicPartition, int] = {}
+        super().__init__(MetadataStore.open_object_root(self._objects, clock=clock), clock=clock)
+
+    @property
+    def path(self) -> ObjectLocation:
+        return self._address.location
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The store that holds the root."""
+        return self._objects
+
+    def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
+        state = partition.state
+        topic_partition = TopicPartition(topic.name, partition.partition)
+        return PartitionSnapshot(
+            topic=topic.name,
+            partition=partition.partition,
+            topic_id=topic.topic_id,
+            local_directory=None,
+            leader_epoch=state.leader_epoch,
+            log_start_offset=state.log_start_offset,
+            local_log_start_offset=state.log_start_offset,
+            high_watermark=state.log_end_offset,
+            log_end_offset=state.log_end_offset,
+            stable=state.last_stable_offset,
+            extents_elsewhere=lambda: self._extents(topic_partition),
+        )
+
+    def _extents(self, topic_partition: TopicPartition) -> ObjectExtents:
+        log = ObjectLog.of(self._store.image, topic_partition)
+        return _extents(log, self._objects, self._store)
+
+    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedObjects:
+        image = self._store.image
+        return PlannedObjects(
+            self._address, self.identity, ObjectLog.of(image, topic_partition), topic_id, image.next_offset
+        )
+
+    def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
+        self._store.commit(build, operation=operation, frees_space=frees_space)
+
+    def _commit_topic(self, name: str, build: Build, operation: str, *, frees_space: bool = False) -> None:
+        self.commit(build, operation=operation, frees_space=frees_space)
+
+    def _is_ready(self, topic: str) -> bool:
+        return topic in self._store.refresh().topics
+
+    def delete_topic(self, name: str) -> None:
+        """Commit the topic's deletion, which drops its objects; the clean-up deletes them after their delay."""
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            self._check_deletable(name)
+            return admin.delete_topic(image, name)
+
+        self._store.refresh()
+        self.commit(build, operation="delete topic", frees_space=True)
+
+    @contextlib.contextmanager
+    def locked_partition(self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool) -> Iterator[None]:
+        self.refresh()
+        if may_change:
+            yield
+            return
+        partition = self._store.image.partition(topic_partition.topic, topic_partition.partition)
+        self._expected_ends[topic_partition] = partition.state.log_end_offset
+        try:
+            yield
+        finally:
+            del self._expected_ends[topic_partition]
+
+    def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> ObjectStaging:
+        return ObjectStaging(self._objects, write_id, 0, planned_at=self.version)
+
+    def commit_staged(
+        self,
+        staged: Sequence[Staged],
+        *,
+        transaction: WriteTransaction | None = None,
+        flush: FlushMode = "fsync",
+    ) -> CommitResult:
+        from pyspark_kafkalog.root.objects.write import commit_objects  # not needed by readers
+        from pyspark_kafkalog.storage.objects.upload import WrittenObject
+
+        objects = [each for each in staged if isinstance(each, WrittenObject)]
+        if len(objects) != len(staged):
+            raise LogDirError("expected data objects, found staged files: the write was planned for a file system")
+        return commit_objects(self._store, self._objects, objects, transaction, dict(self._expected_ends))
+
+
+def _extents(log: ObjectLog, store: ObjectStore, metadata: MetadataStore) -> ObjectExtents:
+    def refreshed() -> ObjectLog:
+        return ObjectLog.of(metadata.refresh(), log.topic_partition)
+
+    return ObjectExtents(lambda: log, refreshed, store, metadata.log.read)
+
+
+@dataclass(frozen=True)
+class PlannedObjects:
+    """A partition of the root at `address`, as of the metadata offset `version`: `log` is its log as of then.
+
+    `topic_id` None: the id is not to be checked.
+    """
+
+    address: StoreAddress
+    identity: RootIdentity | None
+    log: ObjectLog
+    topic_id: str | None
+    version: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.log.topic_partition
+
+    def extents(self) -> PartitionExtents:
+        store = self.address.open()
+        log = self.log
+
+        def refreshed() -> ObjectLog:
+            return ObjectLog.of(self._metadata.refresh(), log.topic_partition)
+
+        return ObjectExtents(lambda: log, refreshed, store, lambda offset: self._metadata.log.read(offset))
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> PlannedObjects:
+        return PlannedObjects(
+            self.address, self.identity, self.log.part(start_offset, end_offset), self.topic_id, self.version
+        )
+
+    def moved_log_start(self) -> int:
+        if not self._has_later_commit:
+            return 0
+        state = self._metadata.image.state_of(self.topic_partition, self.log.topic_id)
+        return 0 if state is None else state.log_start_offset
+
+    def is_same_topic(self) -> bool:
+        if not self._has_later_commit:
+            return True
+        return self._metadata.image.state_of(self.topic_partition, self.log.topic_id) is not None
+
+    def check_root(self) -> None:
+        if self.identity is not None and not self.identity.fits(self._metadata.identity):
+            raise another_root_error(self.address.location, self.identity, self._metadata.identity)
+
+    @cached_property
+    def _metadata(self) -> MetadataStore:
+        return MetadataStore.open_object_root(self.address.open())
+
+    @cached_property
+    def _has_later_commit(self) -> bool:
+        """Whether there was a commit after the plan when the task began: one request if there was none.
+
+        Objects do not change and belong to one topic id, so commits during the task cannot add rows to it.
+        """
+        from pyspark_kafkalog.metadata.objects.layout import commit_key
+
+        try:
+            self.address.open().head(commit_key(self.version))
+        except ObjectNotFoundError:
+            return False
+        return True
