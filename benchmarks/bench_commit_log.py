@@ -27,6 +27,7 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import create_topic
 from pyspark_kafkalog.root.bootstrap import create_root
@@ -87,7 +88,7 @@ def write_records(image: MetadataImage, chosen: Sequence[tuple[str, int]]) -> li
         )
         after = replace(state, log_end_offset=end + 100, active_size_bytes=state.active_size_bytes + 10_000)
         states.append(partition_state_record(topic.topic_id, partition, after))
-    return [WriteCommitRecord(write_id="0" * 32, partitions=written), *states]
+    return [WriteCommitRecord(write_id="0" * 32, partitions=tuple(written)), *states]
 
 
 def spread(image: MetadataImage, count: int, rng: random.Random) -> list[tuple[str, int]]:
@@ -156,13 +157,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         home = Path(directory)
-        large = make_root(home / "large", arguments.partitions)
+        make_root(home / "large", arguments.partitions)
         make_root(home / "small", TOUCHED)
         make_root(home / "short", TOUCHED)
         commit = committer(make_root(home / "long", TOUCHED))
         for _ in range(arguments.commits):
             commit()
-        assert any(large.log.directory.glob("*.checkpoint"))
+        assert any((home / "large" / METADATA_DIR).glob("*.checkpoint"))
         bench_open(home / "large", arguments.partitions)
         sizes = {"small": home / "small", "large": home / "large"}
         histories = {f"{SHORT_HISTORY} commits": home / "short", f"{arguments.commits:,} commits": home / "long"}

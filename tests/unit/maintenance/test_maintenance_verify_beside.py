@@ -18,6 +18,7 @@ from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify
 
 SECONDS = 4.0
+SECONDS_MAX = 120.0
 SMALL = {"internal.segment.bytes": "4000", "index.interval.bytes": "100", "file.delete.delay.ms": "0"}
 
 
@@ -63,9 +64,11 @@ def test_concurrent_writes_and_maintenance_are_not_reported_as_damage(tmp_path: 
     threads = [until_stopped(write), until_stopped(maintain)]
     rounds = 0
     try:
-        ends = time.monotonic() + SECONDS
+        began = time.monotonic()
         own = LogDir.open(tmp_path / "log")
-        while time.monotonic() < ends and not failures:
+        while not failures and (seconds := time.monotonic() - began) < SECONDS_MAX:
+            if seconds >= SECONDS and rounds > 3 and swaps[0] > 10:  # later on a slow machine
+                break
             result = verify(own.root)
             assert [each for each in result.findings if each.severity is not Severity.INFO] == []
             rounds += 1
