@@ -8,5 +8,6 @@ merge       merging small closed segments
 verify/     checking every byte
 repair/     rebuilding derived files after a verification
 export/     backups, and the return to a broker
+objects/    merging and cleaning up in object stores
 metrics     metrics under Kafka's names
 """

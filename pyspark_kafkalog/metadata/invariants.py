@@ -204,8 +204,8 @@ def staging_horizon_never_falls(before: MetadataImage, after: MetadataImage, cha
     old, new = before.staging_horizon, after.staging_horizon
     if new.offset < old.offset:
         return f"the staging horizon falls from {old.offset} to {new.offset}"
-    if new != old and new.offset > max(old.commit_offset, 0):
-        return f"the staging horizon {new.offset} is above {max(old.commit_offset, 0)}, where it was last set"
+    if new != old and new.offset > old.commit_offset + 1:
+        return f"the staging horizon {new.offset} is above {old.commit_offset + 1}, where it was last set"
     return None
 
 

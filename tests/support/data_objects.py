@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
-from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.record.header import BatchHeader, Buffer
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid, segment_file
@@ -87,6 +87,11 @@ class Log:
         return self.rows[-1][1] if self.rows else self.base_offset
 
     @property
+    def end_of_batches(self) -> int:
+        """Where the twin ends, also after runs were merged."""
+        return self.base_offset + sum(BatchHeader.unpack(each).last_offset_delta + 1 for each in self.batches)
+
+    @property
     def runs(self) -> NDArray[np.void]:
         return np.array(self.rows, RUN_DTYPE)
 
@@ -122,7 +127,7 @@ class Log:
                 data = batch(offset, timestamps_ms, value_bytes=plan.value_bytes, leader_epoch=leader_epoch)
                 self.batches.append(data)
                 offset += len(timestamps_ms)
-        assert offset == self.end_offset
+        assert offset == self.end_offset or not self.rows
 
     def write_twin(self, root: Path) -> Path:
         """The partition's directory below `root` with all batches in one segment."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from data_objects import TOPIC_IDS, Log, Plan
+import pyarrow as pa
+from data_objects import TOPIC_IDS, Log, Plan, stage
+from metadata_places import ObjectPlace
+from metadata_roots import add_topic
 
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
 from pyspark_kafkalog.metadata.extents import data_object_record
@@ -20,11 +26,14 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects import extents
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
-from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
-from pyspark_kafkalog.storage.objects.upload import WrittenObject, settle
+from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, settle, upload
+from pyspark_kafkalog.tiered import index_cache
 
 _NODE = encode_uuid(bytes(15) + b"\x01")
 PARTITIONS_COUNT = 2
@@ -89,3 +98,64 @@ class ObjectRootModel:
             return present()
 
         return ObjectExtents(present, refreshed, self.store, self.commits.get)
+
+
+class StoredRoot:
+    """A whole object root in a bucket in memory, with the topic orders of two partitions, and their twins."""
+
+    def __init__(self, configs: Mapping[str, str] | None = None) -> None:
+        extents._inline.cache_clear()
+        index_cache._cache.cache_clear()
+        self.place = ObjectPlace()
+        self.metadata = self.place.create()
+        self.objects = self.place.client()
+        self.topic_id = add_topic(self.metadata, "orders", configs=configs)
+        self.logs = {each: Log(each) for each in (TopicPartition("orders", 0), TopicPartition("orders", 1))}
+        self.config: LogConfig = broker_config(self.image).log_config(self.image.topic("orders").configs)
+        self._writes = 0
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.metadata.refresh()
+
+    def upload(self, scratch: Path, *plans: Plan, inline_bytes: int = 0) -> list[WrittenObject]:
+        """What a task has put into the store for `plans`."""
+        self._writes += 1
+        directory = scratch / f"write-{self._writes}"
+        staged = [stage(directory, plan) for plan in plans]
+        task = UploadTask(f"ab{self._writes}", 0, self.image.next_offset)
+        topic_ids = {"orders": self.topic_id}
+        return upload(self.objects, task, staged, topic_ids, directory=directory, inline_bytes=inline_bytes)
+
+    def write(self, scratch: Path, *plans: Plan, inline_bytes: int = 0) -> None:
+        written = self.upload(scratch, *plans, inline_bytes=inline_bytes)
+        self.metadata.commit(lambda image: list(map(data_object_record, written)), operation="write")
+        for each, log in self.logs.items():
+            partition = self.image.partition(each.topic, each.partition)
+            before = log.end_of_batches
+            log.rows = [tuple(row) for row in partition.runs.table.tolist()]
+            log.append_batches(before, plans, leader_epoch=partition.state.leader_epoch)
+
+    def reader(self, topic_partition: TopicPartition) -> LogReader:
+        def present() -> ObjectLog:
+            return ObjectLog.of(self.metadata.image, topic_partition)
+
+        def refreshed() -> ObjectLog:
+            return ObjectLog.of(self.metadata.refresh(), topic_partition)
+
+        log_extents = ObjectExtents(present, refreshed, self.place.client(), self.metadata.log.read)
+        return LogReader(log_extents, topic_partition)
+
+    def check(self, scratch: Path) -> None:
+        """All that was committed can be read, as from the twins."""
+        for each, log in self.logs.items():
+            directory = Path(tempfile.mkdtemp(dir=scratch))
+            twin = LogReader(LocalExtents(log.write_twin(directory)), each)
+            end = self.image.partition(each.topic, each.partition).state.log_end_offset
+            assert end == log.end_of_batches
+            found = table_of(self.reader(each), 0, end)
+            assert found.equals(table_of(twin, 0, end))
+
+
+def table_of(reader: LogReader, start: int, end: int) -> pa.Table:
+    return pa.Table.from_batches(reader.read(start, end, schema=KAFKA_SCHEMA), KAFKA_SCHEMA)

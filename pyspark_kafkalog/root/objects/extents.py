@@ -25,11 +25,14 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.run_extent import RunExtent, run_extents
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.tiered.index_cache import BytesCache
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 INLINE_CACHE_BYTES: Final = 32 << 20
 
@@ -171,14 +174,26 @@ class ObjectExtents:
         return False
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """See PartitionExtents. Runs hold no transactional batches."""
-        return AbortedTransactions(())
+        """See PartitionExtents. Runs hold no transactional batches.
+
+        A transaction may be aborted long after its records, in a later segment.
+        """
+        found: list[AbortedTxn] = []
+        for extent in self.current():
+            if isinstance(extent, SegmentObjectExtent) and extent.end_offset > start_offset:
+                result = collect_aborted(extent.aborted_transactions(), start_offset, end_offset)
+                found += result.transactions
+                if result.is_complete:
+                    break
+        return AbortedTransactions(found)
 
     def _extents(self, log: ObjectLog) -> list[Extent]:
         listed = self._listed
         if listed is None or listed[0].runs is not log.runs or listed[0].segments is not log.segments:
             objects = StoredBytes(self._store, log.topic_id, log.objects, self._read_commit)
-            listed = self._listed = log, [*run_extents(log.runs.table, objects, name=self.name)]
+            of = TopicIdPartition(log.topic_partition.topic, log.topic_id, log.topic_partition.partition)
+            segments = [SegmentObjectExtent(self._store, of, each) for each in log.segments]
+            listed = self._listed = log, [*segments, *run_extents(log.runs.table, objects, name=self.name)]
         return listed[1]
 
 
@@ -189,4 +204,6 @@ def _has(log: ObjectLog, extent: Extent) -> bool:
         first = int(np.searchsorted(rows["base_offset"], extent.base_offset))
         found = rows[first : first + len(wanted)]
         return len(found) == len(wanted) and bool((found["object_id"] == wanted["object_id"]).all())
+    if isinstance(extent, SegmentObjectExtent):
+        return extent.segment in log.segments
     return False

@@ -264,7 +264,7 @@ def test_write_planned_below_staging_horizon_is_refused() -> None:
         commit(image, merged(segment(0, 5), runs=1, planned_at=4))
 
 
-@pytest.mark.parametrize(("horizon", "message"), [(4, "falls from 5 to 4"), (7, "above 6")])
+@pytest.mark.parametrize(("horizon", "message"), [(4, "falls from 5 to 4"), (8, "above 7")])
 def test_staging_horizon_neither_falls_nor_passes_earlier_commit(horizon: int, message: str) -> None:
     image = commit(new_root(), StagingHorizonRecord())
     image = commit(image, StagingHorizonRecord(horizon_offset=5))

@@ -1,0 +1,5 @@
+"""Maintenance of log directories in object stores. In reading order:
+
+merge      turns the runs of data objects into segment objects
+clean_up   deletes what commits have dropped, and what abandoned writes and merges have left
+"""

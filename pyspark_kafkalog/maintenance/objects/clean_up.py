@@ -1,0 +1,132 @@
+"""Deletes objects that are not needed any more: what commits have dropped, and what was never committed.
+
+*Dropped objects.* A merge replaces objects, retention and the deletion of a topic drop them; the image lists them by
+the commit that did it. After file.delete.delay.ms they are deleted, then a commit says so. Two clean-ups at once, or
+one that was killed in between, delete the same objects again, which changes nothing.
+
+*Orphans* are objects of writes and merges that were abandoned: no commit names them. Their keys tell when they were
+planned, as an offset of the metadata log. A commit sets the staging horizon, behind the commit that set it last, if
+that was at least staging.retention.ms ago; what was planned below the horizon can never be committed afterwards
+(metadata/invariants.py). So an object that was planned below it and that the image does not name is deleted. That
+happens after one to two times staging.retention.ms, if a clean-up runs that often. No clock decides about data: a
+wrong one makes writes expire early, which fail then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    MetadataRecord,
+    ObjectsDeletedRecord,
+    StagingHorizonRecord,
+)
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectStore
+from pyspark_kafkalog.storage.objects.data_object import DataKey
+from pyspark_kafkalog.tiered.layouts.aiven import parse_key
+from pyspark_kafkalog.tiered.own_segments import dropped_keys, planned_at_of
+
+OPERATION: Final = "clean-up"
+_DELETED_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedUp:
+    """The number of objects that were deleted, and bytes of orphans among them."""
+
+    dropped_count: int
+    orphans_count: int
+    orphans_bytes: int
+
+
+def clean_up(
+    metadata: MetadataStore,
+    objects: ObjectStore,
+    *,
+    file_delete_delay_ms: int,
+    staging_retention_ms: int,
+    clock: Callable[[], int],
+) -> CleanedUp:
+    """Delete dropped objects and orphans. Lists all objects of the root. Raises ObjectStoreError, KafkalogError."""
+    dropped_count = _delete_dropped(metadata, objects, clock() - file_delete_delay_ms)
+    image = _move_horizon(metadata, clock() - staging_retention_ms)
+    orphans_count = orphans_bytes = 0
+    found: list[ObjectMetadata] = []
+    for each in orphans(image, objects):
+        found.append(each)
+        if len(found) == _DELETED_AT_ONCE:
+            objects.delete([orphan.key for orphan in found])
+            found = []
+        orphans_count += 1
+        orphans_bytes += each.size_bytes
+    if found:
+        objects.delete([orphan.key for orphan in found])
+    return CleanedUp(dropped_count, orphans_count, orphans_bytes)
+
+
+def _delete_dropped(metadata: MetadataStore, objects: ObjectStore, until_ms: int) -> int:
+    """Delete what commits until `until_ms` have dropped; the number of objects."""
+    keys: list[str] = []
+    below = -1
+    for each in metadata.refresh().dropped:
+        if each.timestamp_ms > until_ms:
+            break
+        keys += each.data_keys
+        keys += [key for segment in each.segments for key in dropped_keys(segment)]
+        below = each.commit_offset + 1
+    if below < 0:
+        return 0
+    objects.delete(keys)
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        is_left = any(each.commit_offset < below for each in image.dropped)
+        return [ObjectsDeletedRecord(dropped_below=below)] if is_left else []
+
+    metadata.commit(build, operation=OPERATION)
+    return len(keys)
+
+
+def _move_horizon(metadata: MetadataStore, until_ms: int) -> MetadataImage:
+    """Let expire what was planned before the last time this was done, if that was until `until_ms`; the image after."""
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        last = image.staging_horizon
+        if last != StagingHorizon() and last.timestamp_ms > until_ms:
+            return []
+        return [StagingHorizonRecord(horizon_offset=last.commit_offset + 1)]
+
+    return metadata.commit(build, operation=OPERATION).image
+
+
+def orphans(image: MetadataImage, objects: ObjectStore) -> Iterator[ObjectMetadata]:
+    """The data and segment objects that have expired and that `image` does not name. Lists all objects of the root.
+
+    Objects with other keys are left out.
+    """
+    horizon = image.staging_horizon.offset
+    named = {each.key for each in image.objects}
+    named.update(key for each in image.dropped for key in each.data_keys)
+    segments = {
+        segment.segment_id
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        for segment in partition.segments
+    }
+    segments.update(segment.segment_id for each in image.dropped for segment in each.segments)
+    for each in objects.list_objects(""):
+        if each.key.startswith(f"{METADATA_DIR}/") or each.key in named:
+            continue
+        data, segment = DataKey.parse(each.key), parse_key(each.key)
+        if data is not None:
+            is_expired = data.planned_at < horizon
+        elif segment is not None:
+            is_expired = segment.segment_id not in segments and planned_at_of(segment.segment_id) < horizon
+        else:
+            continue
+        if is_expired:
+            yield each

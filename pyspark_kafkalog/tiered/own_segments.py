@@ -1,0 +1,274 @@
+"""Segment objects that this package writes: merged runs of object roots, and tiered segments of file roots.
+
+They have the layout of Aiven's plugin, plain: `.log` as it is, `.indexes`, and `.rsm-manifest`, put last
+(layouts/aiven.py, layouts/aiven_manifest.py). So whatever reads that layout reads them, a broker with the plugin too.
+This package itself needs no manifest: the commit that names a segment holds the sizes of its files.
+
+A crash between the puts leaves objects that no commit names. A segment's id begins with the end of the metadata log
+when its merge was planned, so that the clean-up knows when they have expired (metadata/image.StagingHorizon).
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentLeaderEpoch, SegmentObject
+from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    decode_uuid,
+    encode_uuid,
+    offset_file_name,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
+from pyspark_kafkalog.tiered.byte_source import RemoteBytes
+from pyspark_kafkalog.tiered.index_cache import process_cache
+from pyspark_kafkalog.tiered.layouts.aiven import INDEXES, LOG, MANIFEST
+from pyspark_kafkalog.tiered.layouts.local import PlainLog
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, object_name, read_ranges
+from pyspark_kafkalog.tiered.segments import TopicIdPartition, clamp_epochs
+from pyspark_kafkalog.units import MIB
+
+_Index = TypeVar("_Index", bound=MappedIndex)
+
+#: What the manifest calls a chunk; the plugin's documentation recommends it.
+_CHUNK_BYTES: Final = 4 * MIB
+_NO_BROKER: Final = -1
+
+
+def new_segment_id(planned_at: int) -> str:
+    """A random id for a segment whose merge was planned at metadata offset `planned_at`."""
+    return encode_uuid(planned_at.to_bytes(8, "big") + os.urandom(8))
+
+
+def planned_at_of(segment_id: str) -> int:
+    """The metadata offset in an id of `new_segment_id`."""
+    return int.from_bytes(decode_uuid(segment_id)[:8], "big")
+
+
+def segment_keys(of: TopicIdPartition, base_offset: int, segment_id: str) -> tuple[str, str, str]:
+    """The keys of a segment's `.log`, `.indexes` and `.rsm-manifest`."""
+    path = f"{of.topic}-{of.topic_id}/{of.partition}/{offset_file_name(base_offset, f'-{segment_id}')}"
+    return path + LOG, path + INDEXES, path + MANIFEST
+
+
+def dropped_keys(dropped: DroppedSegment) -> tuple[str, str, str]:
+    """The keys of a segment that a commit has dropped."""
+    of = TopicIdPartition(dropped.topic, dropped.topic_id, dropped.partition)
+    return segment_keys(of, dropped.base_offset, dropped.segment_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentObjectExtent:
+    """A segment object as an Extent."""
+
+    store: ObjectStore
+    partition: TopicIdPartition
+    segment: SegmentObject
+
+    @property
+    def base_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segment.end_offset
+
+    @property
+    def known_size_bytes(self) -> int:
+        return self.segment.size_bytes
+
+    @property
+    def known_max_timestamp_ms(self) -> int:
+        return self.segment.max_timestamp_ms
+
+    def open(self) -> RemoteBytes:
+        """Open the `.log`; a missing object is found by the first read."""
+        return RemoteBytes(PlainLog(self.store, self._keys[0], self.segment.size_bytes))
+
+    def offset_index(self) -> OffsetIndex | None:
+        return self._hint(OffsetIndex, IndexKind.OFFSET)
+
+    def time_index(self) -> TimeIndex | None:
+        return self._hint(TimeIndex, IndexKind.TIMESTAMP)
+
+    def aborted_transactions(self) -> list[AbortedTxn]:
+        """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
+        if not self.segment.transaction_index_bytes:
+            return []
+        return parse_aborted(bytes(self.index(IndexKind.TRANSACTION)), file=self._name)
+
+    def index(self, kind: IndexKind) -> Buffer:
+        """The bytes of an index; all of a segment are got at once, and kept in this process.
+
+        Raises FileNotFoundError, CorruptRecordError if the object is shorter than the commit says.
+        """
+        sizes = _index_sizes(self.segment)
+        if not sum(sizes.values()):
+            return b""
+        wanted = ByteRange(0, sum(sizes.values()))
+
+        def load() -> tuple[Buffer, int]:
+            return read_ranges(self.store, self._keys[1], [wanted])[0], wanted.size_bytes
+
+        data: Buffer = process_cache().get((self.store.url, self._keys[1]), load)
+        ends = dict(zip(sizes, accumulate(sizes.values()), strict=True))
+        return memoryview(data)[ends[kind] - sizes[kind] : ends[kind]]
+
+    @property
+    def _keys(self) -> tuple[str, str, str]:
+        return segment_keys(self.partition, self.segment.base_offset, self.segment.segment_id)
+
+    @property
+    def _name(self) -> str:
+        return object_name(self.store, self._keys[1])
+
+    def _hint(self, kind: type[_Index], index_kind: IndexKind) -> _Index | None:
+        """An index that readers confirm against the batches: a missing or damaged one only costs time."""
+        try:
+            return kind.over(self.index(index_kind), self.base_offset, name=self._name)
+        except (FileNotFoundError, DiskFormatError):
+            return None
+
+
+def _index_sizes(segment: SegmentObject) -> dict[IndexKind, int]:
+    """The sizes of the indexes, in their order in the object."""
+    return {
+        IndexKind.OFFSET: segment.offset_index_bytes,
+        IndexKind.TIMESTAMP: segment.time_index_bytes,
+        IndexKind.PRODUCER_SNAPSHOT: segment.producer_snapshot_bytes,
+        IndexKind.LEADER_EPOCH: segment.leader_epoch_index_bytes,
+        IndexKind.TRANSACTION: segment.transaction_index_bytes,
+    }
+
+
+def put_segment(
+    store: ObjectStore,
+    of: TopicIdPartition,
+    directory: Path,
+    base_offset: int,
+    end_offset: int,
+    *,
+    epochs: Sequence[EpochEntry],
+    segment_id: str,
+    now_ms: int,
+) -> SegmentObject:
+    """Put the closed segment at `base_offset` of `directory`, which ends at `end_offset`, into the store.
+
+    `epochs` are the leader epochs of the log. The producer snapshot at `end_offset` must exist, as a broker demands.
+    Raises ObjectStoreError, OSError.
+    """
+    leader_epochs = [each for each in epochs if each.start_offset < end_offset]
+    own_epochs = clamp_epochs(leader_epochs, base_offset, end_offset - 1)
+    indexes = {
+        IndexKind.OFFSET: segment_file(directory, base_offset, INDEX_SUFFIX).read_bytes(),
+        IndexKind.TIMESTAMP: segment_file(directory, base_offset, TIME_INDEX_SUFFIX).read_bytes(),
+        IndexKind.PRODUCER_SNAPSHOT: segment_file(directory, end_offset, PRODUCER_SNAPSHOT_SUFFIX).read_bytes(),
+        IndexKind.LEADER_EPOCH: _epochs_text(leader_epochs),
+        IndexKind.TRANSACTION: _read_if_there(segment_file(directory, base_offset, TXN_INDEX_SUFFIX)),
+    }
+    log = segment_file(directory, base_offset, LOG_SUFFIX)
+    segment = SegmentObject(
+        segment_id=segment_id,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        size_bytes=log.stat().st_size,
+        max_timestamp_ms=largest_timestamp_ms(directory, base_offset),
+        offset_index_bytes=len(indexes[IndexKind.OFFSET]),
+        time_index_bytes=len(indexes[IndexKind.TIMESTAMP]),
+        producer_snapshot_bytes=len(indexes[IndexKind.PRODUCER_SNAPSHOT]),
+        leader_epoch_index_bytes=len(indexes[IndexKind.LEADER_EPOCH]),
+        transaction_index_bytes=len(indexes[IndexKind.TRANSACTION]),
+        leader_epochs=tuple(
+            SegmentLeaderEpoch(leader_epoch=each.epoch, start_offset=each.start_offset) for each in own_epochs
+        ),
+    )
+    keys = segment_keys(of, base_offset, segment_id)
+    _put_file(store, keys[0], log)
+    store.put(keys[1], b"".join(indexes.values()))
+    store.put(keys[2], manifest(of, segment, now_ms=now_ms))
+    return segment
+
+
+def manifest(of: TopicIdPartition, segment: SegmentObject, *, now_ms: int) -> bytes:
+    """The manifest of a plain segment."""
+    positions = _positions(segment)
+    size_bytes = segment.size_bytes
+    tree = {
+        "version": "1",
+        "chunkIndex": {
+            "type": "fixed",
+            "originalChunkSize": _CHUNK_BYTES,
+            "originalFileSize": size_bytes,
+            "transformedChunkSize": _CHUNK_BYTES,
+            "finalTransformedChunkSize": (size_bytes - 1) % _CHUNK_BYTES + 1 if size_bytes else 0,
+        },
+        "segmentIndexes": dict(positions),
+        "compression": False,
+        "remoteLogSegmentMetadata": {
+            "remoteLogSegmentId": {
+                "topicIdPartition": {
+                    "topicId": of.topic_id,
+                    "topicPartition": {"topic": of.topic, "partition": of.partition},
+                },
+                "id": segment.segment_id,
+            },
+            "startOffset": segment.base_offset,
+            "endOffset": segment.end_offset - 1,
+            "maxTimestampMs": segment.max_timestamp_ms,
+            "brokerId": _NO_BROKER,
+            "eventTimestampMs": now_ms,
+            "segmentLeaderEpochs": {str(each.leader_epoch): each.start_offset for each in segment.leader_epochs},
+        },
+    }
+    return json.dumps(tree, separators=(",", ":")).encode()
+
+
+def _positions(segment: SegmentObject) -> Iterator[tuple[str, dict[str, int] | None]]:
+    position = 0
+    for kind, size_bytes in _index_sizes(segment).items():
+        is_missing = kind is IndexKind.TRANSACTION and not size_bytes
+        yield kind.value, None if is_missing else {"position": position, "size": size_bytes}
+        position += size_bytes
+
+
+def _epochs_text(epochs: Sequence[EpochEntry]) -> bytes:
+    """A leader epoch checkpoint: version 0, number of entries, entries."""
+    lines = ["0", str(len(epochs)), *(f"{each.epoch} {each.start_offset}" for each in epochs)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _read_if_there(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _put_file(store: ObjectStore, key: str, path: Path) -> None:
+    """Put a file without reading it into memory."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            store.put(key, b"")
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            store.put(key, mapped)
