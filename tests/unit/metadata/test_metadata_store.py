@@ -142,7 +142,7 @@ def written(store: MetadataStore, topic_id: str, partition: int, count: int) -> 
 def test_image_after_replay_equals_image_built_by_commits(store: MetadataStore, place: Place) -> None:
     topic_id = add_topic(store)
     producer = ProducerStateEntry(9, 1, 5, 6, 2, 1_234)
-    state = LogState(log_end_offset=7, active_size_bytes=700, producer=producer)
+    state = LogState(log_start_offset=7, log_end_offset=7, active_size_bytes=700, producer=producer)
     store.commit(
         lambda image: [
             WriteCommitRecord(
@@ -197,9 +197,12 @@ def test_contradictory_commit_is_reported_on_refresh_by_name(place: Place, store
 @pytest.mark.parametrize(
     ("states", "broken"),
     [
-        ([LogState(log_end_offset=5), LogState(log_end_offset=4)], "high_watermark_never_falls"),
         (
-            [LogState(log_end_offset=5, log_start_offset=3), LogState(log_end_offset=5, log_start_offset=2)],
+            [LogState(log_end_offset=5, log_start_offset=5), LogState(log_end_offset=4, log_start_offset=4)],
+            "high_watermark_never_falls",
+        ),
+        (
+            [LogState(log_end_offset=5, log_start_offset=5), LogState(log_end_offset=5, log_start_offset=2)],
             "log_start_never_falls",
         ),
         ([LogState(leader_epoch=2), LogState(leader_epoch=1)], "leader_epoch_never_falls"),
