@@ -16,8 +16,11 @@ from tiers import examples
 
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import (
+    DataObjectRecord,
     MetadataRecord,
     ProducerIdsRecord,
+    Run,
+    TopicRuns,
     TransactionalIdRecord,
     WriteCommitRecord,
 )
@@ -62,6 +65,10 @@ def writing(name: str, advance: int, producer: ProducerStateEntry | None, timest
     def step(image: MetadataImage) -> Sequence[MetadataRecord]:
         topic = image.topic(name)
         partition = topic.partitions[advance % len(topic.partitions)]
+        if image.is_object_root:
+            run = Run(partition=partition.partition, size_bytes=100, offsets_count=advance % 999 + 1, batches_count=1)
+            topics = (TopicRuns(topic_id=topic.topic_id, runs=(run,)),)
+            return [DataObjectRecord(key="data/a", size_bytes=100, planned_at=image.next_offset, topics=topics)]
         state = replace(
             partition.state,
             log_end_offset=partition.state.log_end_offset + advance,

@@ -14,6 +14,7 @@ from commit_simulation import (
     Simulation,
     Writer,
     check,
+    count_in,
     make_counts,
     one_after_the_other,
     printed_seed,
@@ -33,7 +34,7 @@ def test_fault_at_any_request_loses_and_doubles_no_commit(fault: Fault, is_inter
     """The writer opens the root, commits three times, over a snapshot and clean-up; at each request once it fails."""
     for number in range(200):
         place = ObjectPlace()
-        make_counts(place, 2)
+        make_counts(place)
         writer, other = (Writer(place, each) for each in range(2))
         other.count()
         for _ in range(6):
@@ -68,7 +69,7 @@ def test_fault_at_any_request_loses_and_doubles_no_commit(fault: Fault, is_inter
 @pytest.mark.parametrize("writers", range(2, 9))
 def test_racing_writers_commit_all(writers: int) -> None:
     place = ObjectPlace()
-    make_counts(place, writers, snapshot_bytes=3000)
+    make_counts(place, snapshot_bytes=3000)
     racing = [Writer(place, number) for number in range(writers)]
     start = threading.Barrier(writers)
 
@@ -85,14 +86,14 @@ def test_racing_writers_commit_all(writers: int) -> None:
         thread.join()
     place.bucket.land()
     image = check(place, racing)
-    assert sum(each.high_watermark for each in image.topic("counts").partitions) > 6 * writers
+    assert sum(count_in(image, each) for each in range(writers)) > 6 * writers
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["request sent late", "request lands late"])
 def test_writer_that_wakes_after_clean_up_makes_no_commit_at_removed_name(is_late: bool) -> None:
     place = ObjectPlace()
     place.bucket.late_calls = None
-    make_counts(place, 2)
+    make_counts(place)
     stopped, other = (Writer(place, number) for number in range(2))
     stopped.count()
     before = commit_names(place)
@@ -119,13 +120,13 @@ def test_writer_that_wakes_after_clean_up_makes_no_commit_at_removed_name(is_lat
     assert slept
     assert stopped.pending is None
     image = check(place, [stopped, other])
-    assert image.partition("counts", 0).high_watermark == 2
+    assert count_in(image, 0) == 2
     assert created[0].keys[0] not in place.bucket
 
 
 def test_commit_of_zombie_that_died_at_removed_name_is_read_by_nobody_and_removed() -> None:
     place = ObjectPlace()
-    make_counts(place, 2)
+    make_counts(place)
     zombie, other = (Writer(place, number) for number in range(2))
     zombie.count()
     reader = place.open()
@@ -142,7 +143,7 @@ def test_commit_of_zombie_that_died_at_removed_name_is_read_by_nobody_and_remove
     at = f"{reader.image.next_offset:020d}.log"
     assert at in commit_names(place)
     image = check(place, [zombie, other])
-    assert image.partition("counts", 0).high_watermark == 1
+    assert count_in(image, 0) == 1
     assert reader.refresh() == image
     place.clock.now_ms += 2 * HOUR_MS
     for _ in range(6):
@@ -152,7 +153,7 @@ def test_commit_of_zombie_that_died_at_removed_name_is_read_by_nobody_and_remove
 
 def test_clean_up_keeps_newest_snapshot_and_what_it_needs() -> None:
     place = ObjectPlace()
-    make_counts(place, 1)
+    make_counts(place)
     writer = Writer(place, 0)
     for _ in range(40):
         place.clock.now_ms += HOUR_MS // 2
@@ -162,6 +163,7 @@ def test_clean_up_keeps_newest_snapshot_and_what_it_needs() -> None:
     assert 1 <= len(commit_names(place)) <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", range(examples(6)))
 def test_long_random_run_keeps_every_commit_once(run: int) -> None:
     """KAFKALOG_SIMULATION_STEPS: how many steps in all runs; a failure prints its seed."""

@@ -1,9 +1,9 @@
 """Writers, readers and clean-up of one object root, in one process, under one seed; and what must hold of it.
 
-Each writer counts up a partition of its own, so the image tells how many of its commits there are. A commit that
-returned is there; one that failed for certain is not; one of unknown outcome, or of a killed process, is there at most
-once. Writers interrupt each other between any two requests: whoever is about to send one may first have to wait for
-whole commits of others, or for hours.
+Each writer counts up the version of a transactional id of its own, so the image tells how many of its commits there
+are. A commit that returned is there; one that failed for certain is not; one of unknown outcome, or of a killed
+process, is there at most once. Writers interrupt each other between any two requests: whoever is about to send one may
+first have to wait for whole commits of others, or for hours.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
 from faulty_store import Call, Fault, FaultyStore
 from metadata_places import ObjectPlace, commit_names
-from metadata_roots import add_topic, forget_images, settings_of
+from metadata_roots import forget_images, settings_of
 from stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError
-from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, TransactionalIdRecord
 from pyspark_kafkalog.metadata.objects import log as log_module
 from pyspark_kafkalog.metadata.objects import place as place_module
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 
-TOPIC: Final = "counts"
 HOUR_MS: Final = 3_600_000
 ERRORS: Final = (
     Fault.FAILS_BEFORE,
@@ -58,7 +57,7 @@ class Counted:
 
 @dataclass
 class Writer:
-    """A process that counts up the partition `number`; `client` and `store` are new after each crash."""
+    """A process that counts up the transactional id `number`; `client` and `store` are new after each crash."""
 
     place: ObjectPlace
     number: int
@@ -98,16 +97,18 @@ class Writer:
         self.counted.made += 1
 
     def _next(self, image: MetadataImage) -> Sequence[MetadataRecord]:
-        topic = image.topic(TOPIC)
-        state = topic.partitions[self.number].state
-        after = replace(state, log_end_offset=state.log_end_offset + 1)
-        return [partition_state_record(topic.topic_id, self.number, after)]
+        return [TransactionalIdRecord(transactional_id=str(self.number), version=count_in(image, self.number))]
 
 
-def make_counts(place: ObjectPlace, writers: int, *, snapshot_bytes: int = 600) -> None:
-    """A root whose topic has a partition for each writer, with snapshots every few commits and the least retention."""
+def count_in(image: MetadataImage, writer: int) -> int:
+    """How many commits of the writer are in `image`."""
+    known = image.transactional_ids.get(str(writer))
+    return 0 if known is None else known.version + 1
+
+
+def make_counts(place: ObjectPlace, *, snapshot_bytes: int = 600) -> None:
+    """A root with snapshots every few commits and the least retention."""
     store = place.create()
-    add_topic(store, TOPIC, writers)
     settings = {"metadata.log.max.record.bytes.between.snapshots": snapshot_bytes, "metadata.max.retention.ms": 1}
     settings_of(store, {name: str(value) for name, value in settings.items()})
 
@@ -116,7 +117,7 @@ def check(place: ObjectPlace, writers: Sequence[Writer]) -> MetadataImage:
     """A new process finds all commits that returned, and no commit twice."""
     store = place.open()
     for writer in writers:
-        there = store.image.partition(TOPIC, writer.number).high_watermark
+        there = count_in(store.image, writer.number)
         unsure = writer.counted.unknown + (writer.pending is not None)
         made = writer.counted.made
         assert made <= there <= made + unsure, f"writer {writer.number}: {made} to {made + unsure} made, found {there}"
@@ -150,7 +151,7 @@ class Simulation:
         self._faults = faults
         self._depth = 0
         self.place = ObjectPlace()
-        make_counts(self.place, writers)
+        make_counts(self.place)
         self.writers = [Writer(self.place, number) for number in range(writers)]
         self.readers = [self.place.open() for _ in range(readers)]
         self._busy: set[int] = set()

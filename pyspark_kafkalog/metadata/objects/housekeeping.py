@@ -1,9 +1,10 @@
 """Maintenance of an object root's commit log after a commit: write a snapshot if one is due, then remove old objects.
 
-Most commits do nothing of it, and make no request for it. When a snapshot is due (snapshots.py: after 64 KiB of commits
-at least, or an hour), the commit that finds so costs some requests more: one to see whether another process has written
-a snapshot, two to write one and its pointer; and for the removal of old objects one or more to list them and four to
-remove them. The commit is already published then: an error is only logged, and the next commit tries again.
+Most commits do nothing of it, and make no request for it. When a snapshot is due (after 64 KiB of commits, or a
+sixteenth of the last snapshot's size, or an hour), the commit that finds so costs some requests more: one to see
+whether another process has written a snapshot, two to write one and its pointer; and for the removal of old objects one
+or more to list them and four to remove them. The commit is already published then: an error is only logged, and the
+next commit tries again.
 
 *Retention.* A commit is removed once it is older than metadata.max.retention.ms, an hour at least, and a snapshot
 contains its records, unless it, or one before it, holds data of its write that was not merged yet (inline data,
@@ -33,6 +34,10 @@ from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectStore
 
 _LOG: Final = logging.getLogger(__name__)
 
+#: Requests cost, bytes hardly: snapshots are written more often than on a file system, so that opening a root takes few
+#: requests also while the image is large.
+_SNAPSHOT_SHARE: Final = 16
+
 #: Objects looked at in one run; a snapshot is due after fewer commits.
 _OBJECTS_A_RUN: Final = 2_000
 
@@ -51,7 +56,8 @@ class ObjectHousekeeping:
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
         config = self._config_of(loaded.image)
-        if not snapshot_is_due(loaded.tail, config, now_ms=now_ms) or not self._lock.acquire(blocking=False):
+        is_due = snapshot_is_due(loaded.tail, config, now_ms=now_ms, snapshot_share=_SNAPSHOT_SHARE)
+        if not is_due or not self._lock.acquire(blocking=False):
             return None
         newer: KnownSnapshot | None = None
         try:

@@ -237,8 +237,6 @@ def test_opening_after_many_commits_takes_few_requests(place: ObjectPlace) -> No
     most = 0
     for end in range(1, 10_000):
         write_to(store, topic_id, end)
-        if end % 500 == 0:  # what was not merged yet makes snapshots, and so the distance between them, larger
-            merge(store, topic_id)
         if end > 9_000 and end % 61 == 0:
             client = place.client()
             assert place.open_with(client).image == store.image
