@@ -59,13 +59,15 @@ def open_root(
     if path is None:
         root = _open_remote_storage(remote_storage)
         return root if principal is None else GuardedRoot(root, principal)
+    if not isinstance(path, (str, Path, StoreAddress)) and len(path) == 1:
+        (path,) = path
     address = _address_of(path)
     if address is not None:
         return _open_object_root(
             address, principal, identity, clock=clock, is_broker=read_to_log_end or remote_storage is not None
         )
     assert not isinstance(path, StoreAddress)
-    paths = split_paths(path) if isinstance(path, (str, Path)) else tuple(map(Path, path))
+    paths = split_paths(path) if isinstance(path, (str, Path)) else _paths(path)
     if len(paths) != 1:
         root = _open_directories(
             paths, identity, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage
@@ -108,6 +110,13 @@ def _open_object_root(
     if identity is not None and not identity.fits(root.identity):
         raise another_root_error(address.location, identity, root.identity)
     return root if principal is None else GuardedRoot(root, principal)
+
+
+def _paths(several: Sequence[str | Path]) -> tuple[Path, ...]:
+    for each in several:
+        if isinstance(each, str) and is_object_url(each):
+            raise LogDirError(f"{each}: several directories can only be brokers', on a file system; open it alone")
+    return tuple(map(Path, several))
 
 
 def _open_directories(

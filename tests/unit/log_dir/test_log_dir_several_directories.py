@@ -228,6 +228,17 @@ def test_native_directory_is_refused_by_name(cluster: list[Path], tmp_path: Path
         LogDir.open([*cluster, tmp_path / "native"])
 
 
+def test_url_of_an_object_store_is_refused_by_name(cluster: list[Path]) -> None:
+    with pytest.raises(LogDirError, match="s3://bucket/log: several directories can only be brokers'"):
+        LogDir.open([cluster[0], "s3://bucket/log"])
+
+
+def test_sequence_of_one_path_opens_that_path(cluster: list[Path], tmp_path: Path) -> None:
+    assert LogDir.open([cluster[0]]).root.directories == (cluster[0],)
+    LogDir.create(tmp_path / "native")
+    assert not LogDir.open([tmp_path / "native"]).is_broker_directory
+
+
 def test_no_path_is_refused() -> None:
     with pytest.raises(LogDirError, match="no path is given"):
         LogDir.open([])
