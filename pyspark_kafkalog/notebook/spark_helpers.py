@@ -18,13 +18,22 @@ from pyspark_kafkalog.errors import InvalidOptionError
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("kafkalog")` with the session.
+    """Register `format("kafkalog")` with the session, and with it the session's `spark.hadoop.fs.s3a.*` settings.
 
     If the package is installed, Spark finds it automatically; a session whose driver got it as an archive needs this.
+    So does one whose endpoint and keys for S3 are in Hadoop's settings: Spark does not show these to the processes in
+    which it plans reads and writes of a Python data source. Settings made later need another call.
     """
+    from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES
     from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 
-    spark.dataSource.register(KafkalogDataSource)
+    settings = {name: value for name, value in spark.conf.getAll.items() if name.startswith(HADOOP_PREFIXES)}
+
+    class WithHadoopSettings(KafkalogDataSource):
+        def __init__(self, options: dict[str, str]) -> None:
+            super().__init__({**settings, **options})
+
+    spark.dataSource.register(WithHadoopSettings if settings else KafkalogDataSource)
 
 
 def set_active_session(spark: SparkSession) -> None:

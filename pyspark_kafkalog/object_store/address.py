@@ -19,15 +19,15 @@ class StoreAddress:
     settings: StoreSettings
 
     @staticmethod
-    def parse(url: str, options: Mapping[str, str], *, hadoop: Mapping[str, str] | None = None) -> StoreAddress:
-        """The address that a URL names, with the settings among `options`; see `store_settings`.
+    def parse(url: str, options: Mapping[str, str]) -> StoreAddress:
+        """The address that a URL names, with the settings among `options`, Hadoop's too; see `store_settings`.
 
         Raises InvalidOptionError for what is no URL of an object store, and for wrong settings.
         """
         location = parse_location(url)
         if not isinstance(location, ObjectLocation):
             raise InvalidOptionError(f"expected the URL of an object store, found {url!r}")
-        return StoreAddress(location, store_settings(location, options, hadoop=hadoop))
+        return StoreAddress(location, store_settings(location, options, hadoop=options))
 
     def open(self) -> ObjectStore:
         """The store, the same object for all calls in a process. Makes no request.

@@ -22,7 +22,9 @@ from pyspark_kafkalog.object_store.location import ObjectLocation
 #: What Spark writes in place of a secret (org.apache.spark.util.Utils.REDACTION_REPLACEMENT_TEXT).
 REDACTED: Final = "*********(redacted)"
 
-_HADOOP: Final = "fs.s3a."
+#: How Hadoop's settings of S3A begin.
+HADOOP_PREFIXES: Final = ("fs.s3a.", "spark.hadoop.fs.s3a.")
+_HADOOP: Final = HADOOP_PREFIXES[0]
 _AWS_HOST: Final = re.compile(
     r"(?:https?://)?s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com(?:\.cn)?/?"
 )

@@ -84,7 +84,7 @@ def parse_remote_storage(
     place = parse_location(location)
     if isinstance(place, Path):
         return RemoteStorageOption(str(place.absolute()), layout, key_files=_key_files(key_files))
-    return RemoteStorageOption(place.url, layout, store_settings(place, options), _key_files(key_files))
+    return RemoteStorageOption(place.url, layout, store_settings(place, options, hadoop=options), _key_files(key_files))
 
 
 def _key_files(text: str | None) -> tuple[tuple[str, str], ...]:

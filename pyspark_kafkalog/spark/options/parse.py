@@ -34,7 +34,7 @@ from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import is_object_url
-from pyspark_kafkalog.object_store.settings import STORE_OPTION_NAMES
+from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES, STORE_OPTION_NAMES
 from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -328,8 +328,10 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
 
 
 def _store(given: Mapping[str, Any]) -> dict[str, str]:
-    """The options of an object store, by name."""
-    return {name: given[name] for name in STORE_OPTION_NAMES if name in given}
+    """The options of an object store, by name, and Hadoop's settings of S3A."""
+    return {
+        name: text for name, text in given.items() if name in STORE_OPTION_NAMES or name.startswith(HADOOP_PREFIXES)
+    }
 
 
 def _remote_storage(given: Mapping[str, Any]) -> RemoteStorageOption | None:
@@ -382,6 +384,9 @@ def _parse(raw: Mapping[str, str], direction: Direction) -> dict[str, Any]:
     for name, text in raw.items():
         if name.lower() == _PATHS:
             given["path"] = _joined(text)
+            continue
+        if name.startswith(HADOOP_PREFIXES):
+            given[name] = text
             continue
         option = _BY_LOWER_NAME.get(name.lower())
         if option is None:

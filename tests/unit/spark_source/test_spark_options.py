@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.options.parse import parse_read_options, parse_write_options
+from pyspark_kafkalog.spark.options.parse import locate, parse_read_options, parse_write_options
 from pyspark_kafkalog.spark.options.positions import (
     AllTopics,
     Assign,
@@ -276,3 +277,25 @@ def test_option_table_has_each_name_once_with_text() -> None:
     names = [option.name.lower() for option in OPTIONS] + [option.name.lower() for option in IGNORED_OPTIONS]
     assert len(set(names)) == len(names)
     assert all(option.doc for option in OPTIONS)
+
+
+def test_settings_of_s3a_are_taken_where_options_set_nothing_else() -> None:
+    given = {
+        "path": "s3://bucket/log",
+        "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9000",
+        "fs.s3a.bucket.bucket.access.key": "key",
+        "fs.s3a.secret.key": "secret",
+        "storeRegion": "eu-central-1",
+    }
+    options = parse_read_options(given)
+    assert "secret" not in repr(options)
+    root = locate(given["path"], options.store).root
+    assert isinstance(root, StoreAddress)
+    settings = root.settings
+    assert (settings.endpoint, settings.access_key, settings.secret_key, settings.region) == (
+        "http://127.0.0.1:9000",
+        "key",
+        "secret",
+        "eu-central-1",
+    )
+    assert "secret" not in f"{root} {root!r}"
