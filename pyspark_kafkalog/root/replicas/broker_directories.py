@@ -16,12 +16,13 @@ Each directory is read as it is alone, by a BrokerRoot of its own. Nothing is wr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.root.read_only import ReadOnlyRoot
@@ -111,13 +112,12 @@ class BrokerDirectories(ReadOnlyRoot):
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
         topic_id = self._topic_id(topic_partition.topic)
-        found = {
-            path: replace(
-                self._members[path].root.partition(topic_partition.topic, topic_partition.partition),
-                topic_id=replica_id,
-            )
-            for path, replica_id in self._ids_of(topic_partition).items()
-        }
+        found: dict[Path, PartitionSnapshot] = {}
+        for path, replica_id in self._ids_of(topic_partition).items():
+            counts = replica_id in (topic_id, None)
+            with contextlib.nullcontext() if counts else contextlib.suppress(KafkalogError, OSError):
+                replica = self._members[path].root.partition(topic_partition.topic, topic_partition.partition)
+                found[path] = replace(replica, topic_id=replica_id)
         best = best_of(each for each in found.values() if each.topic_id in (topic_id, None))
         states = [state_of(each, self._members[path].properties, best) for path, each in found.items()]
         states.sort(key=lambda state: state.directory != best.directory)

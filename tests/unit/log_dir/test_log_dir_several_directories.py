@@ -292,6 +292,13 @@ def test_damaged_replica_is_an_error_that_names_the_file(cluster: list[Path]) ->
         LogDir.open(cluster).topic("orders")
 
 
+def test_damaged_replica_of_a_deleted_topic_is_no_error(cluster: list[Path]) -> None:
+    (cluster[0] / "again-0" / "leader-epoch-checkpoint").write_text("garbage")
+    log_dir = LogDir.open(cluster)
+    assert rows(log_dir, "again") == cluster_rows("again")
+    assert [each.node_id for each in log_dir.partition("again", 0).replicas] == [2, 3]
+
+
 def test_stream_of_identity_continues_when_a_directory_is_added(cluster: list[Path]) -> None:
     identity = LogDir.open(cluster[:2]).identity
     assert identity is not None
