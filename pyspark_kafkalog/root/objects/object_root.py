@@ -92,7 +92,8 @@ class ObjectRoot(NativeRoot):
         self.commit(build, operation=operation, frees_space=frees_space)
 
     def _is_ready(self, topic: str) -> bool:
-        return topic in self._store.refresh().topics
+        # A topic that was deleted meanwhile has another id, which the commit notices: no request for one that is known.
+        return topic in self._store.image.topics or topic in self._store.refresh().topics
 
     def delete_topic(self, name: str) -> None:
         """Commit the topic's deletion, which drops its objects; the clean-up deletes them after their delay."""

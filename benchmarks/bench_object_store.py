@@ -1,0 +1,206 @@
+"""Compares a log directory on an object store with the same one on a local disk, in one run.
+
+    python benchmarks/bench_object_store.py [--records N] [--rounds N] [--only PART[,PART]] [--scratch DIR]
+
+Parts:
+    write    a batch write by Spark
+    read     a batch read by Spark of the merged log, without added latency and with 30 ms a request
+    runs     a read in one process of 1,000 small writes that are not merged
+    commit   commits with 30 ms a request: a small write inside its commit, and one with a data object
+
+The store is S3Proxy on this machine, with its objects on the same disk, so it takes processor time from the contenders:
+the ratios are lower bounds. Added latency is that of a relay in Python, which bounds the bytes a second that pass
+through it. Quote ratios: machines drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from bench_data import TOPIC, orders
+from bench_peers import HERE
+from bench_runs import OURS, Contender, Goal, measure, report, report_limit
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_kafkalog import LogDir, register
+from pyspark_kafkalog.maintenance.objects.merge import merge_partition
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.storage.filesystem import time_ms
+
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+
+from http_relay import HttpRelay
+from s3_proxy import S3Proxy
+
+PARTS = ("write", "read", "runs", "commit")
+PARTITIONS = 4
+LATENCY_SECONDS = 0.03
+_RUNS = 1000
+_COMMITS = 40
+_SMALL = pa.table({"value": ["x" * 100] * 10})
+_LARGE = pa.table({"value": ["x" * 1000] * 1000})
+
+
+class Bench:
+    """The store, a relay with latency before it, and a directory."""
+
+    def __init__(self, server: S3Proxy, relay: HttpRelay, scratch: Path, records: int, rounds: int) -> None:
+        self.server = server
+        self.relay = relay
+        self.scratch = scratch
+        self.records = records
+        self.rounds = rounds
+
+    def new_address(self, *, delayed: bool = False) -> StoreAddress:
+        """A new, empty place in the store."""
+        return self.address(f"{self.server.new_location().url}/log", delayed=delayed)
+
+    def address(self, url: str, *, delayed: bool = False) -> StoreAddress:
+        return StoreAddress.parse(url, self.options(delayed=delayed))
+
+    def options(self, *, delayed: bool = False) -> dict[str, str]:
+        return self.server.options(self.relay.endpoint if delayed else None)
+
+
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def drain(rows: DataFrame) -> None:
+    """Read all rows and columns, and drop them."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def save(rows: DataFrame, path: str, options: dict[str, str]) -> None:
+    rows.write.format("kafkalog").options(**options).mode("append").option("topic", TOPIC).save(path)
+
+
+def merge_all(root: ObjectRoot) -> None:
+    """Merge all runs of all partitions."""
+    for each in root.partitions([TOPIC]):
+        while True:
+            merged = merge_partition(root.store, root.objects, root.log_config(TOPIC), each, clock=time_ms)
+            if merged is None or not merged.segments:
+                break
+
+
+def bench_write(bench: Bench, spark: SparkSession) -> list[str]:
+    rows = orders(spark, bench.records, PARTITIONS).cache()
+    rows.count()
+    local = bench.scratch / "write"
+
+    def write_object() -> None:
+        save(rows, bench.new_address().location.url, bench.options())
+
+    contenders = {
+        OURS: Contender(write_object),
+        "local disk": Contender(lambda: save(rows, str(local), {}), partial(shutil.rmtree, local)),
+    }
+    medians = measure(contenders, rounds=bench.rounds)
+    rows.unpersist()
+    return report("Batch write, object store", medians, records=bench.records, goals=(Goal("local disk", 0.7),))
+
+
+def bench_read(bench: Bench, spark: SparkSession) -> list[str]:
+    rows = orders(spark, bench.records, PARTITIONS)
+    address, local = bench.new_address(), bench.scratch / "read"
+    save(rows, address.location.url, bench.options())
+    save(rows, str(local), {})
+    merge_all(ObjectRoot(address))
+
+    def read(path: str, *, delayed: bool = False) -> None:
+        drain(spark.read.format("kafkalog").options(**bench.options(delayed=delayed)).load(path))
+
+    missed: list[str] = []
+    for title, delayed, goal in (("merged", False, 0.8), ("merged, 30 ms a request", True, 0.6)):
+        medians = measure(
+            {
+                OURS: Contender(partial(read, address.location.url, delayed=delayed)),
+                "local disk": Contender(lambda: drain(spark.read.format("kafkalog").load(str(local)))),
+            },
+            rounds=bench.rounds,
+        )
+        missed += report(f"Batch read, {title}", medians, records=bench.records, goals=(Goal("local disk", goal),))
+    return missed
+
+
+def bench_runs(bench: Bench) -> list[str]:
+    address, local = bench.new_address(), bench.scratch / "runs"
+    for place in (address, str(local)):
+        log_dir = LogDir.open_or_create(place)
+        log_dir.create_topic(TOPIC, partitions=1)
+        for _ in range(_RUNS):
+            log_dir.append(TOPIC, _LARGE, flush="os")
+    roots = {OURS: LogDir.open(address), "local disk": LogDir.open(local)}
+    medians = measure(
+        {name: Contender(partial(log_dir.read, TOPIC)) for name, log_dir in roots.items()}, rounds=bench.rounds
+    )
+    records = _RUNS * _LARGE.num_rows
+    return report(f"Read of {_RUNS:,} runs, not merged", medians, records=records, goals=(Goal("local disk", 0.5),))
+
+
+def bench_commit(bench: Bench) -> list[str]:
+    address = bench.new_address(delayed=True)
+    log_dir = LogDir.open_or_create(address)
+    log_dir.create_topic(TOPIC, partitions=1)
+    missed: list[str] = []
+    for title, records, limit_ms in (("in the commit", _SMALL, 110), ("with a data object", _LARGE, 110)):
+        times_ms = [_milliseconds(partial(log_dir.append, TOPIC, records)) for _ in range(_COMMITS)]
+        p50_ms = statistics.median(times_ms)
+        missed += report_limit(f"Commit, 30 ms a request, {title}, p50", p50_ms, limit_ms, "ms")
+    return missed
+
+
+def _milliseconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {','.join(PARTS)}")
+    parser.add_argument("--scratch", type=Path, help="where to make the working directory")
+    options = parser.parse_args()
+    parts = options.only.split(",")
+    missed: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(dir=options.scratch) as scratch,
+        S3Proxy(Path(scratch, "store"), on_disk=True, java_options=("-XX:+UseSerialGC",)) as server,
+        HttpRelay(server.endpoint, latency_seconds=LATENCY_SECONDS) as relay,
+    ):
+        bench = Bench(server, relay, Path(scratch), options.records, options.rounds)
+        if "runs" in parts:
+            missed += bench_runs(bench)
+        if "commit" in parts:
+            missed += bench_commit(bench)
+        if {"write", "read"} & set(parts):
+            with spark_session() as spark:
+                missed += bench_write(bench, spark) if "write" in parts else []
+                missed += bench_read(bench, spark) if "read" in parts else []
+    print("\nGoals missed:\n  " + "\n  ".join(missed) if missed else "\nNo goal missed.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
