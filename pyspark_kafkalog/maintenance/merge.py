@@ -36,9 +36,11 @@ from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, merge_runs
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
@@ -78,9 +80,15 @@ def merge_segments(
 
     `bytes_read` of a report is the number of bytes copied, `segments_dropped` the reduction in segments. A partition
     that another run works on is skipped. A failure is in the partition's report; its remaining segments stay as they
-    are, and the other partitions continue. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's
+    are, and the other partitions continue. With `dry_run` nothing changes. On an object root the runs of data objects
+    become segments (objects/merge.py). Raises ReadOnlyLogDirError for a broker's
     directory, and UnknownTopicError.
     """
+    objects = root.native()
+    if isinstance(objects, ObjectRoot):
+        objects.refresh()
+        of = sorted(objects.partitions(topics) if partitions is None else partitions)
+        return merge_runs(objects, of, ACTION, dry_run=dry_run)
     native = on_file_system(root)
     native.refresh()
     now_ms = native.clock() if now_ms is None else now_ms
@@ -326,4 +334,10 @@ def _merge(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[Partit
     return merge_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
 
 
-MERGE_JOB: Final = ChunkJob(ACTION, _merge, 1)
+def _finish_merge(job_run: JobRun) -> None:
+    objects = job_run.open().native()
+    if isinstance(objects, ObjectRoot) and not job_run.dry_run:
+        clean_up_root(objects)
+
+
+MERGE_JOB: Final = ChunkJob(ACTION, _merge, 1, _finish_merge, needs_files=False)

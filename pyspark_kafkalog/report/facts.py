@@ -18,7 +18,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
-from pyspark_kafkalog.maintenance.retention.delete import plan_retention
+from pyspark_kafkalog.maintenance.retention.plan import plan_retention
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing

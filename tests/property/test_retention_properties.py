@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.maintenance.retention.delete import plan_retention
+from pyspark_kafkalog.maintenance.retention.plan import plan_retention
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 NOW_MS = 100_000

@@ -206,16 +206,20 @@ class ChunkJob:
     """A job that is one call of `work` for each chunk of at most `partitions_max` partitions, then one of `finish`.
 
     `work` and `finish` are module-level functions, so that they can be pickled and sent to tasks. `work` does all of
-    its partitions' work, including commits, which the root's lock lets one task make at a time.
+    its partitions' work, including commits, which the root's lock lets one task make at a time. `needs_files`: roots on
+    object stores are refused.
     """
 
     action: str
     work: Callable[[JobRun, Sequence[TopicPartition]], list[PartitionReport]]
     partitions_max: int
     finish: Callable[[JobRun], None] | None = None
+    needs_files: bool = True
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        return on_file_system(job_run.open()).partitions(job_run.topics)
+        root = job_run.open()
+        native = on_file_system(root) if self.needs_files else root.native()
+        return native.partitions(job_run.topics)
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         work = partial(self.work, job_run)

@@ -15,23 +15,15 @@ Removing the files frees the space, so a run after the delay does.
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
 because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
 
-Segments are chosen by Kafka's rules, in three passes, each from the oldest segment on, each ending at the first segment
-that stays:
-
-    log start   the next segment begins at or below the log start offset: also if cleanup.policy is only compact
-    size        without it the log still has retention.bytes
-    time        its largest timestamp is more than retention.ms ago; without timestamps, its last modification
-
-The active segment is included if it qualifies and is not empty; a new one is rolled first. Timestamps in the future
-keep a segment, and all after it, until their time has come. Source of the rules: deleteOldSegments, deletableSegments
-and deleteSegments of org.apache.kafka.storage.internals.log.UnifiedLog.
+Segments are chosen by Kafka's rules (plan.py). On an object root, extents are chosen by the same rules
+(objects/jobs.py).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,122 +36,21 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, retain_extents
 from pyspark_kafkalog.maintenance.retention.delete_records import (
     mark_deleted_below_log_start,
     write_log_start_checkpoint,
 )
+from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, plan_retention
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPlan:
-    """The segments to delete: the `deleted_count` oldest, by pass.
-
-    `rolls`: the active segment is among them. `log_start_offset` is the resulting one. `future_base_offset` is the
-    segment that stays because of timestamps in the future, None if there is none.
-    """
-
-    by_log_start_count: int
-    by_size_count: int
-    by_time_count: int
-    log_start_offset: int
-    rolls: bool
-    future_base_offset: int | None = None
-
-    @property
-    def deleted_count(self) -> int:
-        """The number of segments to delete."""
-        return self.by_log_start_count + self.by_size_count + self.by_time_count
-
-
-def plan_retention(
-    segments: Sequence[StoredSegment],
-    largest_timestamp_ms: Callable[[StoredSegment], int],
-    config: LogConfig,
-    *,
-    log_start_offset: int,
-    log_end_offset: int,
-    now_ms: int,
-) -> RetentionPlan:
-    """The plan for a log with `segments` in order, the active one last. The whole log is below the high watermark.
-
-    `largest_timestamp_ms` returns a segment's largest timestamp, -1 if it has none; it is called for as few segments as
-    necessary.
-    """
-    by_log_start = _below_log_start(segments, log_start_offset)
-    by_size = by_time = 0
-    future: StoredSegment | None = None
-    if config.delete and not _is_to_be_tiered(config):
-        by_size = _above_size(segments[by_log_start:], config.retention_bytes)
-        rest = segments[by_log_start + by_size :]
-        by_time, future = _older(rest, largest_timestamp_ms, config.retention_ms, now_ms)
-    count = by_log_start + by_size + by_time
-    rolls = count == len(segments)
-    first_kept_offset = log_end_offset if rolls else segments[count].base_offset
-    return RetentionPlan(
-        by_log_start_count=by_log_start,
-        by_size_count=by_size,
-        by_time_count=by_time,
-        log_start_offset=max(log_start_offset, first_kept_offset) if count else log_start_offset,
-        rolls=rolls,
-        future_base_offset=None if future is None else future.base_offset,
-    )
-
-
-def _is_to_be_tiered(config: LogConfig) -> bool:
-    """Whether segments have to be in remote storage before size or age may delete them here."""
-    return config.remote_storage_enable and not config.remote_log_copy_disable
-
-
-def _below_log_start(segments: Sequence[StoredSegment], log_start_offset: int) -> int:
-    count = 0
-    while count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
-        count += 1
-    return count
-
-
-def _above_size(segments: Sequence[StoredSegment], retention_bytes: int) -> int:
-    spare_bytes = sum(each.size_bytes for each in segments) - retention_bytes
-    if retention_bytes < 0 or spare_bytes < 0:
-        return 0
-    count = 0
-    while _may_go(segments, count) and spare_bytes >= segments[count].size_bytes:
-        spare_bytes -= segments[count].size_bytes
-        count += 1
-    return count
-
-
-def _older(
-    segments: Sequence[StoredSegment],
-    largest_timestamp_ms: Callable[[StoredSegment], int],
-    retention_ms: int,
-    now_ms: int,
-) -> tuple[int, StoredSegment | None]:
-    if retention_ms < 0:
-        return 0, None
-    count = 0
-    while _may_go(segments, count):
-        segment = segments[count]
-        timestamp_ms = largest_timestamp_ms(segment)
-        if timestamp_ms < 0:
-            timestamp_ms = segment.modified_ms
-        if now_ms - timestamp_ms <= retention_ms:
-            return count, segment if timestamp_ms > now_ms else None
-        count += 1
-    return count, None
-
-
-def _may_go(segments: Sequence[StoredSegment], at: int) -> bool:
-    """Whether there is a segment `at` that may be deleted; an empty active one never is."""
-    return at + 1 < len(segments) or (at < len(segments) and segments[at].size_bytes > 0)
-
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -222,7 +113,14 @@ def apply_retention(
 
 
 def finish(root: Root, *, now_ms: int | None = None) -> None:
-    """Finish a run, once for all partitions: remove deleted topics, and restore the commit log's reserve."""
+    """Finish a run, once for all partitions: remove deleted topics, and restore the commit log's reserve.
+
+    On an object root: delete objects that are not needed any more.
+    """
+    objects = root.native()
+    if isinstance(objects, ObjectRoot):
+        clean_up_root(objects)
+        return
     native = on_file_system(root)
     try:
         native.remove_deleted_topics(now_ms)
@@ -239,6 +137,11 @@ def retain(
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[PartitionReport]:
     """As `apply_retention`, without the end of the run (`finish`)."""
+    objects = root.native()
+    if isinstance(objects, ObjectRoot):
+        objects.refresh()
+        of = sorted(objects.partitions(topics) if partitions is None else partitions)
+        return retain_extents(objects, of, now_ms=objects.clock() if now_ms is None else now_ms, dry_run=dry_run)
     native = on_file_system(root)
     native.refresh()
     run = _Run(native, native.clock() if now_ms is None else now_ms, dry_run)
@@ -409,7 +312,7 @@ def _finish_retention(job_run: JobRun) -> None:
 
 
 #: Up to 128 partitions share a commit: 10,000 partitions are about 80 tasks and as many commits.
-RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, PARTITIONS_A_COMMIT, _finish_retention)
+RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, PARTITIONS_A_COMMIT, _finish_retention, needs_files=False)
 
 
 def _largest_timestamp_ms(directory: Path, segment: StoredSegment, state: LogState) -> int:

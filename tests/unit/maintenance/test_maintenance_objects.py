@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from data_objects import T0, Plan, some_batches
 from faulty_store import Fault, FaultyStore
+from metadata_roots import settings_of
 from object_roots import StoredRoot, table_of
 from stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.objects import merge as merge_module
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp, clean_up, orphans
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.objects.merge import Merged, leader_epochs, merge_partition
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.admin import delete_topic
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
@@ -344,3 +351,112 @@ def test_segment_id_tells_when_its_merge_was_planned(root: StoredRoot, tmp_path:
     merged = merge(root)
     assert merged is not None
     assert {planned_at_of(each.segment_id) for each in merged.segments} == {planned_at}
+
+
+# Jobs over a whole root
+
+
+@dataclass(frozen=True)
+class MemoryAddress:
+    """A StoreAddress of the bucket of a StoredRoot."""
+
+    root: StoredRoot
+
+    @property
+    def location(self) -> ObjectLocation:
+        return ObjectLocation("s3", "bucket")
+
+    def open(self) -> ObjectStore:
+        return self.root.place.client()
+
+
+def opened(root: StoredRoot) -> ObjectRoot:
+    return ObjectRoot(MemoryAddress(root), clock=root.place.clock)  # type: ignore[arg-type]
+
+
+def test_merge_segments_merges_all_partitions_and_reports(root: StoredRoot, tmp_path: Path) -> None:
+    write_some(root, tmp_path, 6)
+    bytes_of_runs = [each.runs.table["size_bytes"].sum() for each in root.image.topics["orders"].partitions]
+    dry = merge_segments(opened(root), dry_run=True)
+    assert [each.bytes_read for each in dry] == bytes_of_runs
+    assert all(len(each.runs) for each in root.image.topics["orders"].partitions)
+    reports = merge_segments(opened(root))
+    assert [(each.topic_partition, each.bytes_read, each.error) for each in reports] == [
+        (A, bytes_of_runs[0], None),
+        (B, bytes_of_runs[1], None),
+    ]
+    segments = [len(each.segments) for each in root.image.topics["orders"].partitions]
+    assert [each.segments_dropped for each in reports] == [6 - count for count in segments]
+    assert not any(len(each.runs) for each in root.image.topics["orders"].partitions)
+    root.check(tmp_path)
+    assert [each.bytes_read for each in merge_segments(opened(root), partitions=[A])] == [0]
+
+
+def test_failure_of_one_partition_is_in_its_report(root: StoredRoot, tmp_path: Path) -> None:
+    root.write(tmp_path, Plan(A, [[T0]]))
+    gone = root.image.objects.find(root.image.objects.last_id)
+    root.write(tmp_path, Plan(B, [[T0]]))
+    root.objects.delete([gone.key])
+    broken, fine = merge_segments(opened(root))
+    assert broken.error is not None
+    assert "missing" in broken.error
+    assert fine.error is None
+    assert len(root.image.partition("orders", 1).segments) == 1
+
+
+def test_merge_in_several_steps_leaves_no_runs(
+    root: StoredRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_module, "MERGE_BYTES", 500)
+    write_some(root, tmp_path, 8)
+    merge_segments(opened(root))
+    assert len(root.image.partition("orders", 0).runs) == 0
+    root.check(tmp_path)
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_retention_by_size_and_time(tmp_path: Path, is_merged: bool) -> None:
+    root = StoredRoot({**SMALL, "retention.bytes": "1500", "retention.ms": "-1"})
+    write_some(root, tmp_path, 8)
+    if is_merged:
+        merge_segments(opened(root))
+    before = root.image.partition("orders", 0)
+    sizes = [each.size_bytes for each in before.segments] + before.runs.table["size_bytes"].tolist()
+    dry = apply_retention(opened(root), dry_run=True)
+    assert root.image.partition("orders", 0) == before
+    reports = apply_retention(opened(root))
+    assert [each.bytes_kept for each in dry] == [each.bytes_kept for each in reports]
+    kept = reports[0].bytes_kept
+    assert kept >= 1500
+    assert kept - sizes[reports[0].segments_dropped] < 1500
+    after = root.image.partition("orders", 0)
+    assert after.state.log_start_offset == reports[0].log_start_offset > 0
+    assert after.extents_range == (reports[0].log_start_offset, before.state.log_end_offset)
+    start = reports[0].log_start_offset
+    offsets = table_of(root.reader(A), start, before.state.log_end_offset)["offset"].to_pylist()
+    assert offsets == list(range(start, before.state.log_end_offset))
+
+
+def test_retention_by_time_can_delete_everything(tmp_path: Path) -> None:
+    root = StoredRoot({**SMALL, "retention.ms": "1000"})
+    write_some(root, tmp_path, 3)
+    merge_segments(opened(root), partitions=[A])
+    apply_retention(opened(root), now_ms=T0)
+    assert root.image.partition("orders", 0).state.log_start_offset == 0
+    apply_retention(opened(root), now_ms=T0 + 20_000)
+    for each in root.image.topics["orders"].partitions:
+        assert each.state.log_start_offset == each.state.log_end_offset > 0
+        assert not each.has_extents
+    root.place.clock.now_ms += 3_600_001
+    apply_retention(opened(root), now_ms=T0 + 20_000)
+    assert data_and_segments(root) == []
+    write_some(root, tmp_path, 1)
+
+
+def test_clean_up_waits_an_hour_or_the_delay_that_is_set(root: StoredRoot, tmp_path: Path) -> None:
+    write_some(root, tmp_path, 2)
+    merge_segments(opened(root))
+    root.place.clock.now_ms += 3_599_000
+    assert clean_up_root(opened(root)).dropped_count == 0
+    settings_of(root.metadata, {"log.segment.delete.delay.ms": "60000"})
+    assert clean_up_root(opened(root)).dropped_count == 2
