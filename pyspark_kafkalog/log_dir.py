@@ -45,12 +45,19 @@ from pyspark_kafkalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
-from pyspark_kafkalog.security.open import create_native_root, open_access_control, open_or_create_root, open_root
+from pyspark_kafkalog.security.open import (
+    AnyPath,
+    create_native_root,
+    open_access_control,
+    open_or_create_root,
+    open_root,
+)
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, time_ms
 from pyspark_kafkalog.units import plural
@@ -93,7 +100,7 @@ class LogDir:
     @classmethod
     def open(
         cls,
-        path: str | Path | Sequence[str | Path] | None,
+        path: AnyPath | None,
         *,
         principal: str | None = None,
         read_to_log_end: bool = False,
@@ -134,7 +141,7 @@ class LogDir:
     @classmethod
     def create(
         cls,
-        path: str | Path,
+        path: str | Path | StoreAddress,
         *,
         server_properties: str | Path | None = None,
         clock: Callable[[], int] = time_ms,
@@ -195,7 +202,9 @@ class LogDir:
         return cls.open(path, clock=clock, fs=fs)
 
     @classmethod
-    def open_or_create(cls, path: str | Path, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> LogDir:
+    def open_or_create(
+        cls, path: str | Path | StoreAddress, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL
+    ) -> LogDir:
         """Open the log directory at `path`; create a native one if `path` does not exist or is an empty directory.
 
         Concurrent calls are safe, and a call completes a creation that a crash interrupted.

@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 #: What names a log directory: a path or URL, an address with settings, or several paths of brokers' directories.
-AnyPath: TypeAlias = "str | Path | StoreAddress | Sequence[str | Path]"
+AnyPath: TypeAlias = str | Path | StoreAddress | Sequence[str | Path]
 
 
 def open_root(
