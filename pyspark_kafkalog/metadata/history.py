@@ -1,13 +1,13 @@
 """The history of a root: for each commit its time, operation, transactional id and partitions.
 
-It is read from the retained commit files: commits removed after `metadata.max.retention.ms` are no longer listed. One
-commit at a time is in memory, and one number for each commit.
+It is read from the retained commit files: commits removed after `metadata.max.retention.ms` are no longer listed. At
+most a hundred commits at a time are in memory, and one number for each commit.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
 )
 from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION
+
+_COMMITS_AT_ONCE: Final = 100
 
 _BY_TOPIC_ID: Final = (
     RemoveTopicRecord,
@@ -96,19 +98,26 @@ def read_history(
     if limit is not None and topic is None:
         offsets = sorted(heapq.nlargest(limit, offsets))
     elif limit is not None and not newest_first:
-        chosen = [entry.offset for entry in _entries(log, reversed(offsets), names, topic, limit)]
+        chosen = [entry.offset for entry in _entries(map(log.read, reversed(offsets)), names, topic, limit)]
         offsets = chosen[::-1]
-    return _entries(log, reversed(offsets) if newest_first else iter(offsets), names, topic, limit)
+    commits = map(log.read, reversed(offsets)) if newest_first else _oldest_first(log, offsets)
+    return _entries(commits, names, topic, limit)
+
+
+def _oldest_first(log: CommitLog, offsets: Sequence[int]) -> Iterator[Commit | None]:
+    """The commits at `offsets`, in order; some at a time backwards, as an object of a commit holds earlier ones."""
+    for start in range(0, len(offsets), _COMMITS_AT_ONCE):
+        some = offsets[start : start + _COMMITS_AT_ONCE]
+        yield from [log.read(offset) for offset in reversed(some)][::-1]
 
 
 def _entries(
-    log: CommitLog, offsets: Iterator[int], names: _Names, topic: str | None, limit: int | None
+    commits: Iterator[Commit | None], names: _Names, topic: str | None, limit: int | None
 ) -> Iterator[HistoryEntry]:
     left = limit
-    for offset in offsets:
+    for commit in commits:
         if left == 0:
             return
-        commit = log.read(offset)
         if commit is None:
             continue
         entry = _entry(commit, names)
@@ -135,7 +144,7 @@ class _Names:
 
     def _find_former(self) -> dict[str, str]:
         found = {}
-        for offset in sorted(self._log.listed_offsets()):
+        for offset in sorted(self._log.listed_offsets(), reverse=True):
             commit = self._log.read(offset)
             for each in commit.records if commit is not None else ():
                 if isinstance(each, TopicRecord) and each.topic_id not in self._current:

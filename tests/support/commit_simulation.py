@@ -183,6 +183,7 @@ class Simulation:
     def _fault(self, call: Call) -> Fault | None:
         if self._rng.random() >= self._faults:
             return None
+        self.place.bucket.late_calls = self._rng.choice((1, 10, 100, 1000))
         kinds = ERRORS if self._rng.random() < 0.8 else CRASHES
         return self._rng.choice(kinds)
 

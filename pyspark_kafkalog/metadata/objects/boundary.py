@@ -18,7 +18,8 @@ Times are the longer of what the wall clock and the monotonic clock show, since 
 machine. The clocks of different machines are compared nowhere.
 
 The object is replaced by plain puts. If it is lost or damaged, the listing of the commits tells the oldest, and the
-next clean-up writes it again.
+next clean-up writes it again. A put that lands late can bring back a lower offset. So readers also list the oldest
+commit every ten minutes, and writers look whether what their commit follows is still there: it goes first.
 """
 
 from __future__ import annotations
@@ -85,11 +86,15 @@ class Boundary:
         """The present time."""
         return Moment(self._monotonic(), self._clock())
 
-    def read(self) -> None:
-        """Read the boundary. Raises LogDirError if another root, or none, is in the store; ObjectStoreError."""
+    def read(self, *, with_listing: bool = False) -> None:
+        """Read the boundary, and list the oldest commit if it is lost, or if it shall be found when it is stale.
+
+        Raises LogDirError if another root, or none, is in the store; ObjectStoreError.
+        """
         now = self.now()
         found = self._stored = self._get()
-        self.offset = max(self.offset, self._oldest_listed() if found is None else found)
+        listed = self._oldest_listed() if with_listing or found is None else 0
+        self.offset = max(self.offset, listed, found or 0)
         self._read_at = now
 
     def _get(self) -> int | None:
@@ -127,6 +132,11 @@ class Boundary:
     def is_at_end(self) -> bool:
         """Whether the end of the log was found so recently that a commit need not look at the boundary."""
         return self._end_at is not None and self._end_at.seconds_until(self.now()) <= WRITER_TRUST_S
+
+    @property
+    def was_read(self) -> bool:
+        """Whether this process has read the boundary."""
+        return self._read_at is not None
 
     @property
     def is_stored(self) -> bool:

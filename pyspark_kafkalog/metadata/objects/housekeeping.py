@@ -103,7 +103,7 @@ class ObjectHousekeeping:
         start = self._first_kept(listed, snapshot.end_offset, older_than_ms)
         commits_start = start if lowest_inline is None else min(start, lowest_inline)
         removed = [each.key for each in listed if _is_below(each.key, commits_start, start)]
-        if removed:
+        if removed or not self._boundary.is_stored:
             self._boundary.move(commits_start)
             self._store.delete(removed)
 

@@ -29,6 +29,7 @@ from pyspark_kafkalog.metadata.objects.layout import (
     commit_key,
     name_of,
     parse_commit_key,
+    parse_snapshot_key,
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.object_store.create import Taken, Waiting, create_once
@@ -114,7 +115,7 @@ class ObjectCommitLog(CommitLog):
     def _check_kept(self, offset: int) -> None:
         """Raise CommitsRemovedError unless the commits read from `offset` to the end still counted at the end."""
         now = self._end_at
-        self._boundary.read()
+        self._boundary.read(with_listing=self._boundary.was_read)
         self._raise_if_removed(offset)
         self._boundary.was_at_end(now)
 
@@ -165,7 +166,7 @@ class ObjectCommitLog(CommitLog):
                             yield commit
                             offset = commit.next_offset
         if offset <= bases[-1]:
-            self._boundary.read()
+            self._boundary.read(with_listing=True)
             self._raise_if_removed(offset)
             raise self.lost_commit(offset, reached=bases[-1])
 
@@ -222,22 +223,28 @@ class ObjectCommitLog(CommitLog):
         self._end_offset = next_offset = base_offset + len(records)
         return Commit(base_offset, next_offset, timestamp_ms, tuple(records), len(batch), carried_by_next(body))
 
-    def _key_of(self, name: str) -> str:
-        return name.removeprefix(f"{self._store.url}/")
+    def _follows(self, last_file: str) -> bool:
+        """Whether the object that the image was last read from, a commit's or a snapshot's, was not removed."""
+        key = last_file.removeprefix(f"{self._store.url}/")
+        if parse_commit_key(key) is None and parse_snapshot_key(key) is None:
+            return True  # unknown: another thread has gone on meanwhile, or this is the first commit
+        try:
+            self._store.head(key)
+        except ObjectNotFoundError:
+            return False
+        return True
 
     def _check_counts(self, loaded: LoadedImage, base_offset: int) -> None:
         """Raise CommitConflictError if the commit's name was free because clean-up had removed the commit there."""
         try:
             self._boundary.read()
-            if not self._boundary.is_stored:
-                self._store.head(self._key_of(loaded.tail.last_file))  # what precedes the commit is removed before it
+            if base_offset >= self._boundary.offset and self._follows(loaded.tail.last_file):
+                return
         except ObjectStoreError as error:
             raise CommitStateUnknownError(
                 f"{self.name_of(base_offset)} was created, but it is unknown whether it counts, since it took long and "
                 f"the start of the log could not be read: {error}"
             ) from error
-        if not self._boundary.is_stored or base_offset >= self._boundary.offset:
-            return
         with contextlib.suppress(ObjectStoreError):  # nothing reads it, and the next clean-up removes it
             self._store.delete([commit_key(base_offset)])
         raise CommitConflictError(

@@ -6,7 +6,7 @@ import threading
 from itertools import pairwise
 
 import pytest
-from faulty_store import Fault, FaultyStore
+from faulty_store import Call, Fault, FaultyStore
 from metadata_places import ObjectPlace, commit_names, snapshot_names
 from metadata_roots import add_topic, forget_images, settings_of, write_to
 from stopping_filesystem import Killed
@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import (
     ReadOnlyLogDirError,
     UnsupportedFormatError,
 )
+from pyspark_kafkalog.metadata.history import read_history
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DataObjectRecord,
@@ -196,7 +197,7 @@ def test_refresh_without_news_takes_one_get_and_one_more_every_ten_minutes(place
     for _ in range(60):
         place.clock.now_ms += MINUTE_MS
         assert store.refresh() is store.image
-    assert counted(client) == {"get": 60 + 5}
+    assert counted(client) == {"get": 60 + 5, "list": 5}
 
 
 def test_lost_race_costs_create_and_look_at_winner_and_is_tried_on_newest_image(place: ObjectPlace) -> None:
@@ -403,6 +404,94 @@ def test_commit_that_landed_after_error_is_found_by_its_key_and_not_made_twice(p
     outcome = store.commit(lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work")
     assert set(outcome.image.topics) == {"orders"}
     assert set(place.open().image.topics) == {"orders"}
+
+
+# Hints, other roots, history
+
+
+@pytest.mark.parametrize("content", [None, b"", b"offset=0\n", b"\xff" * 40, "stale"])
+def test_lost_damaged_or_stale_start_does_no_harm_and_is_written_again(
+    place: ObjectPlace, content: bytes | str | None
+) -> None:
+    store = place.create()
+    reader = place.open()
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "1"})
+    before = place.read(START)
+    for number in range(6):
+        place.clock.now_ms += 61 * MINUTE_MS
+        add_topic(store, f"t{number}")
+    after = place.read(START)
+    assert after != before
+    if content is None:
+        place.remove(START)
+    else:
+        place.write(START, before if isinstance(content, str) else content)
+    assert place.open().image == store.image
+    assert reader.refresh() == store.image
+    place.clock.now_ms += 61 * MINUTE_MS
+    add_topic(store, "more")
+    assert int(place.read(START).split()[0][7:]) > int(after.split()[0][7:])
+    assert place.open().image == store.image
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_slow_commit_counts_without_start_only_if_what_it_follows_is_there(place: ObjectPlace, is_stale: bool) -> None:
+    store = place.create()
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "1"})
+    stale = place.read(START)
+    other = place.open()
+    client = client_of(store)
+
+    def sleep(call: Call) -> None:
+        if call.kind == "create":
+            client.before = None
+            place.clock.now_ms += MINUTE_MS
+
+    client.before = sleep
+    add_topic(store, "slow")
+    assert counted(client)["head"] >= 1
+
+    def sleep_long(call: Call) -> None:
+        if call.kind == "create":
+            client.before = None
+            for number in range(6):
+                place.clock.now_ms += 61 * MINUTE_MS
+                add_topic(other, f"t{number}")
+            place.write(START, stale) if is_stale else place.remove(START)
+
+    client.before = sleep_long
+    add_topic(store, "slower")
+    assert set(place.open().image.topics) == {"slow", "slower", *(f"t{number}" for number in range(6))}
+    assert other.refresh() == store.image
+
+
+def test_other_root_at_same_url_is_noticed(place: ObjectPlace) -> None:
+    reader, writer = place.create(), place.open()
+    place.bucket.objects.clear()
+    place.create()
+    place.clock.now_ms += 11 * MINUTE_MS
+    for each in (reader.refresh, lambda: add_topic(writer)):
+        with pytest.raises(LogDirError, match="found the one with"):
+            each()
+    place.bucket.objects.clear()
+    with pytest.raises(LogDirError, match="has no commits"):
+        reader.refresh()
+
+
+def test_history_is_told_in_both_orders_with_few_requests(place: ObjectPlace) -> None:
+    store = place.create()
+    for number in range(300):
+        add_topic(store, f"t{number}")
+    client = client_of(store)
+    newest = list(read_history(store.log, store.image.topic_names))
+    assert [each.topics for each in newest] == [*((f"t{number}",) for number in reversed(range(300))), ()]
+    assert client.requests.total() < 8
+    client.requests.clear()
+    oldest = list(read_history(store.log, store.image.topic_names, newest_first=False))
+    assert oldest == newest[::-1]
+    assert client.requests.total() < 12
+    some = list(read_history(store.log, store.image.topic_names, topic="t7", limit=2, newest_first=False))
+    assert [each.operation for each in some] == ["create topic"]
 
 
 # Inline data
