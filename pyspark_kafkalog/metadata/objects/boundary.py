@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.objects.layout import metadata_key, parse_commit_key, read_if_there
+from pyspark_kafkalog.metadata.objects.layout import commit_key, metadata_key, parse_commit_key, read_if_there
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 
 START_KEY: Final = metadata_key("kafkalog-start")
 
@@ -50,6 +50,20 @@ _START: Final = re.compile(rb"offset=([0-9]{1,19})\ndirectory\.id=([A-Za-z0-9_-]
 def encode_start(offset: int, directory_id: str) -> bytes:
     """The content of `kafkalog-start`."""
     return f"offset={offset}\ndirectory.id={directory_id}\n".encode("ascii")
+
+
+def has_commits_from(store: ObjectStore, offset: int) -> bool:
+    """Whether a commit was made at `offset`, also if it has been removed since; True if that cannot be told.
+
+    One request if the commit is there, otherwise two. Raises ObjectStoreError.
+    """
+    try:
+        store.head(commit_key(offset))
+    except ObjectNotFoundError:
+        # In this order: the boundary moves before commits are removed.
+        match = _START.fullmatch(read_if_there(store, START_KEY) or b"")
+        return match is None or int(match[1]) > offset
+    return True
 
 
 @dataclass(frozen=True, slots=True)

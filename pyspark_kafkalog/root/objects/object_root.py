@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
+from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import Build, NativeRoot
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
@@ -196,14 +196,10 @@ class PlannedObjects:
 
     @cached_property
     def _has_later_commit(self) -> bool:
-        """Whether there was a commit after the plan when the task began: one request if there was none.
+        """Whether there was a commit after the plan when the task began.
 
         Objects do not change and belong to one topic id, so commits during the task cannot add rows to it.
         """
-        from pyspark_kafkalog.metadata.objects.layout import commit_key
+        from pyspark_kafkalog.metadata.objects.boundary import has_commits_from
 
-        try:
-            self.address.open().head(commit_key(self.version))
-        except ObjectNotFoundError:
-            return False
-        return True
+        return has_commits_from(self.address.open(), self.version)
