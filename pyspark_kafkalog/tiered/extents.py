@@ -1,9 +1,10 @@
 """A partition's log whose older segments are remote: remote and local extents as one sequence, without a seam.
 
-An offset that is local is read locally, also if it is remote too. Remote segments are read by ranges of their objects,
-their indexes as a whole, through a cache. An object can be deleted while it is read: then the list of segments is
-looked up again, once for each object. If the segment is gone from the list as well, retention has deleted it; if not,
-the object is missing. In both cases its offsets are out of range.
+An offset that is local is read locally, also if it is remote too. A broker deletes a local segment once it is remote:
+when the local segments no longer begin where the known remote ones end, the list of these is looked up again. Remote
+segments are read by ranges of their objects, their indexes as a whole, through a cache. An object can be deleted while
+it is read: then the list is looked up again, too, once for each object. If the segment is gone from the list as well,
+retention has deleted it; if not, the object is missing. In both cases its offsets are out of range.
 
 For read_committed, transactions that were aborted are found in the transaction indexes from the first segment of the
 range on, as far as an entry says that all before it is decided, at last in those of the local segments
@@ -13,7 +14,7 @@ range on, as far as an entry says that all before it is decided, at last in thos
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -37,6 +38,7 @@ _Index = TypeVar("_Index", bound=MappedIndex)
 #: Segments with transaction indexes behind a task's range that travel with its plan.
 _LATER_SEGMENTS_MAX: Final = 64
 _BASE_OFFSET: Final = attrgetter("base_offset")
+_NO_LOCAL: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,15 @@ class RemoteLog:
     """The remote part of one partition's log; can be pickled.
 
     `segments` are those to read, as `lineage.readable_segments` returns them. `highest_offset` is the last offset that
-    was ever copied, -1 if none was. `is_whole` is False if there are more segments behind the last one.
+    was ever copied, -1 if none was. Of the offsets below `known_end_offset` no segment is missing in the list that a
+    reader needs. `is_whole` is False if there are more transaction indexes than those of the listed segments.
     """
 
     storage: RemoteStorage
     partition: TopicIdPartition
     segments: tuple[RemoteSegment, ...]
     highest_offset: int
+    known_end_offset: int
     is_whole: bool = True
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemoteLog:
@@ -137,6 +141,7 @@ class TieredExtents:
         self._local = local
         self._look_up = look_up
         self._lost: set[str] = set()
+        self._looked_up_for = -1  # the local start for which the remote part was looked up again
 
     @property
     def name(self) -> str:
@@ -147,8 +152,11 @@ class TieredExtents:
         )
 
     def current(self) -> list[Extent]:
-        """Remote segments as they were looked up, then the local ones as they are now."""
+        """Remote segments as they were looked up last, then the local ones as they are now."""
         local: list[Extent] = [] if self._local is None else list(self._local.current())
+        if local and self._remote.known_end_offset < local[0].base_offset != self._looked_up_for:
+            self._looked_up_for = local[0].base_offset
+            self._look_up_again()
         remote = self._remote_extents()
         if local:
             remote = [each for each in remote if each.base_offset < local[0].base_offset]
@@ -176,44 +184,44 @@ class TieredExtents:
         return self._local is not None and self._local.is_being_replaced(base_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """See PartitionExtents. A transaction may be aborted long after its records, in a later segment."""
-        extents = self._remote_extents()
-        if not extents:
-            return self._local_aborted(start_offset, end_offset)
+        """See PartitionExtents. A transaction may be aborted long after its records, in a later segment.
+
+        A local segment that becomes a remote one meanwhile takes its transaction index along: then all are read again.
+        """
+        while True:
+            extents = self.current()
+            local_start = _local_start(extents)
+            remote = [each for each in extents if isinstance(each, RemoteExtent)]
+            try:
+                found = self._aborted(remote, local_start, start_offset, end_offset)
+            except _LookedUpAgain:
+                continue
+            if _local_start(self.current()) == local_start:
+                return AbortedTransactions(found)
+
+    def _aborted(
+        self, remote: Sequence[RemoteExtent], local_start: int, start_offset: int, end_offset: int
+    ) -> Collection[AbortedTxn]:
+        """From the remote segments in order, then from the local ones. Raises _LookedUpAgain."""
         found: dict[tuple[int, int], AbortedTxn] = {}
-        at = max(bisect_right(extents, start_offset, key=_BASE_OFFSET) - 1, 0)
-        local_start = self._local_start()
-        if start_offset >= local_start:
-            return self._local_aborted(start_offset, end_offset)
-        while at < len(extents):
-            extent = extents[at]
+        at = len(remote) if start_offset >= local_start else bisect_right(remote, start_offset, key=_BASE_OFFSET) - 1
+        for extent in remote[max(at, 0) :]:
             try:
                 entries = extent.aborted_transactions()
             except FileNotFoundError:
                 self.after_loss(extent)
-                return self.aborted_transactions(start_offset, end_offset)
+                raise _LookedUpAgain from None
             result = collect_aborted(entries, start_offset, end_offset)
             found.update({(each.producer_id, each.last_offset): each for each in result.transactions})
             if result.is_complete:
-                return AbortedTransactions(found.values())
-            at += 1
-            if at == len(extents) and not self._remote.is_whole:
-                reached = extent.base_offset
-                self._look_up_again()
-                extents = self._remote_extents()
-                at = bisect_right(extents, reached, key=_BASE_OFFSET)
-        local = self._local_aborted(start_offset, end_offset)
-        found.update({(each.producer_id, each.last_offset): each for each in local.transactions})
-        return AbortedTransactions(found.values())
-
-    def _local_aborted(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        if self._local is None:
-            return AbortedTransactions(())
-        return self._local.aborted_transactions(start_offset, end_offset)
-
-    def _local_start(self) -> int:
-        local = [] if self._local is None else self._local.current()
-        return local[0].base_offset if local else 1 << 63
+                return found.values()
+        if not self._remote.is_whole:
+            self._look_up_again()
+            raise _LookedUpAgain
+        if self._local is not None:
+            local = self._local.aborted_transactions(start_offset, end_offset)
+            found.update({(each.producer_id, each.last_offset): each for each in local.transactions})
+        return found.values()
 
     def _remote_extents(self) -> list[RemoteExtent]:
         return [
@@ -225,3 +233,12 @@ class TieredExtents:
     def _look_up_again(self) -> None:
         found = self._look_up()
         self._remote = replace(self._remote, segments=(), is_whole=True) if found is None else found
+
+
+class _LookedUpAgain(Exception):
+    """The list of remote segments has changed."""
+
+
+def _local_start(extents: Sequence[Extent]) -> int:
+    """The first local offset; above all offsets without local segments."""
+    return next((each.base_offset for each in extents if not isinstance(each, RemoteExtent)), _NO_LOCAL)

@@ -50,6 +50,10 @@ class RemoteStorageOption:
     settings: StoreSettings | None = None
     key_files: tuple[tuple[str, str], ...] = ()
 
+    def without_objects(self) -> RemoteStorage:
+        """The storage as long as it holds no segments: then its layout is of no importance."""
+        return RemoteStorage(self.location, LocalLayout(), self.settings)
+
     def find(self) -> RemoteStorage:
         """The storage with its layout. Raises InvalidOptionError if the layout cannot be found, ObjectStoreError."""
         store = open_objects(self.location, self.settings)

@@ -44,6 +44,11 @@ class TopicIdPartition:
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What identifies it."""
+        return self.topic_id, self.partition
+
     def __str__(self) -> str:
         return f"{self.topic_id}:{self.topic}-{self.partition}"
 

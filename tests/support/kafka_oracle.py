@@ -53,6 +53,12 @@ _DEPENDENCIES: Final = f"""\
     <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="{LOG4J_VERSION}" conf="*->default"/>
 """
 
+_TIERED_DEPENDENCIES: Final = f"""\
+    <dependency org="org.apache.kafka" name="kafka-storage" rev="{KAFKA_VERSION}" transitive="false">
+      <artifact name="kafka-storage" type="jar" ext="jar" m:classifier="test"/>
+    </dependency>
+"""
+
 _LOG4J_FILE: Final = """<Configuration status="ERROR">
   <Appenders>
     <Console name="err" target="SYSTEM_ERR"><PatternLayout pattern="[%d] %p %m (%c)%n"/></Console>
@@ -80,6 +86,27 @@ def kafka_lib() -> Path:
         unfinished.write_text(_LOG4J_FILE)
         unfinished.rename(log4j_file)
     return lib
+
+
+def tiering(tier: Path) -> dict[str, str]:
+    """Settings of a broker that tiers into the directory by Kafka's LocalTieredStorage, all of it every half second."""
+    jar = f"kafka-storage-{KAFKA_VERSION}-test.jar"
+    lib = fetch_jars(cache_dir() / f"kafka-storage-test-{KAFKA_VERSION}", _TIERED_DEPENDENCIES, (jar,))
+    tier.mkdir(parents=True, exist_ok=True)
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+        "remote.log.storage.manager.class.path": str(lib / jar),
+        "rsm.config.dir": str(tier),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+        "remote.log.manager.task.interval.ms": "500",
+        "log.retention.check.interval.ms": "500",
+        "log.initial.task.delay.ms": "200",
+        "log.flush.start.offset.checkpoint.interval.ms": "500",
+        "replica.high.watermark.checkpoint.interval.ms": "500",
+    }
 
 
 def _class_archive() -> Path:

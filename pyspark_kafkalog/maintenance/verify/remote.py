@@ -60,7 +60,7 @@ def verify_remote_storage(
                 storage,
                 partition,
                 listed.get(partition, []),
-                None if root is None else noted.get((partition.topic_id, partition.partition), RemotePartition()),
+                None if root is None else noted.get(partition.key, RemotePartition()),
                 snapshots.get(partition),
             )
             yield check.run()
@@ -72,7 +72,7 @@ def _snapshots(root: ReadOnlyRoot) -> dict[TopicIdPartition, PartitionSnapshot]:
         each.remote.log.partition: each
         for topic in root.topics()
         for each in root.topic(topic, without_links=True).partitions
-        if each.remote is not None
+        if each.remote is not None and (each.remote.log.segments or each.remote.log.highest_offset >= 0)
     }
 
 

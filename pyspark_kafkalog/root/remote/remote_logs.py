@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
@@ -30,14 +30,19 @@ from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
 )
-from pyspark_kafkalog.tiered.lineage import first_remote_offset, highest_remote_offset, readable_segments
+from pyspark_kafkalog.tiered.lineage import (
+    NO_REMOTE_OFFSET,
+    first_remote_offset,
+    highest_remote_offset,
+    readable_segments,
+)
 from pyspark_kafkalog.tiered.remote_log_metadata import (
     REMOTE_LOG_METADATA_TOPIC,
     MetadataPartition,
     RemoteLogMetadata,
     metadata_reader,
 )
-from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
+from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState, TopicIdPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.tiered.extents import RemoteLog
@@ -69,7 +74,6 @@ def _metadata_partitions(directories: Iterable[Path]) -> list[MetadataPartition]
 
     best: dict[int, MetadataPartition] = {}
     for root in directories:
-        ends = read_offset_checkpoint(root / REPLICATION_OFFSET_CHECKPOINT)
         starts = read_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT)
         for each in list_partitions(root):
             if each.topic != REMOTE_LOG_METADATA_TOPIC:
@@ -77,8 +81,8 @@ def _metadata_partitions(directories: Iterable[Path]) -> list[MetadataPartition]
             directory = root / str(each)
             extents = tuple(LocalExtents(directory).current())
             start_offset = max(starts.get(each, 0), extents[0].base_offset if extents else 0)
-            log_end = load_read_only(directory, log_start_offset=start_offset).log_end_offset
-            end_offset = min(ends.get(each, log_end), log_end)
+            # Not to the high watermark of the checkpoint: a local segment can be gone before that has its remote copy.
+            end_offset = load_read_only(directory, log_start_offset=start_offset).log_end_offset
             if each.partition not in best or end_offset > best[each.partition].end_offset:
                 topic_id = _topic_id(directory)
                 best[each.partition] = MetadataPartition(each.partition, topic_id, start_offset, end_offset, extents)
@@ -98,31 +102,28 @@ def find_remote_log(
     partition: TopicIdPartition,
     directory: Path,
     log_end_offset: int,
-    *,
-    is_listed: bool,
-) -> FoundRemoteLog | None:
-    """The remote part of the partition whose local segments are in `directory`; None if it has none.
+) -> FoundRemoteLog:
+    """The remote part of the partition whose local segments are in `directory`.
 
-    `is_listed`: list the objects if no metadata know the partition. Raises ObjectStoreError, DiskFormatError.
+    If no metadata know the partition, its objects are listed. Raises ObjectStoreError, DiskFormatError.
     """
     from pyspark_kafkalog.tiered.extents import RemoteLog  # imports compiled code
 
     epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).entries
-    known = metadata.partitions.get((partition.topic_id, partition.partition))
+    known = metadata.partitions.get(partition.key)
     if known is not None:
         segments: Iterable[RemoteSegment] = known.segments.values()
         highest = highest_remote_offset(known.highest_by_epoch, epochs, log_end_offset)
-    elif is_listed:
+    else:
         store = storage.store()
         segments = storage.layout.segments(store, partition, storage.layout.objects_of(store, partition))
-        highest = -1
-    else:
-        return None
+        highest = NO_REMOTE_OFFSET
     readable = readable_segments(segments, log_end_offset=log_end_offset, epochs=epochs)
-    if known is None:
-        highest = readable[-1].last_offset if readable else -1
+    if known is None and readable:
+        highest = readable[-1].last_offset
     first_offset = None if known is None else first_remote_offset(segments, epochs)
-    return FoundRemoteLog(RemoteLog(storage, partition, readable, highest), first_offset)
+    end_offset = readable[-1].next_offset if readable else 0
+    return FoundRemoteLog(RemoteLog(storage, partition, readable, highest, end_offset), first_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +133,32 @@ class RemoteLookUp:
     `directories` are those of the broker, `directory` is the partition's.
     """
 
-    storage: RemoteStorage
+    option: RemoteStorageOption
     directories: tuple[str, ...]
     directory: str
     partition: TopicIdPartition
 
-    def __call__(self) -> RemoteLog | None:
+    def __call__(self) -> RemoteLog:
         """As of now. Raises ObjectStoreError, DiskFormatError, OSError."""
         directory = Path(self.directory)
         state = load_read_only(directory, log_start_offset=0)
         metadata = read_remote_log_metadata([Path(each) for each in self.directories])
-        found = find_remote_log(metadata, self.storage, self.partition, directory, state.log_end_offset, is_listed=True)
-        return None if found is None else found.log
+        storage = _find_storage(self.option, metadata, self.partition)
+        return find_remote_log(metadata, storage, self.partition, directory, state.log_end_offset).log
+
+
+def _find_storage(
+    option: RemoteStorageOption, metadata: RemoteLogMetadata, partition: TopicIdPartition
+) -> RemoteStorage:
+    """The storage. Raises InvalidOptionError if it holds no segments, and the metadata name some of the partition."""
+    try:
+        return option.find()
+    except InvalidOptionError:
+        known = metadata.partitions.get(partition.key)
+        states = () if known is None else (each.state for each in known.segments.values())
+        if RemoteSegmentState.COPY_SEGMENT_FINISHED in states:
+            raise
+        return option.without_objects()  # the first copies are being made
 
 
 class RemoteLogs:
@@ -160,24 +175,27 @@ class RemoteLogs:
         self._metadata = None
 
     def attach(self, found: PartitionSnapshot) -> PartitionSnapshot:
-        """`found` with its remote part, if it has one. Raises ObjectStoreError, DiskFormatError, InvalidOptionError."""
+        """`found` with its remote part, which may be empty.
+
+        Raises ObjectStoreError, DiskFormatError; InvalidOptionError if the storage does not hold what it should.
+        """
         if found.topic_id is None or found.topic in _NEVER_TIERED:
             return found
         if self._metadata is None:
             self._metadata = read_remote_log_metadata(self._directories)
         partition = TopicIdPartition(found.topic, found.topic_id, found.partition)
-        is_known = (partition.topic_id, partition.partition) in self._metadata.partitions
-        if not is_known and not found.remote_offsets_count:
-            return found
-        if self._storage is None:
-            self._storage = self._option.find()
-        remote = find_remote_log(
-            self._metadata, self._storage, partition, found.directory, found.log_end_offset, is_listed=True
-        )
-        if remote is None:
-            return found
         directories = tuple(str(each) for each in self._directories)
-        look_up = RemoteLookUp(self._storage, directories, str(found.directory), partition)
+        look_up = RemoteLookUp(self._option, directories, str(found.directory), partition)
+        if partition.key not in self._metadata.partitions and not found.remote_offsets_count:
+            from pyspark_kafkalog.tiered.extents import RemoteLog  # imports compiled code
+
+            # Local segments may become remote ones while they are read, and are then looked up.
+            nothing = RemoteLog(self._option.without_objects(), partition, (), NO_REMOTE_OFFSET, 0)
+            return replace(found, remote=RemotePart(nothing, look_up))
+        storage = self._storage or _find_storage(self._option, self._metadata, partition)
+        remote = find_remote_log(self._metadata, storage, partition, found.directory, found.log_end_offset)
+        if remote.log.segments:
+            self._storage = storage
         return replace(
             found,
             remote=RemotePart(remote.log, look_up),

@@ -65,7 +65,7 @@ class RemoteStorageRoot(ReadOnlyRoot):
         of, objects = self._objects[topic_partition]
         found = _read(self._storage, of, objects)
         segments, end_offset = ((), 0) if found is None else (found.segments, found.end_offset)
-        log = RemoteLog(self._storage, of, segments, end_offset - 1)
+        log = RemoteLog(self._storage, of, segments, end_offset - 1, end_offset)
         return PartitionSnapshot(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
@@ -123,7 +123,7 @@ class ObjectsLookUp:
         found = _read(self.storage, self.partition, objects)
         if found is None:
             return None
-        return RemoteLog(self.storage, self.partition, found.segments, found.end_offset - 1)
+        return RemoteLog(self.storage, self.partition, found.segments, found.end_offset - 1, found.end_offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,11 +174,11 @@ class Content:
         return Window(start, memoryview(self.data)[start:end])
 
 
-DATA: Final = bytes(range(251)) * (20 * WINDOW_BYTES // 4 // 251)
+DATA: Final = bytes(range(251)) * (5 * WINDOW_BYTES // 251)
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, len(DATA) + 10), st.integers(1, 3 * WINDOW_BYTES)), max_size=8),
+    st.lists(st.tuples(st.booleans(), st.integers(0, len(DATA) + 10), st.integers(1, 3 * WINDOW_BYTES)), max_size=4),
     st.sampled_from([1, 4096, 3_000_001]),
 )
 def test_any_reads_in_any_order_give_the_bytes(reads: list[tuple[bool, int, int]], chunk_bytes: int) -> None:

@@ -1,0 +1,168 @@
+"""A real broker tiers, and deletes what it tiered, while its directory and its remote storage are read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka_clients import consume
+from kafka_oracle import Broker, tiering
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.tools.main import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEGMENTS = {
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "1",
+    "internal.segment.bytes": "20000",
+    "file.delete.delay.ms": "100",
+    "index.interval.bytes": "500",
+}
+SECONDS = 20
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "broker", settings=tiering(tmp_path / "tier")) as started:
+        yield started
+
+
+@contextmanager
+def produced(broker: Broker, topic: str) -> Iterator[None]:
+    """Transactions of 20 records whose values count from 0, every third one aborted, one after the other, meanwhile."""
+    from confluent_kafka import Producer
+
+    stop = threading.Event()
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            producer = Producer(
+                {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 0, "linger.ms": 0}
+            )
+            producer.init_transactions(30)
+            number = 0
+            while not stop.is_set():
+                producer.begin_transaction()
+                for _ in range(20):
+                    producer.produce(topic, value=f"{number} ".encode() + bytes(range(65, 90)) * 4, partition=0)
+                    number += 1
+                producer.flush(30)  # what is not sent yet would never be written when the transaction is aborted
+                if number // 20 % 3:
+                    producer.commit_transaction(30)
+                else:
+                    producer.abort_transaction(30)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    assert failures == []
+
+
+def numbers(values: list[bytes]) -> list[int]:
+    return [int(value.partition(b" ")[0]) for value in values]
+
+
+def is_committed(number: int) -> bool:
+    return (number // 20 + 1) % 3 != 0
+
+
+def opened(broker: Broker, tier: Path) -> LogDir:
+    return LogDir.open(broker.data, remote_storage=tier)
+
+
+def test_reads_see_every_record_once_while_the_broker_tiers(broker: Broker, tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    broker.create_topic("orders", 1, SEGMENTS)
+    reads, most_remote = 0, 0
+    with produced(broker, "orders"):
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            log_dir = opened(broker, tier)
+            found = log_dir.partition("orders", 0)
+            all_of_it = numbers(log_dir.read("orders")["value"].to_pylist())
+            assert all_of_it == list(range(len(all_of_it)))
+            committed = numbers(log_dir.read("orders", isolation="read_committed")["value"].to_pylist())
+            assert committed == [each for each in range(max(committed, default=-1) + 1) if is_committed(each)]
+            reads += 1
+            most_remote = max(most_remote, found.latest_tiered_offset)
+    assert reads > 5
+    assert most_remote > 500
+    consumed = [record.value for record in consume(broker.bootstrap, "orders", isolation="read_committed")]
+    broker.stop()
+    log_dir = opened(broker, tier)
+    assert log_dir.partition("orders", 0).local_log_start_offset > 500
+    assert main(["verify", "--path", str(broker.data), "--remote-storage", str(tier), "--output", "json"]) == 0
+    assert log_dir.read("orders", isolation="read_committed")["value"].to_pylist() == consumed
+
+
+def test_reads_beside_retention_of_remote_segments_lose_only_what_it_deletes(broker: Broker, tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    broker.create_topic("orders", 1, {**SEGMENTS, "retention.bytes": "120000"})
+    complete, out_of_range = 0, 0
+    with produced(broker, "orders"):
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            log_dir = opened(broker, tier)
+            before = log_dir.partition("orders", 0).log_start_offset
+            try:
+                found = numbers(log_dir.read("orders")["value"].to_pylist())
+            except OffsetOutOfRangeError:
+                out_of_range += 1
+                time.sleep(1.5)  # until the broker's next checkpoint of log starts
+                assert opened(broker, tier).partition("orders", 0).log_start_offset > before
+                continue
+            assert found == list(range(found[0], found[0] + len(found))) if found else True
+            complete += 1
+    assert complete > 3
+    assert opened(broker, tier).partition("orders", 0).log_start_offset > 500
+
+
+@pytest.mark.spark
+def test_stream_reads_every_committed_record_once_while_the_broker_tiers(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.create_topic("orders", 1, SEGMENTS)
+    with produced(broker, "orders"):
+        time.sleep(8)  # much of it is remote by then
+        stream = (
+            spark.readStream.format("kafkalog")
+            .options(
+                subscribe="orders",
+                remoteStorage=str(tmp_path / "tier"),
+                startingOffsets="earliest",
+                isolationLevel="read_committed",
+            )
+            .load(str(broker.data))
+        )
+        query = (
+            stream.selectExpr("offset", "CAST(value AS STRING) AS value")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="1 second")
+            .start(str(tmp_path / "rows"))
+        )
+        try:
+            time.sleep(SECONDS)
+            assert query.exception() is None
+        finally:
+            query.stop()
+    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("offset").collect()
+    found = [int(row["value"].partition(" ")[0]) for row in rows]
+    assert found == [each for each in range(found[-1] + 1) if is_committed(each)]
+    assert len(found) > 500
