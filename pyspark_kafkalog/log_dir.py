@@ -113,8 +113,9 @@ class LogDir:
     ) -> LogDir:
         """Open the log directory at `path`, native or a broker's; or several directories of brokers as one root.
 
-        Several directories, as of a broker's log.dirs or copies of several brokers' disks, are a sequence of paths, or
-        one path with commas between them. Each partition is read from its best replica.
+        The URL of a log directory in an object store is opened with the settings of the environment, and a
+        `StoreAddress` with its own. Several directories, as of a broker's log.dirs or copies of several brokers' disks,
+        are a sequence of paths, or one path with commas between them. Each partition is read from its best replica.
 
         With a `principal`, such as "User:ann", methods raise AuthorizationError for operations that the access control
         entries do not permit. With `read_to_log_end`, a broker's logs are read up to the last complete, valid batch
@@ -141,7 +142,7 @@ class LogDir:
     @classmethod
     def create(
         cls,
-        path: str | Path | StoreAddress,
+        path: str | RootPath | StoreAddress,
         *,
         server_properties: str | Path | None = None,
         clock: Callable[[], int] = time_ms,
@@ -203,7 +204,7 @@ class LogDir:
 
     @classmethod
     def open_or_create(
-        cls, path: str | Path | StoreAddress, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL
+        cls, path: str | RootPath | StoreAddress, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL
     ) -> LogDir:
         """Open the log directory at `path`; create a native one if `path` does not exist or is an empty directory.
 

@@ -24,12 +24,11 @@ consumers that assign partitions to themselves ("simple" groups, shown by Kafka'
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
@@ -45,6 +44,7 @@ from pyspark_kafkalog.groups.offset_records import (
 from pyspark_kafkalog.groups.offsets_topic import (
     GroupLogs,
     append_records,
+    change_locked,
     find_expired,
     group_lock,
     group_names,
@@ -58,6 +58,8 @@ from pyspark_kafkalog.units import INT64_MAX, MINUTE_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
+
+T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -204,10 +206,13 @@ class Group:
         if dry_run:
             self._root.refresh()
             return self._reset_offsets(to, partitions, notify)
-        with group_lock(self._root, self.group_id):
+
+        def change() -> dict[TopicPartition, int]:
             offsets = self._reset_offsets(to, partitions, notify)
             append_records(self._root, self.group_id, self._offset_records(offsets, ""))
-        return offsets
+            return offsets
+
+        return change_locked(self._root, self.group_id, change)
 
     def _reset_offsets(
         self, target: ResetTarget, partitions: Iterable[AnyPartition] | None, notify: Callable[[str], None]
@@ -236,18 +241,24 @@ class Group:
         Raises UnknownGroupError, ReadOnlyLogDirError.
         """
         chosen = {as_topic_partition(each) for each in partitions}
-        with self._changing() as records:
+
+        def change(records: Mapping[bytes, bytes]) -> list[TopicPartition]:
             had = {key: found for key in records if (found := parse_offset_key(key)) is not None and found in chosen}
             append_records(self._root, self.group_id, dict.fromkeys(had))
-        return sorted(set(had.values()))
+            return sorted(set(had.values()))
+
+        return self._change(change)
 
     def delete(self) -> None:
         """Delete the group with all its offsets. Raises UnknownGroupError, ReadOnlyLogDirError."""
-        with self._changing() as records:
+
+        def change(records: Mapping[bytes, bytes]) -> None:
             tombstones: dict[bytes, bytes | None] = dict.fromkeys(records)
             # Even if the group has no such record, as a broker does: a broker that replays the log drops the group.
             tombstones.setdefault(group_key(GroupMetadataKey(group=self.group_id)))
             append_records(self._root, self.group_id, tombstones)
+
+        self._change(change)
 
     def expire_offsets(
         self, older_than_ms: int, *, now_ms: int | None = None, dry_run: bool = False
@@ -265,23 +276,28 @@ class Group:
         found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
         if dry_run or not found.keys:
             return list(found.partitions)
-        with self._changing() as records:
+
+        def change(records: Mapping[bytes, bytes]) -> list[TopicPartition]:
             found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
             append_records(self._root, self.group_id, dict.fromkeys(found.keys))
-        return list(found.partitions)
+            return list(found.partitions)
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[Mapping[bytes, bytes]]:
-        """Lock the group for the block; yields its live records. Raises UnknownGroupError."""
+        return self._change(change)
+
+    def _change(self, change: Callable[[Mapping[bytes, bytes]], T]) -> T:
+        """Call `change` with the group's live records, under its lock. Raises UnknownGroupError."""
         self._root.native()
         self._root.refresh()
         if not self.exists():  # checked first, so that no lock file and no topic are created for it
             raise self._unknown()
-        with group_lock(self._root, self.group_id):
+
+        def locked() -> T:
             records = self._records()
             if not records:
                 raise self._unknown()
-            yield records
+            return change(records)
+
+        return change_locked(self._root, self.group_id, locked)
 
     def _unknown(self) -> UnknownGroupError:
         return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._root.path}")

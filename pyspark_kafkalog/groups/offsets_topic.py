@@ -32,15 +32,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import TopicExistsError
+from pyspark_kafkalog.errors import CommitConflictError, TopicExistsError
 from pyspark_kafkalog.groups.group_state import SHARE_TYPES, empty_since_ms
 from pyspark_kafkalog.groups.offset_records import (
     NO_EXPIRY,
@@ -252,10 +252,15 @@ def group_names(root: Root, partitions: Collection[int] | None = None) -> tuple[
 #: Bytes of keys and values in one batch; a typical commit is one batch.
 _BATCH_BYTES: Final = 256 << 10
 
+#: Of a change of a group with commits to its partition, of any group. Each means that another writer succeeded.
+_CONFLICTS_MAX: Final = 50
+
 #: Name of the lock file in the partition's directory; Kafka ignores it.
 _LOCK_FILE: Final = ".group-lock"
 
 _Records = Mapping[bytes, "bytes | None"]
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -270,6 +275,20 @@ def group_lock(root: Root, group: str, *, keeps_records: bool = False) -> Iterat
     topic_partition = _partition_of(group, _ensure_topic(root))
     with root.native().locked_partition(topic_partition, _LOCK_FILE, may_change=keeps_records):
         yield
+
+
+def change_locked(root: Root, group: str, change: Callable[[], T]) -> T:
+    """Call `change`, which appends to the group what it makes of its records, under the group's lock.
+
+    It is called again if its commit conflicts with another, which happens on object stores, where nobody waits.
+
+    Raises CommitConflictError after `_CONFLICTS_MAX` of them, LogDirError as `group_lock`.
+    """
+    for _ in range(_CONFLICTS_MAX - 1):
+        with contextlib.suppress(CommitConflictError), group_lock(root, group):
+            return change()
+    with group_lock(root, group):
+        return change()
 
 
 def append_records(root: Root, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:

@@ -16,6 +16,7 @@ from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     CommitRecord,
     ConfigRecord,
+    DataObjectRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -189,6 +190,8 @@ def _topics(each: MetadataRecord, names: _Names) -> list[str]:
         return [each.resource_name] if each.resource_type == TOPIC_RESOURCE else []
     if isinstance(each, _BY_TOPIC_ID):
         return [names[each.topic_id]]
+    if isinstance(each, DataObjectRecord):
+        return [names[topic.topic_id] for topic in each.topics]
     return []
 
 

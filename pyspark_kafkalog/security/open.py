@@ -12,7 +12,7 @@ from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
-from pyspark_kafkalog.object_store.location import is_object_url
+from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, is_object_url
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 #: What names a log directory: a path or URL, an address with settings, or several paths of brokers' directories.
-AnyPath: TypeAlias = str | Path | StoreAddress | Sequence[str | Path]
+AnyPath: TypeAlias = str | RootPath | StoreAddress | Sequence[str | Path]
 
 
 def open_root(
@@ -59,14 +59,14 @@ def open_root(
     if path is None:
         root = _open_remote_storage(remote_storage)
         return root if principal is None else GuardedRoot(root, principal)
-    if not isinstance(path, (str, Path, StoreAddress)) and len(path) == 1:
+    if not isinstance(path, (str, Path, ObjectLocation, StoreAddress)) and len(path) == 1:
         (path,) = path
     address = _address_of(path)
     if address is not None:
         return _open_object_root(
             address, principal, identity, clock=clock, is_broker=read_to_log_end or remote_storage is not None
         )
-    assert not isinstance(path, StoreAddress)
+    assert not isinstance(path, (StoreAddress, ObjectLocation))
     paths = split_paths(path) if isinstance(path, (str, Path)) else _paths(path)
     if len(paths) != 1:
         root = _open_directories(
@@ -88,10 +88,11 @@ def open_root(
 
 
 def _address_of(path: AnyPath) -> StoreAddress | None:
-    """The address of a root on an object store, with the settings of the environment for a URL; None for a path."""
+    """The address of a root on an object store, with the environment's settings if `path` has none; None for a path."""
     if isinstance(path, StoreAddress):
         return path
-    return StoreAddress.parse(path, {}) if isinstance(path, str) and is_object_url(path) else None
+    is_url = isinstance(path, ObjectLocation) or (isinstance(path, str) and is_object_url(path))
+    return StoreAddress.parse(str(path), {}) if is_url else None
 
 
 def _open_object_root(
@@ -156,7 +157,7 @@ def _remote_logs(remote_storage: RemoteStorageOption | None, paths: Sequence[Pat
 
 
 def create_native_root(
-    path: str | Path | StoreAddress, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL
+    path: str | RootPath | StoreAddress, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL
 ) -> NativeRoot:
     """Create an empty native log directory at `path` and open it.
 
@@ -169,11 +170,11 @@ def create_native_root(
 
         create_object_root(address.open(), clock=clock)
         return ObjectRoot(address, clock=clock)
-    assert not isinstance(path, StoreAddress)
+    assert not isinstance(path, (StoreAddress, ObjectLocation))
     return FileRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
 
 
-def find_root(path: str | Path | StoreAddress, *, principal: str | None = None) -> Root | None:
+def find_root(path: str | RootPath | StoreAddress, *, principal: str | None = None) -> Root | None:
     """The root at `path`; None if there is none, or one whose creation was not finished."""
     address = _address_of(path)
     if address is not None:
@@ -192,7 +193,7 @@ def find_root(path: str | Path | StoreAddress, *, principal: str | None = None) 
 
 
 def open_or_create_root(
-    path: str | Path | StoreAddress,
+    path: str | RootPath | StoreAddress,
     *,
     principal: str | None = None,
     clock: Callable[[], int] = time_ms,

@@ -11,6 +11,7 @@ dropped by the commit that deletes them, and deleted by the clean-up after file.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,8 +46,7 @@ class ObjectRoot(NativeRoot):
         self._address = address
         self._objects = address.open()
         self.directories: tuple[Path, ...] = ()
-        #: The log ends that partitions must still have at the next commit to them.
-        self._expected_ends: dict[TopicPartition, int] = {}
+        self._expected = _Expected()
         super().__init__(MetadataStore.open_object_root(self._objects, clock=clock), clock=clock)
 
     @property
@@ -112,11 +112,11 @@ class ObjectRoot(NativeRoot):
             yield
             return
         partition = self._store.image.partition(topic_partition.topic, topic_partition.partition)
-        self._expected_ends[topic_partition] = partition.state.log_end_offset
+        self._expected.ends[topic_partition] = partition.state.log_end_offset
         try:
             yield
         finally:
-            del self._expected_ends[topic_partition]
+            del self._expected.ends[topic_partition]
 
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> ObjectStaging:
         return ObjectStaging(self._objects, write_id, 0, planned_at=self.version)
@@ -134,7 +134,14 @@ class ObjectRoot(NativeRoot):
         objects = [each for each in staged if isinstance(each, WrittenObject)]
         if len(objects) != len(staged):
             raise LogDirError("expected data objects, found staged files: the write was planned for a file system")
-        return commit_objects(self._store, self._objects, objects, transaction, dict(self._expected_ends))
+        return commit_objects(self._store, self._objects, objects, transaction, dict(self._expected.ends))
+
+
+class _Expected(threading.local):
+    """`ends`: the log ends that partitions must still have at this thread's next commit to them."""
+
+    def __init__(self) -> None:
+        self.ends: dict[TopicPartition, int] = {}
 
 
 def _extents(log: ObjectLog, store: ObjectStore, metadata: MetadataStore) -> ObjectExtents:
