@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from root_places import KINDS, RootPlace, forget, memory_root
 from s3_proxy import S3Proxy
 from tiers import SEED, TIER
 
@@ -52,3 +53,21 @@ def s3_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Proxy]:
     """A server for S3's protocol, one for all tests of a process; each test takes a `new_location()`."""
     with S3Proxy(tmp_path_factory.mktemp("s3_proxy")) as server:
         yield server
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that take `root_place` run for both kinds of root, those marked `file_roots` for one."""
+    if "root_place" in metafunc.fixturenames:
+        is_of_files = metafunc.definition.get_closest_marker("file_roots") is not None
+        metafunc.parametrize("root_place", KINDS[:1] if is_of_files else KINDS, indirect=True)
+
+
+@pytest.fixture
+def root_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RootPlace]:
+    """A directory that does not exist yet, or an empty place in an object store in memory."""
+    if request.param == "file":
+        yield tmp_path / "log"
+        return
+    url = memory_root()
+    yield url
+    forget(url)

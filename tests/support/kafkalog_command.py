@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.tools.main import main
 
 
 class Command:
     """`kafkalog NAME --path ROOT ...`: `command("--list")` gives what it printed, if nothing went wrong."""
 
-    def __init__(self, name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, name: str, root: RootPath, capsys: pytest.CaptureFixture[str]) -> None:
         self.name = name
         self.root = root
         self._capsys = capsys

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import TransactionalIdImage
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
@@ -30,7 +32,7 @@ ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
 
 
-def make_log_dir(root: Path) -> LogDir:
+def make_log_dir(root: RootPlace) -> LogDir:
     """A new log directory with a topic of two partitions and small segments."""
     made = LogDir.create(root)
     made.create_topic("orders", partitions=2, configs=SMALL_SEGMENTS)
@@ -41,7 +43,25 @@ def stage(
     root: Path, write_id: str, batches: int = COPIED, *, topic_partition: TopicPartition = ORDERS, task: int = 0
 ) -> StagedFile:
     """`batches` record batches of 5 records, whose values name the write."""
-    writer = StagedFileWriter(root, topic_partition, write_id=write_id, task=task)
+    return _finish(StagedFileWriter(root, topic_partition, write_id=write_id, task=task), write_id, batches)
+
+
+def stage_in(
+    log_dir: LogDir, write_id: str, batches: int = COPIED, *, topic_partition: TopicPartition = ORDERS
+) -> Staged:
+    """As `stage`, for either kind of root."""
+    staging = log_dir.root.staging(write_id)
+    topic_id = log_dir.topic(topic_partition.topic).topic_id or ""
+    task = staging.task
+    place = task.root / str(topic_partition)
+    if task.is_scratch:
+        place.mkdir()
+    writer = StagedFileWriter(task.root, topic_partition, write_id=write_id, task=task.task)
+    (staged,) = staging.hand_over([_finish(writer, write_id, batches)], {topic_partition.topic: topic_id})
+    return staged
+
+
+def _finish(writer: StagedFileWriter, write_id: str, batches: int) -> StagedFile:
     for first in range(0, batches * 5, 5):
         values = [b"%s %d" % (write_id.encode(), number) for number in range(first, first + 5)]
         data = encode_batch(
@@ -94,11 +114,14 @@ def check_files(log_dir: LogDir) -> None:
 
 
 def staged_left(log_dir: LogDir) -> list[str]:
-    return sorted(path.name for path in log_dir.path.glob("*/*.staged"))
+    """The names of staged files; in an object store, whose writes leave them to the clean-up, none."""
+    return sorted(path.name for path in log_dir.path.glob("*/*.staged")) if isinstance(log_dir.path, Path) else []
 
 
 def known(log_dir: LogDir, transactional_id: str) -> TransactionalIdImage:
-    return MetadataStore.open(log_dir.path).image.transactional_ids[transactional_id]
+    root = LogDir.open(log_dir.path).root
+    assert isinstance(root, NativeRoot)
+    return root.store.image.transactional_ids[transactional_id]
 
 
 class Failing(FileSystem):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kafkalog_command import Command
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.command import UsageError
@@ -17,9 +18,9 @@ DRY = "WARN: No action will be performed as the --execute option is missing.\n"
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> LogDir:
+def log_dir(root_place: RootPlace) -> LogDir:
     """orders with 60 and 30 records; groups g and h."""
-    log_dir = LogDir.create(tmp_path / "log")
+    log_dir = LogDir.create(root_place)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "3"})
     log_dir.create_topic("orders", partitions=2)
     for partition, count in ((0, 60), (1, 30)):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from metadata_roots import Clock
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError, UnknownGroupError, UnknownTopicError
@@ -32,9 +33,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path, clock: Clock) -> LogDir:
+def log_dir(root_place: RootPlace, clock: Clock) -> LogDir:
     """Topic orders with 60 and 30 records, one a second, the newest now; __consumer_offsets is to get 5 partitions."""
-    log_dir = LogDir.create(tmp_path / "log", clock=clock)
+    log_dir = LogDir.create(root_place, clock=clock)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "5"})
     log_dir.create_topic("orders", partitions=2)
     for partition, count in ((0, 60), (1, 30)):
@@ -97,6 +98,7 @@ def test_commit_of_many_partitions_is_one_append(log_dir: LogDir, group: Group) 
     assert len(LogDir.open(log_dir.path).group("g").fetch(["wide"])) == 200
 
 
+@pytest.mark.file_roots
 def test_commit_recreates_missing_directories_of_offsets_topic(log_dir: LogDir, group: Group) -> None:
     log_dir.create_topic(OFFSETS_TOPIC, partitions=5)
     for directory in log_dir.path.glob(f"{OFFSETS_TOPIC}-*"):
@@ -105,6 +107,7 @@ def test_commit_recreates_missing_directories_of_offsets_topic(log_dir: LogDir, 
     assert offsets_of(LogDir.open(log_dir.path).group("g")) == {P0: 1}
 
 
+@pytest.mark.file_roots
 @pytest.mark.parametrize("codec", range(5))
 def test_configured_codec_compresses_offsets(log_dir: LogDir, group: Group, codec: int) -> None:
     log_dir.alter_broker_configs(add={"offsets.topic.compression.codec": str(codec)})
@@ -192,6 +195,7 @@ def test_offsets_of_many_groups_stay_separate(log_dir: LogDir) -> None:
     assert [offsets_of(again.group(name)) for name in names] == [{P0: number} for number in range(len(names))]
 
 
+@pytest.mark.file_roots
 def test_each_reset_target_resolves_to_its_offset(log_dir: LogDir, group: Group) -> None:
     delete_records(log_dir.root, {P0: 5})
     log_dir.refresh()
@@ -243,6 +247,7 @@ def test_deleted_offsets_and_groups_are_gone(log_dir: LogDir, group: Group) -> N
     assert offsets_of(group) == {P0: 4}
 
 
+@pytest.mark.file_roots
 def test_cleaning_keeps_latest_offsets_of_groups(log_dir: LogDir, clock: Clock) -> None:
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
     names = ["a", "b", "c"]
@@ -287,13 +292,13 @@ def test_group_deleted_beside_commits_is_seen_whole_or_not_at_all(log_dir: LogDi
             except UnknownGroupError:
                 own.root.refresh()
 
-    deleting = threading.Thread(target=delete_it)
-    deleting.start()
-    try:
-        for number in range(1, 40):
-            log_dir.group("g").commit({P0: number % 60, P1: number % 30})
-            seen = LogDir.open(log_dir.path).group("g").fetch()
-            assert len(seen) in (0, 2)
-    finally:
-        stop.set()
-        deleting.join()
+    with ThreadPoolExecutor() as threads:
+        deleting = threads.submit(delete_it)
+        try:
+            for number in range(1, 40):
+                log_dir.group("g").commit({P0: number % 60, P1: number % 30})
+                seen = LogDir.open(log_dir.path).group("g").fetch()
+                assert len(seen) in (0, 2)
+        finally:
+            stop.set()
+        deleting.result()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import pytest
 from metadata_roots import Clock
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnknownGroupError
@@ -35,9 +35,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path, clock: Clock) -> LogDir:
+def log_dir(root_place: RootPlace, clock: Clock) -> LogDir:
     """Groups "idle", which committed a week and a ms ago, and "live", which has committed P1 again since."""
-    log_dir = LogDir.create(tmp_path / "log", clock=clock)
+    log_dir = LogDir.create(root_place, clock=clock)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "3"})
     log_dir.create_topic("orders", partitions=2)
     log_dir.group("idle").commit({P0: 0, P1: 0})
@@ -51,6 +51,7 @@ def expired_in(reports: list[PartitionReport]) -> dict[int, int | None]:
     return {each.partition: each.offsets_expired for each in reports if each.topic == OFFSETS_TOPIC}
 
 
+@pytest.mark.file_roots
 def test_retention_deletes_expired_offsets_and_groups_without_offsets(log_dir: LogDir) -> None:
     reports = apply_retention(log_dir.root)
     idle, live = group_partition("idle", 3), group_partition("live", 3)
@@ -66,6 +67,7 @@ def test_retention_deletes_expired_offsets_and_groups_without_offsets(log_dir: L
     assert sum(filter(None, expired_in(apply_retention(log_dir.root)).values())) == 0
 
 
+@pytest.mark.file_roots
 def test_dry_run_counts_expired_offsets_and_deletes_none(log_dir: LogDir) -> None:
     version = log_dir.version
     assert sum(filter(None, expired_in(apply_retention(log_dir.root, dry_run=True)).values())) == 3
@@ -74,12 +76,14 @@ def test_dry_run_counts_expired_offsets_and_deletes_none(log_dir: LogDir) -> Non
     assert log_dir.groups() == ("idle", "live")
 
 
+@pytest.mark.file_roots
 def test_retention_of_other_topics_expires_no_offsets(log_dir: LogDir) -> None:
     apply_retention(log_dir.root, topics=["orders"])
     log_dir.refresh()
     assert log_dir.groups() == ("idle", "live")
 
 
+@pytest.mark.file_roots
 def test_time_of_the_run_decides_what_expires(log_dir: LogDir, clock: Clock) -> None:
     assert sum(filter(None, expired_in(apply_retention(log_dir.root, now_ms=NOW_MS)).values())) == 0
     assert sum(filter(None, expired_in(apply_retention(log_dir.root, now_ms=clock.now_ms + WEEK_MS + 1)).values())) == 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from root_places import RootPlace
 
 from pyspark_kafkalog.errors import AuthorizationError
 from pyspark_kafkalog.groups.group import Group
@@ -25,6 +25,7 @@ from pyspark_kafkalog.metadata.acl import (
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.security.access_control import Authorizer
@@ -63,16 +64,17 @@ def public_names(of: type) -> set[str]:
     return {name for name, _ in inspect.getmembers(of) if not name.startswith("_")}
 
 
-def permit(root: Path, operation: AclOperation, of: ResourceType = ResourceType.TOPIC, name: str = "orders") -> None:
+def permit(
+    root: RootPlace, operation: AclOperation, of: ResourceType = ResourceType.TOPIC, name: str = "orders"
+) -> None:
     entry = Acl(of, name, PatternType.LITERAL, ANN, "*", operation, PermissionType.ALLOW)
     LogDir.open(root).access_control().add([entry])
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    log_dir = LogDir.create(tmp_path / "root")
-    log_dir.create_topic("orders", configs={"retention.ms": "1234567"})
-    return tmp_path / "root"
+def root(root_place: RootPlace) -> RootPlace:
+    LogDir.create(root_place).create_topic("orders", configs={"retention.ms": "1234567"})
+    return root_place
 
 
 class Unreachable:
@@ -118,7 +120,7 @@ def test_guarded_root_has_the_methods_of_the_protocol_and_no_other() -> None:
     assert public_names(GuardedRoot) == public_names(Root) | OF_GUARD
 
 
-@pytest.mark.parametrize("of", [FileRoot, BrokerRoot])
+@pytest.mark.parametrize("of", [FileRoot, ObjectRoot, BrokerRoot])
 def test_roots_have_the_methods_of_the_protocol(of: type) -> None:
     attributes = {"directories", "identity", "path"}  # set in __init__ by some
     assert public_names(Root) - public_names(of) <= attributes
@@ -134,7 +136,7 @@ def test_method_without_permission_is_refused_before_it_is_forwarded(
 
 
 def test_topic_that_may_not_be_described_is_neither_listed_nor_created(
-    root: Path,
+    root: RootPlace,
 ) -> None:
     ann = open_root(root, principal=ANN)
     assert ann.topics() == ()
@@ -147,7 +149,7 @@ def test_guarded_group_has_the_methods_of_group() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(public_names(Group) - UNCHECKED_OF_GROUP.keys() - {"fetch", "lag"}))
-def test_change_of_a_group_without_permission_is_refused(root: Path, name: str) -> None:
+def test_change_of_a_group_without_permission_is_refused(root: RootPlace, name: str) -> None:
     permit(root, AclOperation.DESCRIBE, ResourceType.GROUP, "g")
     method = getattr(open_group(open_root(root, principal=ANN), "g"), name)
     with pytest.raises(AuthorizationError):
@@ -155,7 +157,7 @@ def test_change_of_a_group_without_permission_is_refused(root: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", ["fetch", "lag"])
-def test_group_does_not_show_offsets_of_topics_that_may_not_be_described(root: Path, name: str) -> None:
+def test_group_does_not_show_offsets_of_topics_that_may_not_be_described(root: RootPlace, name: str) -> None:
     open_group(open_root(root), "g").commit({(NAME, 0): 0})
     permit(root, AclOperation.DESCRIBE, ResourceType.GROUP, "g")
     group = open_group(open_root(root, principal=ANN), "g")
@@ -174,7 +176,7 @@ def test_guarded_methods_take_the_arguments_of_the_methods_they_guard(guard: typ
             )
 
 
-def test_topic_configuration_is_refused_without_describe_configs(root: Path) -> None:
+def test_topic_configuration_is_refused_without_describe_configs(root: RootPlace) -> None:
     permit(root, AclOperation.READ)
     permit(root, AclOperation.WRITE)
     ann = LogDir.open(root, principal=ANN)
@@ -187,19 +189,19 @@ def test_topic_configuration_is_refused_without_describe_configs(root: Path) -> 
     assert ann.topic("orders").configs == {"retention.ms": "1234567"}
 
 
-def test_writer_without_describe_configs_writes(root: Path) -> None:
+def test_writer_without_describe_configs_writes(root: RootPlace) -> None:
     permit(root, AclOperation.WRITE)
     ann = LogDir.open(root, principal=ANN)
     assert ann.append("orders", pa.table({"value": ["1"]})).partitions[0].records == 1
 
 
-def test_configuration_for_write_is_refused_to_a_reader(root: Path) -> None:
+def test_configuration_for_write_is_refused_to_a_reader(root: RootPlace) -> None:
     permit(root, AclOperation.READ)
     with pytest.raises(AuthorizationError, match="WRITE"):
         open_root(root, principal=ANN).config_for_write("orders")
 
 
-def test_access_control_entries_are_refused_without_describe_on_the_cluster(root: Path) -> None:
+def test_access_control_entries_are_refused_without_describe_on_the_cluster(root: RootPlace) -> None:
     permit(root, AclOperation.READ)
     with pytest.raises(AuthorizationError, match="DESCRIBE"):
         LogDir.open(root, principal=ANN).access_control()

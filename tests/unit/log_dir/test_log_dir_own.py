@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (
@@ -39,8 +40,8 @@ BAD_NAMES = ["", ".", "..", "a/b", "../up", "/etc", "a" * 250, "tab\t", "клю�
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> LogDir:
-    return LogDir.create(tmp_path / "log")
+def log_dir(root_place: RootPlace) -> LogDir:
+    return LogDir.create(root_place)
 
 
 def _table(first: int, count: int) -> pa.Table:
@@ -111,8 +112,9 @@ def test_records_in_many_small_segments_are_read_once(log_dir: LogDir) -> None:
     for partition in log_dir.topic("orders").partitions:
         table = log_dir.read("orders", partition=partition.partition)
         assert table["offset"].to_pylist() == list(range(partition.high_watermark))
-        assert len(list(partition.directory.glob("*.log"))) > 5
-        assert not list(partition.directory.glob("*.staged"))
+        if partition.local_directory is not None:
+            assert len(list(partition.directory.glob("*.log"))) > 5
+            assert not list(partition.directory.glob("*.staged"))
 
 
 def test_reader_keeps_its_snapshot_until_refresh(log_dir: LogDir) -> None:
@@ -124,6 +126,7 @@ def test_reader_keeps_its_snapshot_until_refresh(log_dir: LogDir) -> None:
     assert len(_values(reader)) == 20
 
 
+@pytest.mark.file_roots
 def test_bytes_of_crashed_writer_are_not_read_and_are_removed(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=1, configs={"internal.segment.bytes": "3000"})
     log_dir.append("orders", _table(0, 50))
@@ -140,6 +143,7 @@ def test_bytes_of_crashed_writer_are_not_read_and_are_removed(log_dir: LogDir) -
     assert not list(directory.glob(f"{99:020d}*"))
 
 
+@pytest.mark.file_roots
 def test_missing_committed_bytes_are_reported(log_dir: LogDir) -> None:
     log_dir.create_topic("orders", partitions=1)
     log_dir.append("orders", _table(0, 50))
@@ -152,6 +156,7 @@ def test_missing_committed_bytes_are_reported(log_dir: LogDir) -> None:
         log_dir.append("orders", _table(50, 1))
 
 
+@pytest.mark.file_roots
 def test_lost_indexes_are_tolerated_and_active_one_is_rebuilt(log_dir: LogDir) -> None:
     log_dir.create_topic(
         "orders", partitions=1, configs={"index.interval.bytes": "50", "internal.segment.bytes": "1500"}
@@ -176,7 +181,8 @@ def test_recreated_topic_has_no_old_records(log_dir: LogDir) -> None:
     log_dir.delete_topic("orders")
     with pytest.raises(UnknownTopicError, match="orders"):
         log_dir.topic("orders")
-    assert len(list(log_dir.path.glob("orders-0.*-delete"))) == 1
+    if isinstance(log_dir.path, Path):
+        assert len(list(log_dir.path.glob("orders-0.*-delete"))) == 1
     log_dir.append("orders", _table(100, 3))
     log_dir.refresh()
     assert log_dir.topic("orders").topic_id != old_id
@@ -187,12 +193,14 @@ def test_topic_with_longest_name_can_be_deleted_and_recreated(log_dir: LogDir) -
     name = "x" * 249
     log_dir.append(name, _table(0, 10))
     log_dir.delete_topic(name)
-    (aside,) = log_dir.path.glob("x*-delete")
-    assert re.fullmatch(r"x+-0\.[0-9a-f]{32}-delete", aside.name), "as Kafka has it"
+    if isinstance(log_dir.path, Path):
+        (aside,) = log_dir.path.glob("x*-delete")
+        assert re.fullmatch(r"x+-0\.[0-9a-f]{32}-delete", aside.name), "as Kafka has it"
     log_dir.append(name, _table(10, 2))
     assert _values(log_dir, name) == [b"v10", b"v11"]
 
 
+@pytest.mark.file_roots
 def test_directory_left_of_deleted_topic_is_not_reused(log_dir: LogDir) -> None:
     log_dir.append("orders", _table(0, 10))
     log_dir.refresh()
@@ -205,6 +213,7 @@ def test_directory_left_of_deleted_topic_is_not_reused(log_dir: LogDir) -> None:
     assert sorted(_values(log_dir)) == [b"v10", b"v11"]
 
 
+@pytest.mark.file_roots
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["lost", "empty"])
 def test_unreadable_topic_id_is_rewritten_and_records_stay(log_dir: LogDir, damage: Callable[[Path], None]) -> None:
     log_dir.append("orders", _table(0, 10))
@@ -215,6 +224,7 @@ def test_unreadable_topic_id_is_rewritten_and_records_stay(log_dir: LogDir, dama
     assert read_topic_id(log_dir.path / "orders-0" / "partition.metadata") == log_dir.topic("orders").topic_id
 
 
+@pytest.mark.file_roots
 def test_recreated_topic_has_no_checkpoint_lines_of_deleted_topic(log_dir: LogDir) -> None:
     lines = {TopicPartition("orders", 0): 500, TopicPartition("others", 0): 7}
     log_dir.append("orders", _table(0, 10))
@@ -242,6 +252,7 @@ def test_files_of_deleted_topic_are_removed_after_delay(tmp_path: Path) -> None:
     assert len(list(log_dir.path.glob("b-0.*-delete"))) == 1
 
 
+@pytest.mark.file_roots
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "../up", "/etc", "a" * 250, "tab\t", "ключ", "__cluster_metadata"]
 )

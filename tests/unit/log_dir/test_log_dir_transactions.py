@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from staged_writes import OTHER, SPLICED, check_files, known, make_log_dir, stage, staged_left, written_by
+from root_places import RootPlace
+from staged_writes import OTHER, SPLICED, check_files, known, make_log_dir, stage, stage_in, staged_left, written_by
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -20,12 +20,13 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.metadata_records import TransactionalIdRecord
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
 from pyspark_kafkalog.root import write as write_commit
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> LogDir:
-    return make_log_dir(tmp_path / "log")
+def log_dir(root_place: RootPlace) -> LogDir:
+    return make_log_dir(root_place)
 
 
 # Once
@@ -33,11 +34,11 @@ def log_dir(tmp_path: Path) -> LogDir:
 
 def test_replayed_version_is_committed_once(log_dir: LogDir) -> None:
     transaction = WriteTransaction("query", 7, "run-1")
-    first = log_dir.commit_staged([stage(log_dir.path, "a")], transaction=transaction)
-    again = log_dir.commit_staged([stage(log_dir.path, "b")], transaction=transaction)
+    first = log_dir.commit_staged([stage_in(log_dir, "a")], transaction=transaction)
+    again = log_dir.commit_staged([stage_in(log_dir, "b")], transaction=transaction)
     assert not first.is_duplicate
     assert (again.is_duplicate, again.commit_offset, again.partitions) == (True, first.commit_offset, ())
-    older = log_dir.commit_staged([stage(log_dir.path, "c")], transaction=WriteTransaction("query", 6, "run-1"))
+    older = log_dir.commit_staged([stage_in(log_dir, "c")], transaction=WriteTransaction("query", 6, "run-1"))
     assert (older.is_duplicate, older.commit_offset) == (True, None)
     assert written_by(log_dir) == ["a"]
     assert staged_left(log_dir) == []
@@ -67,14 +68,14 @@ def test_records_of_committed_version_are_not_staged(log_dir: LogDir) -> None:
 def test_version_without_records_is_committed(log_dir: LogDir) -> None:
     transaction = WriteTransaction("query", 0, "run-1")
     assert log_dir.commit_staged([], transaction=transaction).commit_offset is not None
-    assert log_dir.commit_staged([stage(log_dir.path, "a")], transaction=transaction).is_duplicate
+    assert log_dir.commit_staged([stage_in(log_dir, "a")], transaction=transaction).is_duplicate
     assert written_by(log_dir) == []
 
 
 def test_versions_of_transactional_ids_are_independent(log_dir: LogDir) -> None:
     for name in ("one", "two"):
         assert not log_dir.commit_staged(
-            [stage(log_dir.path, name)], transaction=WriteTransaction(name, 3, "run")
+            [stage_in(log_dir, name)], transaction=WriteTransaction(name, 3, "run")
         ).is_duplicate
     assert written_by(log_dir) == ["one", "two"]
     assert known(log_dir, "one").producer_id != known(log_dir, "two").producer_id
@@ -90,13 +91,13 @@ def test_invalid_transactional_id_or_version_is_rejected(log_dir: LogDir, name: 
 
 
 def test_zombie_is_fenced_by_its_successor(log_dir: LogDir) -> None:
-    log_dir.commit_staged([stage(log_dir.path, "a")], transaction=WriteTransaction("query", 0, "run-1"))
-    log_dir.commit_staged([stage(log_dir.path, "b")], transaction=WriteTransaction("query", 1, "run-2"))
-    zombie = stage(log_dir.path, "zombie")
+    log_dir.commit_staged([stage_in(log_dir, "a")], transaction=WriteTransaction("query", 0, "run-1"))
+    log_dir.commit_staged([stage_in(log_dir, "b")], transaction=WriteTransaction("query", 1, "run-2"))
+    zombie = stage_in(log_dir, "zombie")
     with pytest.raises(ProducerFencedError, match=r"run-1 of transactional id 'query' is fenced.*run-2.*epoch 1"):
         log_dir.commit_staged([zombie], transaction=WriteTransaction("query", 2, "run-1"))
     assert log_dir.commit_staged([zombie], transaction=WriteTransaction("query", 1, "run-1")).is_duplicate
-    log_dir.commit_staged([stage(log_dir.path, "c")], transaction=WriteTransaction("query", 2, "run-2"))
+    log_dir.commit_staged([stage_in(log_dir, "c")], transaction=WriteTransaction("query", 2, "run-2"))
     assert written_by(log_dir) == ["a", "b", "c"]
     found = known(log_dir, "query")
     assert (found.producer_epoch, found.incarnation, found.fenced) == (1, "run-2", ("run-1",))
@@ -107,10 +108,10 @@ def test_init_transaction_fences_earlier_incarnation(log_dir: LogDir) -> None:
     log_dir.init_transaction("app", "job-2")
     log_dir.init_transaction("app", "job-2")
     with pytest.raises(ProducerFencedError, match="job-1"):
-        log_dir.commit_staged([stage(log_dir.path, "a")], transaction=WriteTransaction("app", 0, "job-1"))
+        log_dir.commit_staged([stage_in(log_dir, "a")], transaction=WriteTransaction("app", 0, "job-1"))
     with pytest.raises(ProducerFencedError, match="job-1"):
         log_dir.init_transaction("app", "job-1")
-    log_dir.commit_staged([stage(log_dir.path, "b")], transaction=WriteTransaction("app", 0, "job-2"))
+    log_dir.commit_staged([stage_in(log_dir, "b")], transaction=WriteTransaction("app", 0, "job-2"))
     log_dir.init_transaction("app", "job-3")
     assert log_dir.last_version("app") == 0
     assert log_dir.commit_staged([], transaction=WriteTransaction("app", 0, "job-3")).is_duplicate
@@ -122,7 +123,8 @@ def test_exhausted_producer_epoch_gets_new_producer_id(log_dir: LogDir) -> None:
     def last_epoch(_: object) -> list[object]:
         return [TransactionalIdRecord(transactional_id="app", producer_id=0, producer_epoch=32766, incarnation="old")]
 
-    store = MetadataStore.open(log_dir.path)
+    assert isinstance(log_dir.root, NativeRoot)
+    store = log_dir.root.store
     log_dir.commit_staged([], transaction=WriteTransaction("first", 0, "x"))
     store.commit(last_epoch, operation="test")  # type: ignore[arg-type]
     log_dir.commit_staged([], transaction=WriteTransaction("app", 0, "new"))
@@ -138,6 +140,7 @@ def no_lock(*_: object, **__: object) -> Iterator[None]:
     yield
 
 
+@pytest.mark.file_roots
 def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_commit, "root_lock", no_lock)
     staged = stage(log_dir.path, "late", SPLICED)
@@ -158,6 +161,7 @@ def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, mon
     check_files(log_dir)
 
 
+@pytest.mark.file_roots
 def test_without_lock_transaction_conflicts_with_its_twin(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_commit, "root_lock", no_lock)
     twin = LogDir.open(log_dir.path)
