@@ -2,7 +2,8 @@
 
 A job chooses its partitions and divides them into tasks. The runner executes a job once or repeatedly, passes every
 report to the sinks, and turns the outcome into an exit status. The root is on a file system that the driver and all
-executors share: a task gets the root's path and names of partitions, and opens everything else itself.
+executors share, or in an object store: a task gets its path or URL and names of partitions, and opens everything else
+itself.
 
 Any process may be killed at any time: the next run finishes the work of a killed task, see the modules of each job.
 """
@@ -19,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Final, Protocol, TypeVar
+
+import numpy as np
 
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
@@ -47,10 +50,11 @@ Result = TypeVar("Result")
 class JobRun:
     """One run of a job. `now_ms` is the time to use, None for the clock's. `topics` None: all.
 
-    `identity` is that of the log directory with which the job began, for all runs and tasks; None if it has none.
+    `path` may be the URL of a place in an object store; tasks take its settings from their environment. `identity` is
+    that of the log directory with which the job began, for all runs and tasks; None if it has none.
     """
 
-    path: Path
+    path: Path | str
     identity: RootIdentity | None = None
     topics: tuple[str, ...] | None = None
     now_ms: int | None = None
@@ -92,10 +96,14 @@ class ReportSink(Protocol):
 TasksFor = Callable[[Sequence[TopicPartition]], Tasks]
 
 
-def is_small(root: Path, partitions: Sequence[TopicPartition]) -> bool:
+def is_small(root: Path | str, partitions: Sequence[TopicPartition]) -> bool:
     """Whether a run over these partitions takes less time in this process than Spark takes to start."""
     if len(partitions) > LOCAL_PARTITIONS_MAX:
         return False
+    if isinstance(root, str):
+        image = open_root(root).native().store.image
+        runs = [image.partition(each.topic, each.partition).runs.table for each in partitions]
+        return sum(int(each["size_bytes"].sum(dtype=np.int64)) for each in runs) <= LOCAL_BYTES_MAX
     size_bytes = 0
     for directory in (each_root / str(each) for each_root in split_paths(root) for each in partitions):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

@@ -414,7 +414,9 @@ def plan_steps(findings: Iterable[Finding]) -> list[RepairStep]:
     ]
 
 
-def take_steps(path: Path, steps: Sequence[RepairStep], *, now_ms: int | None) -> list[tuple[RepairStep, str | None]]:
+def take_steps(
+    path: Path | str, steps: Sequence[RepairStep], *, now_ms: int | None
+) -> list[tuple[RepairStep, str | None]]:
     """Execute the steps in the native log directory at `path`; return each with None, or with the reason it failed."""
     if not steps:
         return []

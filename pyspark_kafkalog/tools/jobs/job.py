@@ -102,7 +102,8 @@ def run_job(
 
     log_to_stderr()
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
-    job_run = JobRun(path=absolute_paths(options.path), topics=topics, now_ms=options.now, dry_run=options.dry_run)
+    path = options.path if isinstance(options.path, str) else absolute_paths(options.path)
+    job_run = JobRun(path=path, topics=topics, now_ms=options.now, dry_run=options.dry_run)
     pause_s = options.interval
     root = job_run.open()
     job_run = replace(job_run, identity=root.identity)

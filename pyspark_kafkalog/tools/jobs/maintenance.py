@@ -67,8 +67,9 @@ examples:
 _MERGE_SEGMENTS_HELP: Final = """\
 `kafkalog merge-segments`: combine small closed segments into full ones, without changing batches or offsets.
 
-Adjacent segments below half of segment.bytes are merged if that is worth the copying. --output json prints one line
-for each partition when it is done. It is safe to run this command beside readers and writers, to run it twice at once
+Adjacent segments below half of segment.bytes are merged if that is worth the copying. In an object store, what writes
+have put there becomes segments, and objects that are not needed any more are deleted. --output json prints one line for
+each partition when it is done. It is safe to run this command beside readers and writers, to run it twice at once
 (a partition that another run is working on is left to that run), and to kill it at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong

@@ -1,0 +1,68 @@
+"""The commands merge-segments and retention on a log directory in a real object store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from s3_proxy import REGION, S3Proxy
+
+from pyspark_kafkalog.log_dir import LogDir
+
+pytestmark = pytest.mark.interop
+
+RECORDS, RECORD_BYTES = 10, 50_000
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """A place in a bucket, with the settings in the environment."""
+    with S3Proxy(tmp_path / "server") as server:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+        monkeypatch.setenv("AWS_REGION", REGION)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        yield f"{server.new_location().url}/log"
+
+
+def command(*arguments: str) -> list[dict[str, object]]:
+    """The reports of `kafkalog` with these arguments, by partition."""
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "kafkalog"), *arguments, "--local", "--output", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(map(json.loads, done.stdout.splitlines()), key=lambda each: each["partition"])
+
+
+def test_merged_and_expired_records_are_as_on_a_file_system(url: str) -> None:
+    log_dir = LogDir.create(url)
+    log_dir.create_topic("orders", partitions=2, configs={"internal.segment.bytes": "1000000"})
+    for number in range(6):
+        values = pa.array([os.urandom(RECORD_BYTES) for _ in range(RECORDS)], pa.binary())
+        log_dir.append("orders", pa.table({"value": values}), partition=number % 2)
+    log_dir.append("orders", pa.table({"value": pa.array([b"small"], pa.binary())}), partition=0)
+    log_dir.refresh()
+    before = [log_dir.read("orders", partition=number) for number in (0, 1)]
+    planned = command("merge-segments", "--path", url, "--dry-run")
+    merged = command("merge-segments", "--path", url)
+    assert [each["bytesRead"] for each in planned] == [each["bytesRead"] for each in merged]
+    assert all(each["bytesRead"] > 3 * RECORDS * RECORD_BYTES for each in merged)
+    log_dir.refresh()
+    assert [log_dir.read("orders", partition=number) for number in (0, 1)] == before
+    assert [each["bytesRead"] for each in command("merge-segments", "--path", url)] == [0, 0]
+    log_dir.alter_topic("orders", add={"retention.bytes": "600000"})
+    retained = command("retention", "--path", url)
+    assert all(each["segmentsDropped"] == 1 for each in retained)
+    log_dir.refresh()
+    for number, report in enumerate(retained):
+        start = report["logStartOffset"]
+        assert start > 0
+        assert log_dir.read("orders", partition=number) == before[number].slice(start)
