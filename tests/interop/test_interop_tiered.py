@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from aiven_objects import AivenWriter
 from kafka_clients import consume
 from kafka_oracle import Broker, tiering
+from pyspark.sql.pandas.types import to_arrow_schema
+from s3_proxy import S3Proxy
+from tiered_fixtures import ALL, rows_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.object_store.client import open_store
+from pyspark_kafkalog.object_store.settings import store_settings
+from pyspark_kafkalog.spark.options.parse import parse_read_options
+from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
+from pyspark_kafkalog.spark.read.task import read_offset_range
+from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.tools.main import main
 
 if TYPE_CHECKING:
@@ -166,3 +177,43 @@ def test_stream_reads_every_committed_record_once_while_the_broker_tiers(
     found = [int(row["value"].partition(" ")[0]) for row in rows]
     assert found == [each for each in range(found[-1] + 1) if is_committed(each)]
     assert len(found) > 500
+
+
+@pytest.mark.parametrize("layout", ["local", "aiven"])
+def test_segments_in_a_bucket_are_read_with_and_without_the_directory(
+    s3_proxy: S3Proxy, layout: str, tmp_path: Path
+) -> None:
+    fixture = ALL[0]
+    objects = fixture.remote
+    if layout == "aiven":
+        objects = tmp_path / "objects"
+        AivenWriter(is_compressed=True, prefix="tiered-").write(fixture, objects)
+    location = s3_proxy.new_location().below("some/folder")
+    store = open_store(location, store_settings(location, s3_proxy.options()))
+    for path in objects.rglob("*"):
+        if path.is_file():
+            store.put(str(path.relative_to(objects)), path.read_bytes())
+    ends = {0: 552, 1: 1158, 2: 667}
+    rows = fixture.rows("tiered", "read_uncommitted")
+    for path, expected in (
+        ({"path": str(fixture.log_dir)}, rows),
+        ({}, [row for row in rows if row[1] < ends[row[0]]]),
+    ):
+        options = {
+            "subscribe": "tiered",
+            "remoteStorage": location.url,
+            "includeHeaders": "true",
+            **path,
+            **s3_proxy.options(),
+        }
+        parsed = parse_read_options(options)
+        assert s3_proxy.secret_key not in repr(parsed)
+        schema = to_arrow_schema(read_schema(include_headers=True), timezone="UTC")
+        tasks = KafkalogBatchReader(parsed, read_schema(include_headers=True)).partitions()
+        found = [
+            row
+            for task in tasks
+            for batch in read_offset_range(pickle.loads(pickle.dumps(task)), schema)  # type: ignore[arg-type]
+            for row in rows_of(batch)
+        ]
+        assert sorted(found) == expected
