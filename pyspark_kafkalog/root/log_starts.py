@@ -8,6 +8,8 @@
 
 Files below a committed log start offset are garbage: any process may rename them for deletion. A crash before the
 publish leaves at most an empty segment above the committed one, which the next writer removes.
+
+In an object store nothing is locked or rolled. The moves are applied to the newest image until the commit succeeds.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_recor
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.write import PartitionLogs, changed_error
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -54,35 +57,52 @@ class MovedLogStart:
     error: Exception | None = None
 
 
-def move_log_starts(root: FileRoot, moves: Sequence[LogStartMove], *, operation: str) -> list[MovedLogStart]:
+def move_log_starts(root: NativeRoot, moves: Sequence[LogStartMove], *, operation: str) -> list[MovedLogStart]:
     """Increase the log start offsets in one commit, where possible; returns the results in the order of `moves`.
 
     Errors of one partition are in its result: UnknownTopicError, OffsetOutOfRangeError above the high watermark, and
     errors of reading or writing its files. Raises the errors of `MetadataStore.commit`.
     """
+    if not isinstance(root, FileRoot):
+        return _move_without_files(root, moves, operation)
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
         moved = [_move(root, image, each) for each in moves]
 
         def build(newest: MetadataImage) -> list[MetadataRecord]:
             _check_unchanged(newest, moved)
-            return [
-                partition_state_record(each.topic_id, each.topic_partition.partition, each.after)
-                for each in moved
-                if each.after is not None and each.after != each.before
-            ]
+            return _records(moved)
 
         root.store.commit(build, operation=operation, frees_space=True)
     return moved
 
 
-def preview_log_starts(root: FileRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
+def _move_without_files(root: NativeRoot, moves: Sequence[LogStartMove], operation: str) -> list[MovedLogStart]:
+    moved: list[MovedLogStart] = []
+
+    def build(newest: MetadataImage) -> list[MetadataRecord]:
+        moved[:] = [_move(root, newest, each) for each in moves]
+        return _records(moved)
+
+    root.commit(build, operation=operation, frees_space=True)
+    return moved
+
+
+def _records(moved: Iterable[MovedLogStart]) -> list[MetadataRecord]:
+    return [
+        partition_state_record(each.topic_id, each.topic_partition.partition, each.after)
+        for each in moved
+        if each.after is not None and each.after != each.before
+    ]
+
+
+def preview_log_starts(root: NativeRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
     """The results that `move_log_starts` would have, for moves that do not roll; changes nothing."""
     image = root.store.refresh()
     return [_move(root, image, each) for each in moves]
 
 
-def _move(root: FileRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
+def _move(root: NativeRoot, image: MetadataImage, move: LogStartMove) -> MovedLogStart:
     topic_partition = move.topic_partition
     try:
         topic = image.topic(topic_partition.topic)
@@ -102,7 +122,7 @@ def _move(root: FileRoot, image: MetadataImage, move: LogStartMove) -> MovedLogS
         return MovedLogStart(topic_partition=topic_partition, error=error)
 
 
-def _moved_state(root: FileRoot, image: MetadataImage, move: LogStartMove, before: LogState) -> LogState:
+def _moved_state(root: NativeRoot, image: MetadataImage, move: LogStartMove, before: LogState) -> LogState:
     target = before.log_end_offset if move.to_high_watermark else move.log_start_offset
     if target > before.log_end_offset:
         raise OffsetOutOfRangeError(
@@ -110,7 +130,7 @@ def _moved_state(root: FileRoot, image: MetadataImage, move: LogStartMove, befor
             f"{before.log_end_offset}"
         )
     if move.rolls_from is not None:
-        if move.rolls_from == before:
+        if isinstance(root, FileRoot) and move.rolls_from == before:
             try:
                 return _rolled(root, image, move.topic_partition, before)
             except OSError as error:

@@ -2,5 +2,6 @@
 
 merge      turns the runs of data objects into segment objects
 clean_up   deletes what commits have dropped, and what abandoned writes and merges have left
-jobs       merge-segments and retention of the whole root, with the reports of file roots
+jobs       merge-segments and the clean-up with a root's settings
+retention  which segment objects and runs retention deletes, and the clean-up as its last step
 """

@@ -1,22 +1,18 @@
 """Retention: deletes old segments by age, by size and below the log start offset, by the rules of Kafka's brokers.
 
-For a number of partitions at a time, each under its maintenance lock (a partition that another run works on is
-skipped):
+For a number of partitions at a time, each kept from other runs (a partition that another run works on is skipped):
 
-    plan from the image, the directory and the time indexes
+    plan which segments go (plan.py)
     increase the log start offsets in one commit; if the active segment goes too, an empty one begins at the log end
-    rename the files below to `.deleted` (delete_records.py)
-    remove files renamed at least file.delete.delay.ms ago, and the directories of deleted topics
+    remove what is below
     delete the offsets of groups that were last committed offsets.retention.minutes ago (groups/offsets_topic.py)
 
-All steps work on a full disk: the commit uses the reserve, and other writes without room are left to the next run.
-Removing the files frees the space, so a run after the delay does.
+then, once, remove what deleted topics left. What these steps do to files is in files.py, to objects in
+maintenance/objects/retention.py. All of them work on a full disk: the commit uses the reserve, and other writes without
+room are left to the next run. Removing the files frees the space, so a run after the delay does.
 
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
 because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
-
-Segments are chosen by Kafka's rules (plan.py). On an object root, extents are chosen by the same rules
-(objects/jobs.py).
 """
 
 from __future__ import annotations
@@ -26,31 +22,24 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, retain_extents
-from pyspark_kafkalog.maintenance.retention.delete_records import (
-    mark_deleted_below_log_start,
-    write_log_start_checkpoint,
-)
-from pyspark_kafkalog.maintenance.retention.plan import RetentionPlan, plan_retention
-from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
+from pyspark_kafkalog.maintenance.objects.retention import ObjectLogs
+from pyspark_kafkalog.maintenance.retention.files import FileLogs
+from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, RetainedLogs
+from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.log_starts import move_log_starts
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -58,38 +47,6 @@ ACTION: Final = "retention"
 
 #: Partitions that one commit covers, and whose locks, one file descriptor each, are held meanwhile.
 PARTITIONS_A_COMMIT: Final = 128
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """One partition before its commit."""
-
-    topic_partition: TopicPartition
-    topic_id: str
-    state: LogState
-    config: LogConfig
-    segments: Sequence[StoredSegment]
-    plan: RetentionPlan
-
-    @property
-    def dropped_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.segments[: self.plan.deleted_count])
-
-    @property
-    def kept_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.segments[self.plan.deleted_count :])
-
-    @property
-    def move(self) -> LogStartMove | None:
-        """The change to commit; None if the log start offset does not change."""
-        if self.plan.log_start_offset == self.state.log_start_offset and not self.plan.rolls:
-            return None
-        return LogStartMove(
-            topic_partition=self.topic_partition,
-            topic_id=self.topic_id,
-            log_start_offset=self.plan.log_start_offset,
-            rolls_from=self.state if self.plan.rolls else None,
-        )
 
 
 def apply_retention(
@@ -113,19 +70,11 @@ def apply_retention(
 
 
 def finish(root: Root, *, now_ms: int | None = None) -> None:
-    """Finish a run, once for all partitions: remove deleted topics, and restore the commit log's reserve.
-
-    On an object root: delete objects that are not needed any more.
-    """
-    objects = root.native()
-    if isinstance(objects, ObjectRoot):
-        clean_up_root(objects)
-        return
-    native = on_file_system(root)
+    """Finish a run, once for all partitions: remove deleted topics; restore the commit log's reserve, or clean up."""
     try:
-        native.remove_deleted_topics(now_ms)
+        _logs_of(root.native(), now_ms=None, dry_run=False).finish(now_ms)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("directories of deleted topics, or the commit log's reserve, are left to the next run: %s", error)
+        _LOG.warning("what deleted topics left, or the commit log's reserve, is left to the next run: %s", error)
 
 
 def retain(
@@ -137,19 +86,21 @@ def retain(
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[PartitionReport]:
     """As `apply_retention`, without the end of the run (`finish`)."""
-    objects = root.native()
-    if isinstance(objects, ObjectRoot):
-        objects.refresh()
-        of = sorted(objects.partitions(topics) if partitions is None else partitions)
-        return retain_extents(objects, of, now_ms=objects.clock() if now_ms is None else now_ms, dry_run=dry_run)
-    native = on_file_system(root)
+    native = root.native()
     native.refresh()
-    run = _Run(native, native.clock() if now_ms is None else now_ms, dry_run)
+    now_ms = native.clock() if now_ms is None else now_ms
+    run = _Run(native, _logs_of(native, now_ms=now_ms, dry_run=dry_run), now_ms, dry_run)
     chosen = sorted(native.partitions(topics) if partitions is None else partitions)
     reports: list[PartitionReport] = []
     for at in range(0, len(chosen), PARTITIONS_A_COMMIT):
         reports += run.apply(chosen[at : at + PARTITIONS_A_COMMIT])
     return reports
+
+
+def _logs_of(root: NativeRoot, *, now_ms: int | None, dry_run: bool) -> RetainedLogs:
+    if isinstance(root, ObjectRoot):
+        return ObjectLogs(root, now_ms)
+    return FileLogs(on_file_system(root), root.clock() if now_ms is None else now_ms, dry_run=dry_run)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +109,7 @@ class _Work:
 
     topic_partition: TopicPartition
     is_mine: bool = False
-    planned: _Planned | None = None
+    planned: PlannedRetention | None = None
     moved: LogState | None = None
     offsets_expired: int | None = None
     error: Exception | None = None
@@ -179,7 +130,8 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    root: FileRoot
+    root: NativeRoot
+    logs: RetainedLogs
     now_ms: int
     dry_run: bool
 
@@ -189,7 +141,7 @@ class _Run:
             works = [_Work(each) for each in chosen]
             for work in works:
                 with work.step():
-                    work.is_mine = self.dry_run or self._take(work.topic_partition, locks)
+                    work.is_mine = self.dry_run or self.logs.take(work.topic_partition, locks)
             self.root.refresh()
             for work in works:
                 if work.is_mine:
@@ -201,34 +153,15 @@ class _Run:
             self._expire_offsets(works)
         return [_report(work) for work in works]
 
-    def _take(self, topic_partition: TopicPartition, locks: ExitStack) -> bool:
-        """Take the partition's maintenance lock; False when another run holds it."""
-        directory = self.root.path / str(topic_partition)
-        return not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=self.root.fs))
-
-    def _plan(self, topic_partition: TopicPartition) -> _Planned:
-        topic = self.root.store.image.topic(topic_partition.topic)
-        state = self.root.store.image.partition(topic_partition.topic, topic_partition.partition).state
-        directory = self.root.path / str(topic_partition)
-        config = self.root.log_config(topic_partition.topic)
-        if has_directory(self.root, topic_partition) and not self.dry_run:
-            SwapTarget.of(self.root, topic_partition, self.now_ms).finish()
-        segments = stored_segments(directory, state)
-        plan = plan_retention(
-            segments,
-            lambda segment: _largest_timestamp_ms(directory, segment, state),
-            config,
-            log_start_offset=state.log_start_offset,
-            log_end_offset=state.log_end_offset,
-            now_ms=self.now_ms,
-        )
-        if plan.future_base_offset is not None:
+    def _plan(self, topic_partition: TopicPartition) -> PlannedRetention:
+        planned = self.logs.plan(topic_partition)
+        if planned.plan.future_base_offset is not None:
             _LOG.warning(
                 "%s: the segment at %d has timestamps in the future, so retention.ms does not delete it",
                 topic_partition,
-                plan.future_base_offset,
+                planned.plan.future_base_offset,
             )
-        return _Planned(topic_partition, topic.topic_id, state, config, segments, plan)
+        return planned
 
     def _commit(self, works: Sequence[_Work]) -> None:
         """One commit for all changed log start offsets; if it fails, its error is that of each partition."""
@@ -248,25 +181,11 @@ class _Run:
 
     def _clean_up(self, works: Sequence[_Work]) -> None:
         """Remove everything that the image no longer contains, whichever run committed that."""
-        first_bases: dict[TopicPartition, int] = {}
         for work in works:
-            if work.planned is None or work.error is not None:
-                continue
-            topic_partition, config = work.topic_partition, work.planned.config
-            directory = self.root.path / str(topic_partition)
-            with work.step():
-                first_base = mark_deleted_below_log_start(
-                    self.root, topic_partition, work.planned.topic_id, now_ms=self.now_ms
-                )
-                if first_base is not None:
-                    first_bases[topic_partition] = first_base
-                    remove_deleted_files(
-                        directory, now_ms=self.now_ms, delay_ms=config.file_delete_delay_ms, fs=self.root.fs
-                    )
-        try:
-            write_log_start_checkpoint(self.root, first_bases)
-        except (KafkalogError, OSError) as error:
-            _LOG.warning("log-start-offset-checkpoint is not updated: %s", error)
+            if work.planned is not None and work.error is None:
+                with work.step():
+                    self.logs.remove_dropped(work.planned)
+        self.logs.end_commit()
 
     def _expire_offsets(self, works: Sequence[_Work]) -> None:
         """Delete the offsets of groups that are due, in the partitions of `__consumer_offsets`."""
@@ -313,9 +232,3 @@ def _finish_retention(job_run: JobRun) -> None:
 
 #: Up to 128 partitions share a commit: 10,000 partitions are about 80 tasks and as many commits.
 RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, PARTITIONS_A_COMMIT, _finish_retention, needs_files=False)
-
-
-def _largest_timestamp_ms(directory: Path, segment: StoredSegment, state: LogState) -> int:
-    if segment.base_offset == state.active_base_offset:
-        return state.active_max_timestamp_ms
-    return segment.largest_timestamp_ms(directory)

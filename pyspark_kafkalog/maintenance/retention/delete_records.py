@@ -13,6 +13,8 @@ After the commit the files below the log start offset are marked for deletion, a
 All of this follows from the image, so it can be done at any time after the commit, and repeated: the next run repairs a
 crash at any step, and leader epochs for which a full disk had no room. Files are renamed under the root's lock, a
 bounded number at a time, and only while the topic id is unchanged: the directory might belong to a re-created topic.
+
+In an object store there are no such files: the commit drops whole segments and runs, and the clean-up deletes them.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutO
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.swap import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -185,7 +188,7 @@ def delete_records(
     unknown topic. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, and the errors
     of the commit.
     """
-    native = on_file_system(root)
+    native = root.native()
     native.refresh()
     began = time.perf_counter()
     results: dict[TopicPartition, MovedLogStart] = {}
@@ -197,13 +200,13 @@ def delete_records(
             results[topic_partition] = MovedLogStart(topic_partition=topic_partition, error=error)
     moved = preview_log_starts(native, moves) if dry_run else move_log_starts(native, moves, operation="delete records")
     results |= {each.topic_partition: each for each in moved}
-    if not dry_run:
+    if not dry_run and isinstance(native, FileRoot):
         _update_kafka_files(native, moved)
     seconds = time.perf_counter() - began
     return [_report(results[topic_partition], seconds) for topic_partition in sorted(offsets)]
 
 
-def _move(root: FileRoot, topic_partition: TopicPartition, offset: int) -> LogStartMove:
+def _move(root: NativeRoot, topic_partition: TopicPartition, offset: int) -> LogStartMove:
     if topic_partition.topic in INTERNAL_TOPICS:
         raise InvalidTopicError(f"cannot delete records of internal topic {topic_partition.topic}")
     if not root.log_config(topic_partition.topic).delete:

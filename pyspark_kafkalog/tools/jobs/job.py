@@ -38,7 +38,9 @@ _TIME_MAX_MS: Final = (1 << 63) // NS_PER_MS
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, needs_path: bool = True) -> None:
     """The common options of maintenance jobs."""
-    path_help = "the log directory, on a file system that the driver and all executors see (no default)"
+    path_help = (
+        "the log directory, in an object store or on a file system that the driver and all executors see (no default)"
+    )
     add_path(parser, path_help, required=needs_path)
     parser.add_argument(
         "--topic", action="append", metavar="NAME", help="only this topic; may be repeated (default: all topics)"

@@ -1,0 +1,90 @@
+"""What retention does to the files of a log on a file system.
+
+plan      under the partition's maintenance lock, from the image, the directory and the time indexes
+remove    rename the files below the log start to `.deleted` (delete_records.py); remove files renamed at least
+          file.delete.delay.ms ago, and the directories of deleted topics
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.retention.delete_records import (
+    mark_deleted_below_log_start,
+    write_log_start_checkpoint,
+)
+from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, plan_retention
+from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class FileLogs:
+    """The logs of a root on a file system, for one run."""
+
+    def __init__(self, root: FileRoot, now_ms: int, *, dry_run: bool) -> None:
+        self._root = root
+        self._now_ms = now_ms
+        self._dry_run = dry_run
+        #: The base offsets of the first segments of the partitions of the present commit.
+        self._first_bases: dict[TopicPartition, int] = {}
+
+    def take(self, topic_partition: TopicPartition, locks: ExitStack) -> bool:
+        """Take the partition's maintenance lock; False when another run holds it."""
+        directory = self._root.path / str(topic_partition)
+        return not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=self._root.fs))
+
+    def plan(self, topic_partition: TopicPartition) -> PlannedRetention:
+        topic = self._root.store.image.topic(topic_partition.topic)
+        state = self._root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+        directory = self._root.path / str(topic_partition)
+        config = self._root.log_config(topic_partition.topic)
+        if has_directory(self._root, topic_partition) and not self._dry_run:
+            SwapTarget.of(self._root, topic_partition, self._now_ms).finish()
+        segments = stored_segments(directory, state)
+        plan = plan_retention(
+            segments,
+            lambda segment: _largest_timestamp_ms(directory, segment, state),
+            config,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+            now_ms=self._now_ms,
+        )
+        return PlannedRetention(topic_partition, topic.topic_id, state, config, segments, plan)
+
+    def remove_dropped(self, planned: PlannedRetention) -> None:
+        topic_partition = planned.topic_partition
+        first_base = mark_deleted_below_log_start(self._root, topic_partition, planned.topic_id, now_ms=self._now_ms)
+        if first_base is not None:
+            self._first_bases[topic_partition] = first_base
+            remove_deleted_files(
+                self._root.path / str(topic_partition),
+                now_ms=self._now_ms,
+                delay_ms=planned.config.file_delete_delay_ms,
+                fs=self._root.fs,
+            )
+
+    def end_commit(self) -> None:
+        first_bases, self._first_bases = self._first_bases, {}
+        try:
+            write_log_start_checkpoint(self._root, first_bases)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("log-start-offset-checkpoint is not updated: %s", error)
+
+    def finish(self, now_ms: int | None) -> None:
+        self._root.remove_deleted_topics(now_ms)
+
+
+def _largest_timestamp_ms(directory: Path, segment: StoredSegment, state: LogState) -> int:
+    if segment.base_offset == state.active_base_offset:
+        return state.active_max_timestamp_ms
+    return segment.largest_timestamp_ms(directory)
