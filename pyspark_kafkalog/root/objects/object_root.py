@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import Build, NativeRoot
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
@@ -76,8 +76,8 @@ class ObjectRoot(NativeRoot):
         )
 
     def _extents(self, topic_partition: TopicPartition) -> ObjectExtents:
-        log = ObjectLog.of(self._store.image, topic_partition)
-        return _extents(log, self._objects, self._store)
+        log, metadata = ObjectLog.of(self._store.image, topic_partition), self._store
+        return ObjectExtents(lambda: log, lambda: _newest(log, metadata), self._objects, metadata.log.read)
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedObjects:
         image = self._store.image
@@ -144,18 +144,19 @@ class _Expected(threading.local):
         self.ends: dict[TopicPartition, int] = {}
 
 
-def _extents(log: ObjectLog, store: ObjectStore, metadata: MetadataStore) -> ObjectExtents:
-    def refreshed() -> ObjectLog:
-        return ObjectLog.of(metadata.refresh(), log.topic_partition)
-
-    return ObjectExtents(lambda: log, refreshed, store, metadata.log.read)
+def _newest(log: ObjectLog, metadata: MetadataStore) -> ObjectLog:
+    """`log` as of the newest commit. Raises ObjectNotFoundError if its topic was deleted, or created again since."""
+    image = metadata.refresh()
+    if image.state_of(log.topic_partition, log.topic_id) is None:
+        raise ObjectNotFoundError(f"{metadata.location}: {log.topic_partition}: the topic was deleted meanwhile")
+    return ObjectLog.of(image, log.topic_partition)
 
 
 @dataclass(frozen=True)
 class PlannedObjects:
     """A partition of the root at `address`, as of the metadata offset `version`: `log` is its log as of then.
 
-    `topic_id` None: the id is not to be checked.
+    `topic_id` is the id that the plan has for the topic; None: it is not to be checked.
     """
 
     address: StoreAddress
@@ -170,12 +171,13 @@ class PlannedObjects:
 
     def extents(self) -> PartitionExtents:
         store = self.address.open()
-        log = self.log
+        return ObjectExtents(
+            lambda: self.log, self._refreshed_log, store, lambda offset: self._metadata.log.read(offset)
+        )
 
-        def refreshed() -> ObjectLog:
-            return ObjectLog.of(self._metadata.refresh(), log.topic_partition)
-
-        return ObjectExtents(lambda: log, refreshed, store, lambda offset: self._metadata.log.read(offset))
+    def _refreshed_log(self) -> ObjectLog:
+        self.__dict__["_has_later_commit"] = True  # an object is gone: ask the image from now on
+        return _newest(self.log, self._metadata)
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> PlannedObjects:
         return PlannedObjects(
@@ -189,6 +191,8 @@ class PlannedObjects:
         return 0 if state is None else state.log_start_offset
 
     def is_same_topic(self) -> bool:
+        if self.topic_id not in (None, self.log.topic_id):
+            return False
         if not self._has_later_commit:
             return True
         return self._metadata.image.state_of(self.topic_partition, self.log.topic_id) is not None
