@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from root_places import KINDS, RootPlace, forget, memory_root
 from s3_proxy import S3Proxy
 from tiers import SEED, TIER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _HERE = Path(__file__).parent
 KAFKA_FIXTURES = _HERE / "data" / "fixtures"
@@ -34,7 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("spark" if folder(item) == "spark" else item.path.stem))
+        in_session = folder(item) == "spark" or "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if in_session else item.path.stem))
     items.sort(key=lambda item: _BEGIN_WITH.index(folder(item)) if folder(item) in _BEGIN_WITH else len(_BEGIN_WITH))
 
 
@@ -71,3 +78,36 @@ def root_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RootP
     url = memory_root()
     yield url
     forget(url)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session: local, two cores, UTC, Arrow batches small enough that a test's rows fill several.
+
+    Other kinds of sessions are in spark/test_source_sessions.py. This one has Delta's jars and SQL extension, but not
+    its catalog, which knows no Python data sources (spark/delta/conftest.py).
+    """
+    from delta import configure_spark_with_delta_pip
+    from pyspark.sql import SparkSession
+
+    from pyspark_kafkalog.maintenance.jobs.session import EXTENSION
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        configure_spark_with_delta_pip(SparkSession.builder)
+        .config("spark.sql.extensions", EXTENSION)
+        .master("local[2]")
+        .appName("kafkalog-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+        .config("spark.databricks.delta.snapshotPartitions", "1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

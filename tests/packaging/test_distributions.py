@@ -140,8 +140,19 @@ def test_sdist_installs_same_package(distributions: Distributions, tmp_path: Pat
         assert any(name.endswith("/LICENSE") for name in archive.getnames())
 
 
-def test_plain_editable_install_is_found_by_spark(tmp_path: Path) -> None:
-    source = sources(tmp_path / "source")
-    editable = environment(tmp_path / "venv", "--editable", str(source))
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    home = tmp_path_factory.mktemp("editable")
+    return environment(home / "venv", "--editable", str(sources(home / "source")))
+
+
+def test_plain_editable_install_is_listed_where_spark_looks(editable: Environment) -> None:
+    source = editable.path.parent / "source"
     assert str(source) in editable.python("import pyspark_kafkalog; print(pyspark_kafkalog.__file__)")
+    listed = "import pkgutil; print(*(each.name for each in pkgutil.iter_modules()))"  # as Spark's lookup does
+    assert "pyspark_kafkalog" in editable.python(listed).split()
+
+
+@pytest.mark.full
+def test_plain_editable_install_is_found_by_spark(editable: Environment, tmp_path: Path) -> None:
     assert "rows 3" in editable.python(COUNT_BY_SPARK.format(root=tmp_path / "log"))
