@@ -124,6 +124,7 @@ class LogReader:
         self.extents = extents
         self.topic_partition = topic_partition
         self._listed: Sequence[Extent] = ()  # as last listed
+        self._segment: SegmentReader | None = None  # the one that `runs` reads
         #: The offset that the last read has reached: all records of its range below it were returned.
         self.reached_offset = 0
 
@@ -154,7 +155,7 @@ class LogReader:
         aborted = self.extents.aborted_transactions(start_offset, end_offset) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
             batches = run.batches if aborted is None else aborted.keep(run.batches)
-            for decoded in decode_slices(
+            slices = decode_slices(
                 run.data,
                 batches,
                 data_position=run.position,
@@ -164,10 +165,14 @@ class LogReader:
                 end_offset=end_offset,
                 min_timestamp_ms=min_timestamp_ms,
                 until_timestamp_ms=until_timestamp_ms,
-            ):
-                yield to_record_batch(
-                    decoded, schema, topic=self.topic_partition.topic, partition=self.topic_partition.partition
-                )
+            )
+            try:
+                for decoded in slices:
+                    yield to_record_batch(
+                        decoded, schema, topic=self.topic_partition.topic, partition=self.topic_partition.partition
+                    )
+            except DiskFormatError as error:
+                raise self._placed(error) from None
 
     def runs(self, start_offset: int, end_offset: int, *, min_timestamp_ms: int | None = None) -> Iterator[BatchRun]:
         """Runs of checked batches that overlap [start_offset, end_offset); a run's data is valid until the next run.
@@ -180,6 +185,7 @@ class LogReader:
                 if segment.base_offset >= end_offset:
                     return
                 following = self._next_base(segment.extent)
+                self._segment = segment
                 try:
                     yield from self._segment_runs(segment, end_offset, following, min_timestamp_ms)
                 except FileNotFoundError:  # a remote one was deleted while it was read
@@ -191,6 +197,9 @@ class LogReader:
                 if following is None and segment.reached_offset < end_offset:
                     raise self._log_too_short(segment, end_offset)
                 self.reached_offset = max(self.reached_offset, segment.reached_offset, following or 0)
+
+    def _placed(self, error: DiskFormatError) -> DiskFormatError:
+        return error if self._segment is None else self._segment.placed(error)
 
     def _segment_runs(
         self, segment: SegmentReader, end_offset: int, following: int | None, min_timestamp_ms: int | None
@@ -269,28 +278,34 @@ class LogReader:
         Control records count, as in Kafka's ListOffsets. Returns None if the offset is outside the range, or no record
         has a timestamp. Of closed segments, only the last time index entry and the batch that confirms it are read.
         """
-        best: tuple[int, Extent, int] | None = None  # timestamp, segment, position in it
+        while True:
+            try:
+                best = self._latest_batch(start_offset, end_offset)
+                return None if best is None else self._record_at(*best, start_offset, end_offset)
+            except _LostExtentError as lost:
+                self._listed = self.extents.after_loss(lost.extent)
+
+    def _latest_batch(self, start_offset: int, end_offset: int) -> tuple[int, Extent, int] | None:
+        """The first batch with the largest timestamp: the timestamp, its segment, its position there."""
+        best: tuple[int, Extent, int] | None = None
         next_offset: int | None = start_offset
         while next_offset is not None and next_offset < end_offset:
-            with self._open_floor(next_offset) as segment:
+            with self._open_floor(next_offset) as segment, _naming_lost(segment.extent):
                 following = self._next_base(segment.extent)
-                position, header = segment.last_indexed_timestamp() or (0, None)
-                if following is None or header is None:
-                    headers = segment.headers(position)
-                    largest = max(((each.max_timestamp_ms, -at) for at, each in headers), default=(NO_TIMESTAMP, 0))
-                    latest_ms, position = largest[0], -largest[1]
-                else:
-                    latest_ms = header.max_timestamp_ms
-                if latest_ms > (NO_TIMESTAMP if best is None else best[0]):
-                    best = (latest_ms, segment.extent, position)
+                known_ms = segment.extent.known_max_timestamp_ms
+                largest_ms = NO_TIMESTAMP if best is None else best[0]
+                if known_ms is None or known_ms > largest_ms:
+                    latest_ms, position = _latest_in(segment, is_closed=following is not None)
+                    if latest_ms > largest_ms:
+                        best = (latest_ms, segment.extent, position)
             next_offset = following
-        return None if best is None else self._record_at(*best, start_offset, end_offset)
+        return best
 
     def _record_at(
         self, timestamp_ms: int, extent: Extent, position: int, start_offset: int, end_offset: int
     ) -> TimestampAndOffset | None:
         """The first record with exactly that timestamp in a batch, if its offset is in the range."""
-        with SegmentReader(extent) as segment:
+        with _naming_lost(extent), SegmentReader(extent) as segment:
             header = segment.header_at(position)
             batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
         for record in batch.records:
@@ -406,6 +421,32 @@ class LogReader:
             found=f"the end of the log at offset {segment.reached_offset}",
             advice="committed records are missing: restore the file from a copy",
         )
+
+
+class _LostExtentError(Exception):
+    """An extent was deleted or replaced while it was read."""
+
+    def __init__(self, extent: Extent) -> None:
+        self.extent = extent
+
+
+@contextlib.contextmanager
+def _naming_lost(extent: Extent) -> Iterator[None]:
+    """Raises _LostExtentError for a FileNotFoundError in the block."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise _LostExtentError(extent) from None
+
+
+def _latest_in(segment: SegmentReader, *, is_closed: bool) -> tuple[int, int]:
+    """The largest timestamp of a segment, and the position of the first batch that has it."""
+    position, header = segment.last_indexed_timestamp() or (0, None)
+    if is_closed and header is not None:
+        return header.max_timestamp_ms, position
+    headers = segment.headers(position)
+    latest_ms, before = max(((each.max_timestamp_ms, -at) for at, each in headers), default=(NO_TIMESTAMP, 0))
+    return latest_ms, -before
 
 
 def _ends_by(extent: Extent, offset: int) -> bool:

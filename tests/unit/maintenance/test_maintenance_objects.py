@@ -257,6 +257,8 @@ def test_reader_of_old_image_goes_on_in_merged_segments(root: StoredRoot, tmp_pa
     write_some(root, tmp_path, 6)
     end = root.image.partition("orders", 0).state.log_end_offset
     expected = table_of(root.reader(A), 0, end)
+    latest = root.reader(A).offset_of_max_timestamp(0, end)
+    first_since = root.reader(A).offset_for_timestamp(T0 + 5_000, 0, end)
     old = root.place.open()
     reader = root.reader(A)
     assert reader.extents.current()
@@ -266,6 +268,9 @@ def test_reader_of_old_image_goes_on_in_merged_segments(root: StoredRoot, tmp_pa
     clean_up(old, root.objects, file_delete_delay_ms=0, staging_retention_ms=DAY_MS, clock=root.place.clock)
     assert [key for key in data_and_segments(root) if key.startswith("data/")] == []
     assert root.metadata.image.partition("orders", 0).segments == (), "the reader's image is still the old one"
+    since = T0 + 5_000
+    assert root.reader(A).offset_of_max_timestamp(0, end) == latest
+    assert root.reader(A).offset_for_timestamp(since, 0, end) == first_since
     assert table_of(reader, 0, end).equals(expected)
 
 

@@ -15,6 +15,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.record.header import crc32c
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog, StoredBytes
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -143,3 +144,18 @@ def test_merge_during_read_is_followed_once(model: ObjectRootModel, tmp_path: Pa
         offsets(reader, 0, 20)
     assert model.refreshes == 1
     assert reader.reached_offset <= 10
+
+
+def test_record_that_cannot_be_decoded_is_reported_with_object_and_position(model: ObjectRootModel) -> None:
+    """A batch with a valid CRC around bytes that are no records."""
+    run = model.image.partition("orders", 0).runs.table[7]
+    key = model.image.objects.find(int(run["object_id"])).key
+    body = bytearray(model.store.bucket.body(key))
+    start, end = int(run["position"]), int(run["position"] + run["size_bytes"])
+    body[start + 61] ^= 0x7F  # the length of the first record
+    body[start + 17 : start + 21] = crc32c(bytes(body[start + 21 : end])).to_bytes(4, "big")
+    model.store.bucket.write(key, bytes(body))
+    with pytest.raises(CorruptRecordError) as caught:
+        offsets(model.reader(A), 0, 20)
+    assert caught.value.file == f"memory://bucket/{key}"
+    assert start <= caught.value.position < end
