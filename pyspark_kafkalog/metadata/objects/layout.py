@@ -28,7 +28,6 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES, Commit, decode_commit
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
-from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 
@@ -40,22 +39,8 @@ MAX_OBJECT_BYTES: Final = MAX_COMMIT_BYTES + CARRIED_BYTES_MAX
 
 MARKER_KEY: Final = f"{METADATA_DIR}/{FORMAT_MARKER}"
 META_PROPERTIES_BYTES_MAX: Final = 1 << 20
-_SMALL_BYTES_MAX: Final = 1 << 10
 
 _COMMIT: Final = re.compile(re.escape(METADATA_DIR) + r"/(\d{20})" + re.escape(LOG_SUFFIX))
-
-
-def name_of(store: ObjectStore, key: str) -> str:
-    """What messages call the object: its URL."""
-    return f"{store.url}/{key}"
-
-
-def read_if_there(store: ObjectStore, key: str, *, max_bytes: int = _SMALL_BYTES_MAX) -> bytes | None:
-    """The content of a small object; None if it does not exist. Raises ObjectStoreError."""
-    try:
-        return store.get(key, max_bytes=max_bytes)
-    except ObjectNotFoundError:
-        return None
 
 
 def carried_by_next(data: bytes) -> bytes:

@@ -27,14 +27,13 @@ from pyspark_kafkalog.metadata.objects.layout import (
     CommitObject,
     carried_by_next,
     commit_key,
-    name_of,
     parse_commit_key,
     parse_snapshot_key,
 )
+from pyspark_kafkalog.metadata.objects.requests import name_of, side_by_side
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.object_store.create import Taken, Waiting, create_once
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
-from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 
 #: Commits that a reader reads one after the other before it lists the later ones.
@@ -158,7 +157,7 @@ class ObjectCommitLog(CommitLog):
         bases = [base_offset for base_offset, _ in listed]
         for start in range(0, len(ends), _READ_AT_ONCE):
             some = ends[start : start + _READ_AT_ONCE]
-            for found in in_parallel([functools.partial(self._read_object, each) for each in some]):
+            for found in side_by_side([functools.partial(self._read_object, each) for each in some]):
                 for each in self._back_to(offset, found, bases):
                     for base_offset in each.offsets():
                         if base_offset == offset:

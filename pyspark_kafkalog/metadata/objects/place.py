@@ -14,20 +14,15 @@ from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedIm
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.objects.boundary import Boundary
 from pyspark_kafkalog.metadata.objects.housekeeping import ObjectHousekeeping
-from pyspark_kafkalog.metadata.objects.layout import (
-    MARKER_KEY,
-    META_PROPERTIES_BYTES_MAX,
-    name_of,
-    read_if_there,
-)
+from pyspark_kafkalog.metadata.objects.layout import MARKER_KEY, META_PROPERTIES_BYTES_MAX
 from pyspark_kafkalog.metadata.objects.log import ObjectCommitLog
+from pyspark_kafkalog.metadata.objects.requests import name_of, read_if_there, side_by_side
 from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
 from pyspark_kafkalog.metadata.root_format import check_object_format_version, check_object_marker
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.object_store.create import Waiting
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, parse_meta_properties
-from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 
 
@@ -48,7 +43,7 @@ class ObjectPlace:
     @staticmethod
     def open(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectPlace:
         """The place of the root in `store`: two requests at once. Raises the errors of MetadataStore."""
-        marker, properties = in_parallel(
+        marker, properties = side_by_side(
             [
                 partial(read_if_there, store, MARKER_KEY),
                 partial(read_if_there, store, META_PROPERTIES, max_bytes=META_PROPERTIES_BYTES_MAX),
