@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from aiven_objects import AivenWriter
@@ -17,6 +14,7 @@ from kafka_oracle import Broker, tiering
 from pyspark.sql.pandas.types import to_arrow_schema
 from s3_proxy import S3Proxy
 from tiered_fixtures import ALL, rows_of
+from tiering_brokers import SEGMENTS, is_committed, numbers, produced
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
@@ -28,16 +26,6 @@ from pyspark_kafkalog.spark.read.task import read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.tools.main import main
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-SEGMENTS = {
-    "remote.storage.enable": "true",
-    "local.retention.bytes": "1",
-    "internal.segment.bytes": "20000",
-    "file.delete.delay.ms": "100",
-    "index.interval.bytes": "500",
-}
 SECONDS = 20
 
 
@@ -45,52 +33,6 @@ SECONDS = 20
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with Broker(tmp_path / "broker", settings=tiering(tmp_path / "tier")) as started:
         yield started
-
-
-@contextmanager
-def produced(broker: Broker, topic: str) -> Iterator[None]:
-    """Transactions of 20 records whose values count from 0, every third one aborted, one after the other, meanwhile."""
-    from confluent_kafka import Producer
-
-    stop = threading.Event()
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            producer = Producer(
-                {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 0, "linger.ms": 0}
-            )
-            producer.init_transactions(30)
-            number = 0
-            while not stop.is_set():
-                producer.begin_transaction()
-                for _ in range(20):
-                    producer.produce(topic, value=f"{number} ".encode() + bytes(range(65, 90)) * 4, partition=0)
-                    number += 1
-                producer.flush(30)  # what is not sent yet would never be written when the transaction is aborted
-                if number // 20 % 3:
-                    producer.commit_transaction(30)
-                else:
-                    producer.abort_transaction(30)
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert failures == []
-
-
-def numbers(values: list[bytes]) -> list[int]:
-    return [int(value.partition(b" ")[0]) for value in values]
-
-
-def is_committed(number: int) -> bool:
-    return (number // 20 + 1) % 3 != 0
 
 
 def opened(broker: Broker, tier: Path) -> LogDir:
@@ -142,41 +84,6 @@ def test_reads_beside_retention_of_remote_segments_lose_only_what_it_deletes(bro
             complete += 1
     assert complete > 3
     assert opened(broker, tier).partition("orders", 0).log_start_offset > 500
-
-
-@pytest.mark.spark
-def test_stream_reads_every_committed_record_once_while_the_broker_tiers(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    broker.create_topic("orders", 1, SEGMENTS)
-    with produced(broker, "orders"):
-        time.sleep(8)  # much of it is remote by then
-        stream = (
-            spark.readStream.format("kafkalog")
-            .options(
-                subscribe="orders",
-                remoteStorage=str(tmp_path / "tier"),
-                startingOffsets="earliest",
-                isolationLevel="read_committed",
-            )
-            .load(str(broker.data))
-        )
-        query = (
-            stream.selectExpr("offset", "CAST(value AS STRING) AS value")
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(processingTime="1 second")
-            .start(str(tmp_path / "rows"))
-        )
-        try:
-            time.sleep(SECONDS)
-            assert query.exception() is None
-        finally:
-            query.stop()
-    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("offset").collect()
-    found = [int(row["value"].partition(" ")[0]) for row in rows]
-    assert found == [each for each in range(found[-1] + 1) if is_committed(each)]
-    assert len(found) > 500
 
 
 @pytest.mark.parametrize("layout", ["local", "aiven"])

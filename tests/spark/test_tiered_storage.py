@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka_oracle import Broker, tiering
 from tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
+from tiering_brokers import SEGMENTS, is_committed, produced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,3 +81,43 @@ def test_load_without_path_reads_the_remote_storage_alone(spark: SparkSession) -
     assert collected(spark.read.format("kafkalog").options(**reads).load()) == rows
     with pytest.raises(Exception, match="remoteStorageLayout goes with the option remoteStorage"):
         spark.read.format("kafkalog").options(remoteStorageLayout="local", path=str(fixture.log_dir)).load()
+
+
+@pytest.mark.interop
+def test_stream_reads_every_committed_record_once_while_the_broker_tiers(spark: SparkSession, tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker", settings=tiering(tmp_path / "tier")) as broker:
+        broker.create_topic("orders", 1, SEGMENTS)
+        read_while_it_tiers(spark, broker, tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("offset").collect()
+    found = [int(row["value"].partition(" ")[0]) for row in rows]
+    assert found == [each for each in range(found[-1] + 1) if is_committed(each)]
+    assert len(found) > 500
+
+
+def read_while_it_tiers(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    with produced(broker, "orders"):
+        time.sleep(8)  # much of it is remote by then
+        stream = (
+            spark.readStream.format("kafkalog")
+            .options(
+                subscribe="orders",
+                remoteStorage=str(tmp_path / "tier"),
+                startingOffsets="earliest",
+                isolationLevel="read_committed",
+            )
+            .load(str(broker.data))
+        )
+        query = (
+            stream.selectExpr("offset", "CAST(value AS STRING) AS value")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="1 second")
+            .start(str(tmp_path / "rows"))
+        )
+        try:
+            until = time.monotonic() + 150
+            while sum(each.numInputRows > 0 for each in query.recentProgress) < 4 and time.monotonic() < until:
+                time.sleep(1)
+                assert query.exception() is None
+        finally:
+            query.stop()
