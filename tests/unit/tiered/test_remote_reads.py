@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from aiven_objects import AivenWriter
 from faulty_store import Call, FaultyStore
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
@@ -177,6 +177,7 @@ class Content:
 DATA: Final = bytes(range(251)) * (5 * WINDOW_BYTES // 251)
 
 
+@settings(deadline=None, max_examples=40)  # each example moves up to 50 MB
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, len(DATA) + 10), st.integers(1, 3 * WINDOW_BYTES)), max_size=4),
     st.sampled_from([1, 4096, 3_000_001]),
