@@ -4,6 +4,7 @@ verify     a whole verification: plan units, check each, combine the outcomes
 findings   one fault at one place, with advice
 scope      what a partition is verified against
 root       the commit log, meta.properties, checkpoints
+objects    a log directory in an object store: its commit log, objects, runs and segments
 partition  a partition's directory, its small files, the order of its segments
 replicas   the replicas of a partition in several directories of brokers, batch by batch
 segment    one segment: its `.log` and every file derived from it

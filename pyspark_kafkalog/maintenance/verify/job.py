@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import repair
 from pyspark_kafkalog.maintenance.repair.repair import RepairStep
 from pyspark_kafkalog.maintenance.verify.findings import Finding
+from pyspark_kafkalog.maintenance.verify.objects import check_object_partition
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope
 from pyspark_kafkalog.maintenance.verify.verify import (
     ACTION,
@@ -39,6 +40,7 @@ from pyspark_kafkalog.maintenance.verify.verify import (
     verify_root,
 )
 from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -46,6 +48,8 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartitio
 #: The most bytes that a task reads of smaller partitions, and the most units.
 _TASK_BYTES: Final = 256 << 20
 _TASK_UNITS: Final = 64
+#: The most partitions of a root in an object store that a task reads.
+_TASK_PARTITIONS: Final = 16
 _ROOT: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
@@ -118,6 +122,11 @@ class VerifyJob:
         root = job_run.open()
         root_findings = verify_root(root) if with_root else []
         existing = set(partitions_of(root, job_run.topics))
+        if not root.is_broker_directory and isinstance(root.native(), ObjectRoot):
+            if with_root:
+                yield root_findings, root_report(root_findings)
+            yield from self._verify_objects(tasks, job_run, [each for each in partitions if each != _ROOT])
+            return
         plan = plan_verification(
             root,
             partitions=[each for each in partitions if each in existing],
@@ -160,6 +169,14 @@ class VerifyJob:
                     findings, report = root_findings + findings, root_report(root_findings, report)
                 yield findings, report
 
+    def _verify_objects(
+        self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]
+    ) -> Iterator[Verified]:
+        """The partitions of a root in an object store, some in each task."""
+        work = partial(_check_objects, job_run, self.are_records_checked)
+        for outcome in run_chunks(tasks, partitions, work, action=ACTION, partitions_max=_TASK_PARTITIONS):
+            yield ([], outcome) if isinstance(outcome, PartitionReport) else outcome
+
 
 def _loads(plan: Sequence[tuple[PartitionScope, list[Unit]]], slots: int) -> Iterator[tuple[Unit, ...]]:
     """The units of all partitions, grouped into tasks: large ones first and alone, small ones together."""
@@ -177,11 +194,17 @@ def _loads(plan: Sequence[tuple[PartitionScope, list[Unit]]], slots: int) -> Ite
         yield tuple(load)
 
 
+def _check_objects(job_run: JobRun, are_records_checked: bool, partitions: Sequence[TopicPartition]) -> list[Verified]:
+    root = job_run.open().native()
+    assert isinstance(root, ObjectRoot)
+    return [check_object_partition(root, each, are_records_checked=are_records_checked) for each in partitions]
+
+
 def _run_units(units: Sequence[Unit]) -> list[UnitOutcome]:
     return [run_unit(unit) for unit in units]
 
 
-def open_or_findings(path: Path) -> tuple[Root | None, list[Finding]]:
+def open_or_findings(path: Path | str) -> tuple[Root | None, list[Finding]]:
     """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
     from pyspark_kafkalog.errors import KafkalogError
     from pyspark_kafkalog.maintenance.verify.root import check_metadata
@@ -190,7 +213,7 @@ def open_or_findings(path: Path) -> tuple[Root | None, list[Finding]]:
     try:
         return open_root(path), []
     except KafkalogError:
-        findings = check_metadata(path) if is_native_root(path) else []
+        findings = check_metadata(path) if isinstance(path, Path) and is_native_root(path) else []
         if not findings:
             raise
         return None, findings

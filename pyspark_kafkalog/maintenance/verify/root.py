@@ -83,7 +83,7 @@ class _CommitLogCheck:
         offsets = sorted(log.listed_offsets())
         image = self._replay(log, offsets, images)
         if image is not None:
-            _check_static(image, self.sink, self.directory)
+            check_static(image, self.sink, self.directory)
             self._check_hints(log, image.next_offset, head, offsets, set(snapshots))
         return self.sink.result()
 
@@ -258,7 +258,7 @@ class _CommitLogCheck:
         )
 
 
-def _check_static(image: MetadataImage, sink: FindingSink, directory: Path) -> None:
+def check_static(image: MetadataImage, sink: FindingSink, directory: Path | str) -> None:
     """Check the invariants of everything in the newest image."""
     changes = ImageChanges(
         set(image.topics),

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
+from pyspark_kafkalog.maintenance.verify.objects import check_object_partition, check_object_root
 from pyspark_kafkalog.maintenance.verify.partition import (
     SegmentUnit,
     check_directory,
@@ -31,6 +32,7 @@ from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_sco
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
@@ -85,8 +87,16 @@ def verify(
     them. Raises UnknownTopicError, LogDirError, and OSError for files that cannot be read.
     """
     findings = verify_root(root) if topics is None and partitions is None else []
-    plan = plan_verification(root, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
     reports = []
+    native = None if root.is_broker_directory else root.native()
+    if isinstance(native, ObjectRoot):
+        native.refresh()
+        for each in sorted(partitions_of(root, topics) if partitions is None else partitions):
+            found, report = check_object_partition(native, each, are_records_checked=are_records_checked)
+            findings += found
+            reports.append(report)
+        return Verification(findings, reports)
+    plan = plan_verification(root, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
     for _, replicas in groupby(plan, key=lambda each: each[0].topic_partition):
         found, report = combine([conclude(scope, [run_unit(unit) for unit in units]) for scope, units in replicas])
         findings += found
@@ -98,6 +108,9 @@ def verify_root(root: Root) -> list[Finding]:
     """The findings on the root itself, without its partitions."""
     if root.is_broker_directory:
         return [finding for directory in root.directories for finding in check_broker_root(directory)]
+    native = root.native()
+    if isinstance(native, ObjectRoot):
+        return check_object_root(native)
     return check_metadata(directory_of(root)) + check_native_root(root)
 
 
@@ -160,7 +173,7 @@ def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicParti
     Raises UnknownTopicError.
     """
     if not root.is_broker_directory:
-        return on_file_system(root).partitions(topics)
+        return root.native().partitions(topics)
     # Includes the broker's metadata log.
     existing = sorted({each for directory in root.directories for each in list_partitions(directory)})
     if topics is None:

@@ -122,6 +122,9 @@ out the repairs ("done", or "failed" with the error) and verifies the repaired i
 derived: indexes, snapshots, checkpoints, hints; it finishes interrupted swaps and removes leftover files by the rules.
 It never changes committed records: damaged ones remain errors, with a remedy. --repair refuses a broker's directory.
 
+Of a log directory in an object store it checks the metadata log, all objects, and the batches in them; --repair is not
+possible there.
+
 --remote-storage verifies what brokers tiered instead: objects that nobody names, names without objects, CRCs, gaps and
 overlaps. With --path, the brokers' directories say which segments there are; without it, the objects alone do.
 

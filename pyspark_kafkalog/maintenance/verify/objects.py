@@ -1,0 +1,454 @@
+"""Verifies a log directory in an object store. Read-only; writers, readers and maintenance may go on.
+
+Of the root, with one listing and two requests a data object:
+
+    metadata log    each commit follows the one before and keeps the invariants; snapshots equal the commits before them
+    missing, size   objects that the image names and that are not there, or not as long as it says
+    footer          of each data object: its runs are those of the image
+    unnamed         objects that nobody names: being written, or left by abandoned writes and merges (info)
+
+Of each partition, with the requests of reading it once:
+
+    extents         segments and runs follow each other without a gap, from the log start to the log end
+    batches         tables of runs, CRCs, offsets; indexes, leader epochs and producers of segments
+
+A commit is read from the objects that hold it first, as when a root is opened: each of them also holds commits before
+it, whose own objects are only looked for in the listing. What changes meanwhile is checked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError, KafkalogError
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed, count_by_severity
+from pyspark_kafkalog.maintenance.verify.root import check_static
+from pyspark_kafkalog.metadata.commit_log import Commit
+from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
+from pyspark_kafkalog.metadata.extents import DataObject
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.objects.layout import name_of, parse_commit_key, parse_snapshot_key
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot, is_native
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError
+from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot as decode_producers
+from pyspark_kafkalog.storage.filesystem import in_parallel
+from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition
+from pyspark_kafkalog.storage.objects.data_object import DataKey, ObjectRun, read_footer
+from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.tiered.layouts.aiven import parse_key
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, planned_at_of, segment_keys
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
+
+_ACTION: Final = "verify"
+_RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
+_LEFT: Final = (
+    "nothing: kafkalog retention and merge-segments delete it after staging.retention.ms if nobody commits it"
+)
+_REQUESTS_AT_ONCE: Final = 8
+
+
+def check_object_root(root: ObjectRoot) -> list[Finding]:
+    """The findings on the metadata log and on the objects, that a second check confirms. Raises ObjectStoreError."""
+    return confirmed(lambda: _MetadataCheck(root).run()) + confirmed(lambda: _ObjectsCheck(root).run())
+
+
+class _MetadataCheck:
+    """One check of the commit log."""
+
+    def __init__(self, root: ObjectRoot) -> None:
+        self._root = root
+        self._sink = FindingSink(None)
+
+    def run(self) -> list[Finding]:
+        listed = [each.key for each in self._root.objects.list_objects(METADATA_DIR)]
+        offsets = sorted(offset for offset in map(parse_commit_key, listed) if offset is not None)
+        images = self._read_snapshots(listed)
+        image = self._start(offsets, images)
+        if image is not None:
+            try:
+                image = self._replay(image, images, set(offsets))
+            except DiskFormatError as error:
+                self._sink.add_damage(Severity.ERROR, "commit", error, advice=_RESTORE)
+            check_static(image, self._sink, f"{self._root.objects.url}/{METADATA_DIR}")
+        return self._sink.result()
+
+    def _read_snapshots(self, keys: Sequence[str]) -> dict[int, MetadataImage]:
+        store = self._root.objects
+        images = {}
+        for key in keys:
+            snapshot_id = parse_snapshot_key(key)
+            if snapshot_id is None or not is_native(snapshot_id):
+                continue
+            end_offset = snapshot_id.end_offset
+            try:
+                snapshot = decode_snapshot(store.get(key, max_bytes=MAX_SNAPSHOT_BYTES), name_of(store, key))
+                delta = ImageDelta(
+                    MetadataImage(), commit_offset=end_offset, timestamp_ms=snapshot.last_contained_timestamp_ms
+                )
+                delta.replay(snapshot.records)
+                images[end_offset] = delta.build(end_offset)
+            except ObjectNotFoundError:
+                continue  # removed since the listing
+            except DiskFormatError as error:
+                self._sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=_RESTORE)
+            except InvalidRecordError as error:
+                self._differs(key, "consistent records", str(error))
+        return images
+
+    def _start(self, offsets: Sequence[int], images: Mapping[int, MetadataImage]) -> MetadataImage | None:
+        """The image to begin with: of the oldest snapshot that the commits reach; None, with a finding, without one."""
+        if offsets and offsets[0] == 0:
+            return MetadataImage()
+        reached = [end_offset for end_offset in images if not offsets or end_offset >= offsets[0]]
+        if reached:
+            return images[min(reached)]
+        self._sink.add(
+            Severity.ERROR,
+            "metadata-start",
+            f"{self._root.objects.url}/{METADATA_DIR}",
+            expected="the first commit, or a snapshot that can be read and the commits after it",
+            found=f"commits from offset {offsets[0]} on" if offsets else "no commits",
+            advice=_RESTORE,
+        )
+        return None
+
+    def _replay(self, image: MetadataImage, images: Mapping[int, MetadataImage], offsets: set[int]) -> MetadataImage:
+        """The image after all commits. Raises DiskFormatError for one that is damaged."""
+        log = self._root.store.log
+        seen: set[int] = set()
+        for commit in log.read_from(image.next_offset, many=True):
+            image = self._apply(image, commit)
+            seen.add(commit.base_offset)
+            known = images.get(image.next_offset)
+            if known is not None and known != image:
+                self._differs(
+                    f"{METADATA_DIR} at {image.next_offset}", "the image of the commits before it", "a different image"
+                )
+        reached = max(offsets, default=0)
+        for offset in sorted(seen - offsets):
+            if offset < reached:
+                self._missing_commit(offset, "a commit, which a later one repeats")
+        if offsets and reached >= image.next_offset:
+            self._missing_commit(image.next_offset, f"a commit, since there is one at offset {reached}")
+        return image
+
+    def _missing_commit(self, offset: int, expected: str) -> None:
+        self._sink.add(
+            Severity.ERROR,
+            "commit-missing",
+            self._root.store.log.name_of(offset),
+            offset=offset,
+            expected=expected,
+            found="no such object",
+            advice=_RESTORE,
+        )
+
+    def _apply(self, image: MetadataImage, commit: Commit) -> MetadataImage:
+        delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
+        is_first = image.format_version is None
+        try:
+            delta.replay(commit.records)
+            after = delta.build(commit.next_offset)
+            if not is_first:
+                check_invariants(image, after, delta.changes)
+        except InvalidRecordError as error:
+            self._sink.add(
+                Severity.ERROR,
+                "commit-invariant",
+                self._root.store.log.name_of(commit.base_offset),
+                position=0,
+                offset=commit.base_offset,
+                expected="a commit that is consistent with those before it",
+                found=str(error),
+                advice=_RESTORE,
+            )
+            after = delta.build(commit.next_offset)
+        return after
+
+    def _differs(self, key: str, expected: str, found: str) -> None:
+        self._sink.add(
+            Severity.ERROR,
+            "metadata-snapshot",
+            f"{self._root.objects.url}/{key}",
+            position=0,
+            expected=expected,
+            found=found,
+            advice="delete the snapshot if the commits from offset 0 on exist, else restore it",
+        )
+
+
+class _ObjectsCheck:
+    """One check of the objects: those in the listing, and those that the image names."""
+
+    def __init__(self, root: ObjectRoot) -> None:
+        self._root = root
+        self._sink = FindingSink(None)
+        self._listed = {
+            each.key: each.size_bytes
+            for each in root.objects.list_objects("")
+            if not each.key.startswith(f"{METADATA_DIR}/") and each.key != META_PROPERTIES
+        }
+        root.refresh()  # behind the listing: what is committed meanwhile is looked up
+        self._image = root.store.image
+
+    def run(self) -> list[Finding]:
+        named = dict(_named(self._image))
+        for key, size_bytes in named.items():
+            self._check_object(key, size_bytes)
+        dropped = {key for each in self._image.dropped for key in each.data_keys}
+        segments = {each.segment_id for record in self._image.dropped for each in record.segments}
+        for key in self._listed.keys() - named.keys() - dropped:
+            self._check_unnamed(key, segments)
+        self._check_footers()
+        return self._sink.result()
+
+    def _check_object(self, key: str, size_bytes: int | None) -> None:
+        found = self._listed.get(key)
+        if found is None:
+            try:
+                found = self._root.objects.head(key).size_bytes
+            except ObjectNotFoundError:
+                self._add("missing-object", key, "an object that the metadata log names", "no such object")
+                return
+        if size_bytes is not None and found != size_bytes:
+            self._add("object-size", key, f"{size_bytes} bytes", f"{found} bytes")
+
+    def _add(self, what: str, key: str, expected: str, found: str) -> None:
+        file = name_of(self._root.objects, key)
+        self._sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=_RESTORE)
+
+    def _check_unnamed(self, key: str, dropped_segments: set[str]) -> None:
+        data, segment = DataKey.parse(key), parse_key(key)
+        if segment is not None and segment.segment_id in dropped_segments:
+            return
+        if data is None and segment is None:
+            what, found, advice = "stray-object", "the key of something else", "nothing, or delete the object"
+        else:
+            planned_at = data.planned_at if data is not None else planned_at_of(segment.segment_id if segment else "")
+            is_expired = planned_at < self._image.staging_horizon.offset
+            what = "orphan" if is_expired else "uncommitted-object"
+            found = f"one planned at metadata offset {planned_at}, of {self._listed[key]} bytes, that nobody commits"
+            advice = "nothing: the next kafkalog retention or merge-segments deletes it" if is_expired else _LEFT
+        self._sink.add(
+            Severity.INFO,
+            what,
+            name_of(self._root.objects, key),
+            expected="an object that the metadata log names",
+            found=found,
+            advice=advice,
+        )
+
+    def _check_footers(self) -> None:
+        """Compare the footer of each data object with the runs that the image has of it."""
+        runs = _runs_by_object(self._image)
+        objects = [each for each in self._image.objects if not each.is_inline and each.key in self._listed]
+        for at in range(0, len(objects), _REQUESTS_AT_ONCE):
+            some = objects[at : at + _REQUESTS_AT_ONCE]
+            for each, footer in zip(some, in_parallel([partial(self._footer, each) for each in some]), strict=True):
+                for run in runs.get(each.object_id, ()):
+                    if footer is not None and run not in footer:
+                        self._add("footer", each.key, f"the run {run}", "a footer without it")
+
+    def _footer(self, each: DataObject) -> frozenset[ObjectRun] | None:
+        try:
+            return frozenset(read_footer(self._root.objects, each.key, each.size_bytes))
+        except ObjectNotFoundError:
+            return None  # deleted since the listing, after a merge
+        except DiskFormatError as error:
+            self._sink.add_damage(Severity.ERROR, "footer", error, advice=_RESTORE)
+            return None
+
+
+def _named(image: MetadataImage) -> Iterator[tuple[str, int | None]]:
+    """The keys of all objects that the log consists of, with their sizes in bytes; None for manifests."""
+    for each in image.objects:
+        if not each.is_inline:
+            yield each.key, each.size_bytes
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+            for segment in partition.segments:
+                log, indexes, manifest = segment_keys(of, segment.base_offset, segment.segment_id)
+                yield log, segment.size_bytes
+                yield (
+                    indexes,
+                    segment.offset_index_bytes
+                    + segment.time_index_bytes
+                    + segment.producer_snapshot_bytes
+                    + segment.leader_epoch_index_bytes
+                    + segment.transaction_index_bytes,
+                )
+                yield manifest, None
+
+
+def _runs_by_object(image: MetadataImage) -> dict[int, list[ObjectRun]]:
+    """The runs of each data object, as its footer should have them."""
+    found: dict[int, list[ObjectRun]] = {}
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            for row in partition.runs.table:
+                run = ObjectRun(
+                    topic.topic_id,
+                    partition.partition,
+                    int(row["position"]),
+                    int(row["size_bytes"]),
+                    int(row["end_offset"] - row["base_offset"]),
+                    int(row["records_count"]),
+                    int(row["batches_count"]),
+                    int(row["max_timestamp_ms"]),
+                )
+                found.setdefault(int(row["object_id"]), []).append(run)
+    return found
+
+
+def check_object_partition(
+    root: ObjectRoot, topic_partition: TopicPartition, *, are_records_checked: bool
+) -> tuple[list[Finding], PartitionReport]:
+    """The findings and the report of one partition. `are_records_checked`: also those of compressed batches."""
+    return _PartitionCheck(root, topic_partition, are_records_checked).run()
+
+
+class _PartitionCheck:
+    def __init__(self, root: ObjectRoot, topic_partition: TopicPartition, are_records_checked: bool) -> None:
+        self._root = root
+        self._topic_partition = topic_partition
+        self._are_records_checked = are_records_checked
+        self._sink = FindingSink(topic_partition)
+        self._bytes_read = self._batches = self._records = 0
+        self._log: ObjectLog | None = None
+
+    def run(self) -> tuple[list[Finding], PartitionReport]:
+        began = time.perf_counter()
+        extents: list[Extent] = []
+        log_start_offset = None
+        partition = self._root.store.image.find(self._topic_partition.topic, self._topic_partition.partition)
+        if partition is not None:
+            self._log = log = ObjectLog.of(self._root.store.image, self._topic_partition)
+            log_start_offset = partition.state.log_start_offset
+            self._check_order(log, log_start_offset, partition.state.log_end_offset)
+            metadata = self._root.store
+            extents = ObjectExtents(lambda: log, lambda: log, self._root.objects, metadata.log.read).current()
+            for each in extents:
+                self._check_extent(each)
+            if self._are_records_checked and not self._sink.findings:
+                self._check_records(log_start_offset, partition.state.log_end_offset)
+        is_gone = self._now() is None
+        findings = [] if is_gone else self._sink.result()
+        counts = count_by_severity(findings)
+        report = replace(
+            empty_report(self._topic_partition, _ACTION),
+            bytes_read=self._bytes_read,
+            records_read=self._records,
+            segments_read=len(extents),
+            batches_read=self._batches,
+            errors_found=counts[Severity.ERROR],
+            warnings_found=counts[Severity.WARNING],
+            log_start_offset=log_start_offset,
+            skipped="the topic was deleted meanwhile" if is_gone else None,
+            seconds=time.perf_counter() - began,
+        )
+        return findings, report
+
+    def _now(self) -> ObjectLog | None:
+        """The partition's log in the newest image; None if its topic was deleted."""
+        if self._log is None:
+            return None
+        self._root.refresh()
+        image = self._root.store.image
+        if image.state_of(self._topic_partition, self._log.topic_id) is None:
+            return None
+        return ObjectLog.of(image, self._topic_partition)
+
+    def _check_order(self, log: ObjectLog, log_start_offset: int, log_end_offset: int) -> None:
+        bases = [each.base_offset for each in log.segments] + log.runs.table["base_offset"].tolist()
+        ends = [each.end_offset for each in log.segments] + log.runs.table["end_offset"].tolist()
+        if not bases:
+            bases = ends = [log_end_offset]
+        first = [min(bases[0], log_start_offset)]
+        for reached, following in zip([*first, *ends], [*bases, log_end_offset], strict=True):
+            if following != reached:
+                self._error(
+                    "gap", f"offsets that continue at {reached}", f"the next ones begin at {following}", reached
+                )
+
+    def _check_extent(self, extent: Extent) -> None:
+        try:
+            self._check_batches(extent)
+            if isinstance(extent, SegmentObjectExtent):
+                self._check_indexes(extent)
+        except FileNotFoundError as error:
+            if self._is_still_there(extent):
+                self._error("missing-object", "all objects of the log", str(error), extent.base_offset)
+        except DiskFormatError as error:
+            if self._is_still_there(extent):
+                self._sink.add_damage(Severity.ERROR, "damaged-object", error, advice=_RESTORE)
+        except (OSError, KafkalogError) as error:
+            self._error("unreadable", "objects that can be read", " ".join(str(error).split()), extent.base_offset)
+
+    def _check_batches(self, extent: Extent) -> None:
+        with SegmentReader(extent) as reader:
+            end_offset = extent.end_offset or 0  # known of every extent in a store
+            for run in reader.runs(0, start_offset=extent.base_offset, end_offset=end_offset, limit_offset=end_offset):
+                self._batches += len(run.batches)
+                self._records += int(run.batches["records_count"].sum(dtype=np.int64))
+                self._bytes_read += len(run.data)
+            if reader.reached_offset != end_offset:
+                self._error(
+                    "short-object",
+                    f"batches up to offset {end_offset - 1}",
+                    f"the last one ends at {reader.reached_offset - 1}",
+                    reader.reached_offset,
+                )
+
+    def _check_indexes(self, extent: SegmentObjectExtent) -> None:
+        """Raises DiskFormatError, FileNotFoundError."""
+        name = f"{self._root.objects.url}: {self._topic_partition}, indexes of the segment at {extent.base_offset}"
+        if extent.offset_index() is None or extent.time_index() is None:
+            self._error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
+        extent.aborted_transactions()
+        parse_epochs(bytes(extent.index(IndexKind.LEADER_EPOCH)), file=name)
+        decode_producers(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=name)
+
+    def _check_records(self, start_offset: int, end_offset: int) -> None:
+        from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA  # loads Arrow, which only this check needs
+
+        reader = self._root.reader(self._topic_partition.topic, self._topic_partition.partition)
+        try:
+            for _ in reader.read(start_offset, end_offset, schema=KAFKA_SCHEMA):
+                pass
+        except DiskFormatError as error:
+            self._sink.add_damage(Severity.ERROR, "damaged-record", error, advice=_RESTORE)
+
+    def _is_still_there(self, extent: Extent) -> bool:
+        """Whether the newest image has the extent: a merge or retention may have replaced it meanwhile."""
+        log = self._now()
+        if log is None:
+            return False
+        if isinstance(extent, SegmentObjectExtent):
+            return extent.segment in log.segments
+        return int(extent.base_offset) in log.runs.table["base_offset"].tolist()
+
+    def _error(self, what: str, expected: str, found: str, offset: int) -> None:
+        self._sink.add(
+            Severity.ERROR,
+            what,
+            f"{self._root.objects.url}: {self._topic_partition}",
+            expected=expected,
+            found=found,
+            advice=_RESTORE,
+            offset=offset,
+        )
