@@ -35,7 +35,8 @@ from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
 from pyspark_kafkalog.metadata.extents import DataObject
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
-from pyspark_kafkalog.metadata.objects.layout import name_of, parse_commit_key, parse_snapshot_key
+from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key
+from pyspark_kafkalog.metadata.objects.requests import name_of
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot, is_native
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
