@@ -20,7 +20,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,6 +49,7 @@ from pyspark_kafkalog.metadata.root_format import (
     is_native_root,
     metadata_dir,
 )
+from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.object_store.create import Waiting
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -241,13 +242,17 @@ class MetadataStore:
         return image
 
     def _load(self) -> LoadedImage:
+        failure: KafkalogError | None = None
         for _ in range(_MAX_RELOADS):
-            with suppress(CommitsRemovedError):  # while they were read: there is a newer snapshot
-                return self._load_newest()
-        return self._load_newest()
+            newest = self._place.load_newest()
+            try:
+                return self._read_after(newest)
+            except CommitsRemovedError as error:  # meanwhile, so there is a newer snapshot
+                failure = newest.damage or error
+        assert failure is not None
+        raise failure
 
-    def _load_newest(self) -> LoadedImage:
-        newest = self._place.load_newest()
+    def _read_after(self, newest: LoadedSnapshot) -> LoadedImage:
         self._check_format(newest.loaded.image, newest.loaded.tail.last_file)
         loaded = self._read_on(newest.loaded, many=True)
         if newest.damage is not None and loaded.image.next_offset < newest.must_reach:
