@@ -82,9 +82,13 @@ __consumer_offsets, if the broker has it with the same number of partitions.
 Closed segments are hard-linked if both directories are on one file system and --copy is not given; the active segment
 is always copied.
 
+A log directory on an object store can be copied to a new or empty directory. The copy's segments are made anew, at the
+same offsets. To mount them, export the copy to the broker's directory then.
+
 examples:
   kafkalog export --path /var/lib/kafka/data --set-aside /var/lib/kafka/set-aside > back-to-kafka.sh
   kafkalog export --path /data/log --to /backup/log
+  kafkalog export --path s3://bucket/log --to /data/log
   kafkalog export --path /data/log --to /var/lib/kafka/data --topic 'orders|returns'
 """
 
@@ -226,15 +230,17 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside prints a script, which --output json cannot")
     from pyspark_kafkalog.maintenance.export.export import export_to
     from pyspark_kafkalog.root.file_root import on_file_system
+    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
     from pyspark_kafkalog.tools.command import topic_pattern
 
-    root = on_file_system(open_log_dir(options).root)
+    native = open_log_dir(options).root.native()
     exported: Sequence[ExportedPartition]
     if options.to is None:
-        exported = _return_to_broker(root, options)
+        exported = _return_to_broker(on_file_system(native), options)
         if options.set_aside is not None:
             return 0
     else:
+        root = native if isinstance(native, ObjectRoot) else on_file_system(native)
         topics = None
         if options.topic is not None:
             pattern = topic_pattern(options.topic)

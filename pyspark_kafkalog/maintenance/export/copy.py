@@ -75,7 +75,12 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, write_meta_properties, write_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+    write_topic_id,
+)
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets, refuse_link
 from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -335,10 +340,7 @@ def copy_root(
 ) -> list[ExportedPartition]:
     """As `back_up`, from pinned logs. `image` is what the copy contains; partitions without a state have no log."""
     fs = root.fs
-    make_dir(target, fs)
-    with root_lock(target, is_new=True, fs=fs):
-        _make_empty(target)
-        begin_copy(target, fs=fs)
+    with unfinished_copy(target, fs):
         exported = []
         for topic, topic_partition in _partitions(logs, image):
             directory = target / str(topic_partition)
@@ -350,15 +352,42 @@ def copy_root(
                 exported.append(
                     ExportedPartition(topic_partition=topic_partition, log_start_offset=0, high_watermark=0)
                 )
-        write_checkpoints(target, exported, cleaned=logs.cleaned, keep={}, fs=fs)
         if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
             shutil.copytree(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, symlinks=True)
             _sync_files(target / KEPT_METADATA_DIR, fs)
-        write_meta_properties(target / META_PROPERTIES, read_meta_properties(root.path / META_PROPERTIES), fs=fs)
-        _write_image(target, image, fs)
-        fs.fsync_dir(target)
-        write_marker(metadata_dir(target), fs, image.format_version or FORMAT_VERSION)  # now it is whole
+        properties = read_meta_properties(root.path / META_PROPERTIES)
+        finish_copy(target, image, exported, properties, cleaned=logs.cleaned, fs=fs)
     return exported
+
+
+@contextlib.contextmanager
+def unfinished_copy(target: Path, fs: FileSystem) -> Iterator[None]:
+    """Make `target`, which is absent, empty or an unfinished copy, an empty unfinished copy, locked for the block.
+
+    Raises LogDirError for any other `target`.
+    """
+    make_dir(target, fs)
+    with root_lock(target, is_new=True, fs=fs):
+        _make_empty(target)
+        begin_copy(target, fs=fs)
+        yield
+
+
+def finish_copy(
+    target: Path,
+    image: MetadataImage,
+    exported: Collection[ExportedPartition],
+    properties: MetaProperties,
+    *,
+    cleaned: Mapping[TopicPartition, int],
+    fs: FileSystem,
+) -> None:
+    """Make the unfinished copy, whose logs are on disk, a root with `image`. `cleaned` is the cleaner's checkpoint."""
+    write_checkpoints(target, exported, cleaned=cleaned, keep={}, fs=fs)
+    write_meta_properties(target / META_PROPERTIES, properties, fs=fs)
+    _write_image(target, image, fs)
+    fs.fsync_dir(target)
+    write_marker(metadata_dir(target), fs, image.format_version or FORMAT_VERSION)  # now it is whole
 
 
 def only_topics(image: MetadataImage, topics: Collection[TopicImage]) -> MetadataImage:

@@ -1,7 +1,7 @@
 """Export: a log directory's partitions as a cleanly stopped broker leaves them, for a Kafka broker to mount.
 
     checkpoints in place    recovery-point-, replication- and log-start-offset-checkpoint as of the newest commit
-    a copy elsewhere        a native log directory, whole: see copy.py
+    a copy elsewhere        a native log directory, whole: see copy.py; of one on an object store: object_copy.py
     into a broker's         partition directories (segments, indexes, producer snapshots, leader epochs) into those of a
                             stopped broker's topics; partition.metadata stays the broker's, as it contains the topic ids
                             that its controller knows; the checkpoints are merged
@@ -47,6 +47,7 @@ from pyspark_kafkalog.metadata.root_format import is_native_root, is_unfinished_
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -87,15 +88,23 @@ def export_in_place(root: FileRoot, image: MetadataImage | None = None) -> list[
 
 
 def export_to(
-    root: FileRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, overwrite: bool = False
+    root: FileRoot | ObjectRoot,
+    target: Path,
+    topics: Collection[str] | None = None,
+    *,
+    link: bool = True,
+    overwrite: bool = False,
 ) -> list[ExportedPartition]:
     """Copy the partitions of `topics` (None: all) to `target`, as described above, as of one commit.
 
     `link` creates hard links of closed segments if the file system supports them. A `target` with a meta.properties is
     a stopped broker's directory. It must contain the partitions' directories, without records in those that are to get
-    some, unless `overwrite`. Raises LogDirError for any other `target` that is not empty.
+    some, unless `overwrite`. A root on an object store is only copied to a new root; neither option has a meaning then.
+    Raises LogDirError for any other `target` that is not empty.
     """
     refuse_target(root, target)
+    if isinstance(root, ObjectRoot):
+        return _export_object_root(root, target, topics)
     if is_native_root(target) or not (target / META_PROPERTIES).exists():
         return back_up(root, target, topics, link=link)
     with pinned_logs(root, topics) as logs, root_lock(target, fs=root.fs):
@@ -111,10 +120,24 @@ def export_to(
         return exported
 
 
-def refuse_target(root: FileRoot, target: Path) -> None:
+def _export_object_root(root: ObjectRoot, target: Path, topics: Collection[str] | None) -> list[ExportedPartition]:
+    from pyspark_kafkalog.maintenance.export.object_copy import copy_object_root  # imports compiled code
+
+    if not is_native_root(target) and (target / META_PROPERTIES).exists():
+        raise LogDirError(
+            f"{target} is a broker's log directory: export {root.path} to a new directory first, and that one to the "
+            "broker's"
+        )
+    return copy_object_root(root, target, topics, clock=root.clock)
+
+
+def refuse_target(root: FileRoot | ObjectRoot, target: Path) -> None:
     """Raise LogDirError when `target` is a native log directory or inside of `root`."""
     is_root = is_native_root(target) and not is_unfinished_copy(target)
-    if is_root or Path(os.path.realpath(target)).is_relative_to(os.path.realpath(root.path)):
+    is_inside = isinstance(root, FileRoot) and Path(os.path.realpath(target)).is_relative_to(
+        os.path.realpath(root.path)
+    )
+    if is_root or is_inside:
         raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
 
 
