@@ -294,6 +294,7 @@ class LogDir:
 
     def ensure_topic(self, name: str) -> TopicDescription:
         """The topic; it is created if it does not exist and auto.create.topics.enable is true."""
+        self._root.refresh()
         return self._root.ensure_topic(name)
 
     def add_partitions(self, name: str, total: int) -> None:
@@ -382,15 +383,33 @@ class LogDir:
 
         Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, InvalidOptionError.
         """
-        from pyspark_kafkalog.storage.staging.stager import stage_table
-
         self._root.check_write(topic)  # before anything is staged
         if transactional_id is not None:
             self._root.check_transactional_id(transactional_id)
         transaction = self._transaction(transactional_id, transaction_version)
         if transaction is not None and self.has_committed(transaction):
             return self.commit_staged((), transaction=transaction, flush=flush)
-        described = self.ensure_topic(topic)
+        version = self.version
+        try:
+            return self._append(topic, records, partition, compression_type, transaction, flush)
+        except UnknownTopicError:  # in an object store, written for the topic as of the last refresh
+            self.refresh()
+            if self.version == version:
+                raise
+            return self._append(topic, records, partition, compression_type, transaction, flush)
+
+    def _append(
+        self,
+        topic: str,
+        records: pa.Table | pa.RecordBatch,
+        partition: int | None,
+        compression_type: str | None,
+        transaction: WriteTransaction | None,
+        flush: FlushMode,
+    ) -> CommitResult:
+        from pyspark_kafkalog.storage.staging.stager import stage_table
+
+        described = self._root.ensure_topic(topic)
         if partition is not None and not 0 <= partition < len(described.partitions):
             raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
         staging = self._root.staging(uuid.uuid4().hex, flush=flush)

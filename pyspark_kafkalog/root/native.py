@@ -207,7 +207,7 @@ class NativeRoot(_Unguarded, ABC):
 
     @abstractmethod
     def _is_ready(self, topic: str) -> bool:
-        """Whether the topic exists, as of a refresh, with all that a write to it needs."""
+        """Whether the topic exists with all that a write needs: now, or, in an object store, at the last refresh."""
 
     def add_partitions(self, name: str, total: int) -> None:
         self._commit_topic(name, lambda image: admin.add_partitions(image, name, total=total), "add partitions")

@@ -1,10 +1,11 @@
 """LogDir against a model in memory: after any operation, and wherever a writer is killed, the root equals the model.
 
-Maintenance runs in between: records are deleted, segments are merged and deleted, which the model does not see.
+Maintenance runs in between: records are deleted, segments are merged and deleted, which the model does not see. A root
+is on a file system or in an object store.
 
 Two LogDirs of one root take turns to write; a third refreshes only when it is asked to. A writer may be stopped at any
-call that changes the file system, as by SIGKILL; then its write is there whole or not at all, and the model takes over
-which of the two it was. KAFKALOG_STATE_MACHINE_EXAMPLES asks for more than a few runs.
+call that changes the file system, or of the store, as by SIGKILL; then its write is there whole or not at all, and the
+model takes over which of the two it was. KAFKALOG_STATE_MACHINE_EXAMPLES asks for more than a few runs.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from faulty_store import Call, Fault, FaultyStore, MemoryBucket
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from root_places import RootPlace, forget, memory_root, open_as
 from tiers import examples
 
 from pyspark_kafkalog import LogDir
@@ -35,7 +38,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.storage.staging.stager import stage_table
 
 EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(100))
@@ -48,6 +51,8 @@ CONFIGS: tuple[dict[str, str], ...] = (
 SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "1500", "metadata.max.retention.ms": "0"}
 SYNCS = ("fsync", "fsync_dir", "start_writeback")
 GONE = b""
+#: Of an object root, with reads, snapshot and clean-up.
+CALLS_OF_A_COMMIT = 8
 #: The time of records that tell their own: later than that is the future.
 NOW_MS = 1_700_000_000_000
 CHANGES = ("open", "close", "pwrite_all", "copy_range", "truncate", "rename", "link", "unlink", "mkdir", "rmdir")
@@ -85,6 +90,30 @@ def _mortal(name: str) -> Callable[..., Any]:
 
 for _name in (*CHANGES, *SYNCS):
     setattr(MortalFileSystem, _name, _mortal(_name))
+
+
+class MortalStore(FaultyStore):
+    """A client of a bucket that is killed after `left` more calls, before or after the next one took effect."""
+
+    left: int | None = None
+
+    def __init__(self, bucket: MemoryBucket) -> None:
+        super().__init__(bucket, faults=self._fault)
+
+    def die_at(self, calls: int) -> None:
+        self.left = calls % CALLS_OF_A_COMMIT
+
+    @property
+    def is_dead(self) -> bool:
+        return self.left is not None and self.left < 0
+
+    def _fault(self, call: Call) -> Fault | None:
+        if self.left is None:
+            return None
+        self.left -= 1
+        if self.left >= 0:
+            return None
+        return (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_IN_FLIGHT)[call.number % 3]
 
 
 @dataclass
@@ -143,24 +172,25 @@ def see(log_dir: LogDir) -> dict[str, tuple[dict[str, str], list[list[bytes]]]]:
 
 
 class RootMachine(RuleBasedStateMachine):
+    is_local: bool
+    root: RootPlace
+
     def __init__(self) -> None:
         super().__init__()
-        self.home = Path(tempfile.mkdtemp(prefix="root-machine-"))
-        self.root = self.home / "log"
         self.model = Model()
         self.number = 0
 
-    def teardown(self) -> None:
-        shutil.rmtree(self.home)
-
     def _open(self, who: int) -> None:
-        self.files[who] = MortalFileSystem()
-        self.writers[who] = LogDir.open_or_create(self.root, fs=self.files[who])
+        self.mortals[who], self.writers[who] = self._open_mortal()
         self.runs[who] = uuid.uuid4().hex
+
+    def _open_mortal(self) -> tuple[MortalFileSystem | MortalStore, LogDir]:
+        """A writer, and what dies with its process."""
+        raise NotImplementedError
 
     @initialize(snapshots=st.booleans(), configs=st.sampled_from(CONFIGS))
     def begin(self, snapshots: bool, configs: dict[str, str]) -> None:
-        self.files: dict[int, MortalFileSystem] = {}
+        self.mortals: dict[int, MortalFileSystem | MortalStore] = {}
         self.writers: dict[int, LogDir] = {}
         self.runs: dict[int, str] = {}
         for who in (0, 1):
@@ -174,20 +204,20 @@ class RootMachine(RuleBasedStateMachine):
 
     def _do(self, who: int, act: Callable[[LogDir], Any], after: Model) -> Any:
         """Let a writer do `act`, which makes the model `after`; it may die on the way."""
-        fs = self.files[who]
+        mortal = self.mortals[who]
         if who in self.deaths:
-            fs.die_at(self.deaths.pop(who))
+            mortal.die_at(self.deaths.pop(who))
         try:
             result = act(self.writers[who])
         except BaseException:
             # Killed, or what somebody made of it who cleaned up after it.
-            if not fs.is_dead:
+            if not mortal.is_dead:
                 raise
         else:
-            if not fs.is_dead:
-                fs.left = None
+            if not mortal.is_dead:
+                mortal.left = None
             self.model = after
-            if fs.is_dead:
+            if mortal.is_dead:
                 self._open(who)
             return result
         seen = see(LogDir.open(self.root))
@@ -308,25 +338,28 @@ class RootMachine(RuleBasedStateMachine):
         transaction: WriteTransaction | None,
         flush: Any,
     ) -> Any:
+        log_dir.refresh()
+        staging = log_dir.root.staging(uuid.uuid4().hex)
         staged: list[StagedFile] = []
-        write_id = uuid.uuid4().hex
-        for task, (topic, partition, values) in enumerate(chosen):
-            log_dir.ensure_topic(topic)
+        topic_ids: dict[str, str] = {}
+        for topic, partition, values in chosen:
+            described = log_dir.ensure_topic(topic)
+            topic_ids[topic] = described.topic_id or ""
             staged += stage_table(
-                StagingTask(root=self.root, write_id=write_id, task=task),
+                staging.task,
                 topic,
                 pa.table({"value": values}),
-                partitions_count=len(log_dir.topic(topic).partitions),
+                partitions_count=len(described.partitions),
                 partition=partition,
                 config=log_dir.log_config(topic),
                 asked_compression=None,
                 batch_size_bytes=200,
                 clock_ms=lambda: NOW_MS,
-                fs=log_dir._fs,
+                fs=staging.fs,
             )
-        return log_dir.commit_staged(staged, transaction=transaction, flush=flush)
+        return log_dir.commit_staged(staging.hand_over(staged, topic_ids), transaction=transaction, flush=flush)
 
-    @precondition(lambda self: self.model.topics)
+    @precondition(lambda self: self.is_local and self.model.topics)
     @rule(who=writer_numbers, data=st.data())
     def delete_records(self, who: int, data: st.DataObject) -> None:
         topic = data.draw(st.sampled_from(sorted(self.model.topics)))
@@ -339,6 +372,7 @@ class RootMachine(RuleBasedStateMachine):
         where = TopicPartition(topic, partition)
         self._do(who, lambda log_dir: without_errors(delete_records(log_dir.root, {where: offset})), after)
 
+    @precondition(lambda self: self.is_local)
     @rule(who=writer_numbers, act=st.sampled_from([apply_retention, merge_segments, reindex]))
     def maintain(self, who: int, act: Callable[..., Any]) -> None:
         self._do(who, lambda log_dir: without_errors(act(log_dir.root, now_ms=NOW_MS)), self.model.copy())
@@ -389,7 +423,46 @@ def same(seen: dict[str, tuple[dict[str, str], list[list[bytes]]]], model: Model
     return seen == {name: (each.configs, each.partitions) for name, each in model.topics.items()}
 
 
-TestRoot = RootMachine.TestCase
-TestRoot.settings = settings(
+class FileRootMachine(RootMachine):
+    is_local = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = Path(tempfile.mkdtemp(prefix="root-machine-"))
+        self.root = self.home / "log"
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.home)
+
+    def _open_mortal(self) -> tuple[MortalFileSystem, LogDir]:
+        fs = MortalFileSystem()
+        return fs, LogDir.open_or_create(self.root, fs=fs)
+
+
+class ObjectRootMachine(RootMachine):
+    is_local = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bucket = MemoryBucket()
+        self.root = memory_root(FaultyStore(self.bucket))
+
+    def teardown(self) -> None:
+        forget(str(self.root))
+
+    def _open_mortal(self) -> tuple[MortalStore, LogDir]:
+        store = MortalStore(self.bucket)
+        open_as(str(self.root), store)
+        try:
+            return store, LogDir.open_or_create(self.root)
+        finally:
+            open_as(str(self.root), FaultyStore(self.bucket))
+
+
+SETTINGS = settings(
     max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
+TestFileRoot = FileRootMachine.TestCase
+TestFileRoot.settings = SETTINGS
+TestObjectRoot = ObjectRootMachine.TestCase
+TestObjectRoot.settings = SETTINGS

@@ -200,6 +200,23 @@ def test_topic_with_longest_name_can_be_deleted_and_recreated(log_dir: LogDir) -
     assert _values(log_dir, name) == [b"v10", b"v11"]
 
 
+def test_append_goes_to_what_another_has_made_of_the_topic_since(log_dir: LogDir) -> None:
+    log_dir.append("orders", _table(0, 10))
+    other = LogDir.open(log_dir.path)
+    log_dir.add_partitions("orders", total=3)
+    other.append("orders", _table(10, 1), partition=2)
+    log_dir.delete_topic("orders")
+    other.append("orders", _table(11, 2))
+    assert _values(other) == [b"v11", b"v12"]
+    log_dir.refresh()
+    other.delete_topic("orders")
+    made = log_dir.ensure_topic("orders")
+    other.refresh()
+    assert made.topic_id == other.topic("orders").topic_id
+    with pytest.raises(UnknownTopicError, match="partitions 0 to 0"):
+        other.append("orders", _table(0, 1), partition=1)
+
+
 @pytest.mark.file_roots
 def test_directory_left_of_deleted_topic_is_not_reused(log_dir: LogDir) -> None:
     log_dir.append("orders", _table(0, 10))
