@@ -9,6 +9,9 @@ partition's directory; no record is read. For a broker's directory, the end of e
 reads, and its last stable offset by reading batch headers after the last producer snapshot, if the partition has
 changed. The cleaner's metrics are those that its last run stored.
 
+For a log directory in an object store all comes from the metadata log, so a scrape costs one request. A run counts as a
+segment there; what is not merged yet and the objects that wait for their deletion have metrics of their own.
+
 Sources of names and meanings: org.apache.kafka.storage.internals.log.UnifiedLog, LogCleaner, LogCleanerManager,
 kafka.log.LogManager, kafka.server.ReplicaManager, kafka.cluster.Partition, of Kafka 4.1.
 """
@@ -21,10 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
+from pyspark_kafkalog.metadata.extents import Runs
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -88,15 +96,44 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
             logs[topic_partition] = found
     return [
         *_log_metrics(logs),
-        *_uncleanable_metrics(logs, root, now_ms),
-        *_cleaner_metrics(directory_of(root), now_ms),
-        *offline_metrics(root.directories, is_offline=False),
+        *_metrics_of_kind(root, logs, now_ms),
+        *offline_metrics(root.directories or (str(root.path),), is_offline=False),
         *_replica_metrics(logs, offline),
         _lag_metric(root),
     ]
 
 
-def offline_metrics(directories: Sequence[Path], *, is_offline: bool) -> list[Metric]:
+def _metrics_of_kind(root: Root, logs: Mapping[TopicPartition, LogSize], now_ms: int) -> Iterator[Metric]:
+    """What only roots on a file system have, or only those in an object store."""
+    native = None if root.is_broker_directory else root.native()
+    if isinstance(native, ObjectRoot):
+        yield from _object_metrics(native.store.image)
+        return
+    yield from _uncleanable_metrics(logs, root, now_ms)
+    yield from _cleaner_metrics(directory_of(root), now_ms)
+
+
+def _object_metrics(image: MetadataImage) -> Iterator[Metric]:
+    partitions: dict[tuple[str, ...], Runs] = {
+        (topic.name, str(each.partition)): each.runs for topic in image.topics.values() for each in topic.partitions
+    }
+    for name, meaning, values in (
+        ("UnmergedBytes", "bytes of runs that merge-segments has not made segments of", _unmerged_bytes),
+        ("NumRuns", "runs: the parts of writes that are not merged", len),
+    ):
+        found = {tags: float(values(runs)) for tags, runs in partitions.items()}
+        yield Metric("kafkalog", "Log", name, meaning, ("topic", "partition"), found)
+    store = ("kafkalog", "ObjectStore")
+    yield _metric(*store, "DataObjectsCount", "data objects that runs are in", len(image.objects))
+    dropped = sum(len(each.data_keys) + 3 * len(each.segments) for each in image.dropped)
+    yield _metric(*store, "DroppedObjectsCount", "objects that the next runs of retention delete", dropped)
+
+
+def _unmerged_bytes(runs: Runs) -> int:
+    return int(runs.table["size_bytes"].sum(dtype=np.int64))
+
+
+def offline_metrics(directories: Sequence[Path | str], *, is_offline: bool) -> list[Metric]:
     """The metrics that a root has even if it cannot be read (`is_offline`); their value is 0 for one that can.
 
     Of several directories one that cannot be read makes all of them unreadable.
@@ -119,8 +156,26 @@ def _log_sizes(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     """The sizes of every partition; None for one that cannot be read, which is logged."""
     if root.is_broker_directory:
         yield from _broker_log_sizes(root)
-    else:
-        yield from _native_log_sizes(on_file_system(root))
+        return
+    native = root.native()
+    if isinstance(native, ObjectRoot):
+        for topic in native.store.image.topics.values():
+            for partition in topic.partitions:
+                yield TopicPartition(topic.name, partition.partition), object_log_size(partition)
+        return
+    yield from _native_log_sizes(on_file_system(root))
+
+
+def object_log_size(partition: PartitionImage) -> LogSize:
+    """Size of a log in an object store: its segment objects and runs, without indexes and tables."""
+    state = partition.state
+    return LogSize(
+        size_bytes=sum(each.size_bytes for each in partition.segments) + _unmerged_bytes(partition.runs),
+        segments_count=len(partition.segments) + len(partition.runs),
+        log_start_offset=state.log_start_offset,
+        log_end_offset=state.log_end_offset,
+        last_stable_offset_lag=state.log_end_offset - state.last_stable_offset,
+    )
 
 
 def _native_log_sizes(root: FileRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:

@@ -8,6 +8,15 @@ snapshot    .snapshot                                   producer state
 staged      .staged                                     writes that are not committed
 deleted     .deleted, .cleaned, .swap, *-delete/        pending deletion, or not yet swapped in
 other       everything else: checkpoints, partition.metadata, ...
+
+In an object store the names come from a listing of all objects, and from the metadata log:
+
+log         segment objects
+unmerged    runs, the parts of writes that are not merged yet, each counted as a file
+index       .indexes
+staged      objects that no commit names: being written, or left by abandoned writes
+deleted     objects that commits have dropped, pending deletion
+other       commits, snapshots, manifests, tables and footers, and what is in data objects of deleted records
 """
 
 from __future__ import annotations
@@ -15,7 +24,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -44,6 +53,7 @@ from pyspark_kafkalog.tools.command import (
     add_path,
     describe_topic,
     node_id_in,
+    node_id_of,
     positive,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
@@ -51,6 +61,8 @@ from pyspark_kafkalog.units import size_text
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _DU_HELP: Final = """\
@@ -60,12 +72,14 @@ SIZE columns add up the lengths of files: LOG of records, INDEX of offset, time 
 producer snapshots, staged writes, deleted files and the rest. ON-DISK is the space allocated by the file system, which
 is less for files with holes: the indexes of an active segment are preallocated. Files that belong to no partition are
 those of "(deleted)" topics, which are removed after file.delete.delay.ms, and of the "(root)" itself. Works on any
-directory, also a running broker's.
+directory, also a running broker's. In an object store LOG includes what is not merged yet, and --by kind tells how much
+that is, in how many runs, and what no commit names ("staged").
 
 examples:
   kafkalog du --path /data/log
   kafkalog du --path /data/log --by partition --topic 'orders.*' --limit 20
   kafkalog du --path /data/log --by kind --output json
+  kafkalog du --path s3://bucket/log --by kind
 """
 
 
@@ -96,6 +110,8 @@ _KIND_BY_SUFFIX: Final = {
     CLEANED_SUFFIX: "deleted",
     SWAP_SUFFIX: "deleted",
 }
+#: The runs of a log in an object store.
+UNMERGED: Final = "unmerged"
 KINDS: Final = ("log", "index", "snapshot", "staged", "deleted", "other")
 
 
@@ -127,6 +143,67 @@ def list_root(root: Path) -> Iterator[StoredFile]:
         else:
             topic_partition = parse_partition_dir(entry.name)
             yield from _list_directory(Path(entry.path), topic_partition, is_gone=entry.name.endswith("-delete"))
+
+
+def list_object_root(root: ObjectRoot) -> Iterator[StoredFile]:
+    """The objects of a log directory, with each run of a partition as a file. Raises ObjectStoreError."""
+    from pyspark_kafkalog.metadata.objects.layout import commit_key
+    from pyspark_kafkalog.storage.objects.data_object import DataKey
+    from pyspark_kafkalog.tiered.layouts.aiven import parse_key
+    from pyspark_kafkalog.tiered.own_segments import dropped_keys
+
+    left = {each.key: each.size_bytes for each in root.objects.list_objects("")}
+    root.refresh()  # behind the listing, so that it names all that was committed by then
+    image = root.store.image
+    homes = {each.object_id: each.key or commit_key(each.commit_offset) for each in image.objects}
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            for file in _partition_objects(topic, partition, homes):
+                if file.name in left:
+                    left[file.name] = max(left[file.name] - file.size_bytes, 0)
+                yield file
+    named = {*homes.values(), *_segment_objects(image)}
+    dropped = {key for each in image.dropped for key in each.data_keys}
+    dropped.update(key for each in image.dropped for segment in each.segments for key in dropped_keys(segment))
+    for key, size_bytes in left.items():
+        is_data = DataKey.parse(key) is not None or parse_key(key) is not None
+        kind = "deleted" if key in dropped else "staged" if is_data and key not in named else "other"
+        if size_bytes:
+            yield StoredFile(None, key, kind, None, size_bytes, size_bytes)
+
+
+def _partition_objects(topic: TopicImage, partition: PartitionImage, homes: Mapping[int, str]) -> Iterator[StoredFile]:
+    from pyspark_kafkalog.tiered.own_segments import segment_keys
+    from pyspark_kafkalog.tiered.segments import TopicIdPartition
+
+    name = TopicPartition(topic.name, partition.partition)
+    of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+    for each in partition.segments:
+        log, indexes, _ = segment_keys(of, each.base_offset, each.segment_id)
+        index_bytes = (
+            each.offset_index_bytes
+            + each.time_index_bytes
+            + each.producer_snapshot_bytes
+            + each.leader_epoch_index_bytes
+            + each.transaction_index_bytes
+        )
+        yield StoredFile(name, log, "log", each.base_offset, each.size_bytes, each.size_bytes)
+        yield StoredFile(name, indexes, "index", each.base_offset, index_bytes, index_bytes)
+    rows = partition.runs.table
+    columns = (rows[column].tolist() for column in ("base_offset", "object_id", "size_bytes"))
+    for base_offset, object_id, size_bytes in zip(*columns, strict=True):
+        yield StoredFile(name, homes[object_id], UNMERGED, base_offset, size_bytes, size_bytes)
+
+
+def _segment_objects(image: MetadataImage) -> Iterator[str]:
+    from pyspark_kafkalog.tiered.own_segments import segment_keys
+    from pyspark_kafkalog.tiered.segments import TopicIdPartition
+
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+            for each in partition.segments:
+                yield from segment_keys(of, each.base_offset, each.segment_id)
 
 
 def list_partition(directory: Path, topic_partition: TopicPartition) -> Iterator[StoredFile]:
@@ -206,7 +283,7 @@ class _Usage:
     def add(self, file: StoredFile) -> None:
         self.files += 1
         self.disk_bytes += file.disk_bytes
-        self.by_kind[file.kind] += file.size_bytes
+        self.by_kind[file.kind] = self.by_kind.get(file.kind, 0) + file.size_bytes
 
     @property
     def size_bytes(self) -> int:
@@ -214,7 +291,7 @@ class _Usage:
 
     def sizes(self) -> tuple[int, ...]:
         """The columns LOG to ON-DISK."""
-        log, index = self.by_kind["log"], self.by_kind["index"]
+        log, index = self.by_kind["log"] + self.by_kind.get(UNMERGED, 0), self.by_kind["index"]
         return log, index, self.size_bytes - log - index, self.size_bytes, self.disk_bytes
 
 
@@ -242,13 +319,25 @@ def _run_du(options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace) -> Iterable[StoredFile]:
-    files = chain.from_iterable(map(list_root, split_paths(options.path)))
+    if isinstance(options.path, str):
+        files: Iterable[StoredFile] = list_object_root(_object_root(options.path))
+    else:
+        files = chain.from_iterable(map(list_root, split_paths(options.path)))
     if options.topic is None:
         return files
     from pyspark_kafkalog.tools.command import topic_pattern
 
     pattern = topic_pattern(options.topic)
     return (each for each in files if each.topic_partition is not None and pattern.matches(each.topic_partition.topic))
+
+
+def _object_root(url: str) -> ObjectRoot:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+
+    root = LogDir.open(url).root.native()
+    assert isinstance(root, ObjectRoot)
+    return root
 
 
 def _add_up(files: Iterable[StoredFile], by: str) -> tuple[dict[_UsageName, _Usage], _Usage]:
@@ -304,9 +393,10 @@ def _run_log_dirs(options: argparse.Namespace) -> int:
     """Print Kafka's JSON to sys.stdout."""
     from pyspark_kafkalog.log_dir import LogDir
 
-    by_node: dict[int, list[Path]] = {}
-    for directory in split_paths(options.path):
-        node_id = node_id_in([directory])
+    by_node: dict[int, list[Path | str]] = {}
+    paths: Sequence[Path | str] = (options.path,) if isinstance(options.path, str) else split_paths(options.path)
+    for directory in paths:
+        node_id = node_id_of(LogDir.open(directory).root) if isinstance(directory, str) else node_id_in([directory])
         by_node.setdefault(_NO_NODE if node_id is None else node_id, []).append(directory)
     nodes = _chosen_brokers(options.broker_list, sorted(by_node))
     selected = {name for name in options.topic_list.split(",") if name}
@@ -337,8 +427,12 @@ def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
 
 
 def _log_dir_tree(log_dir: LogDir, selected: Collection[str]) -> dict[str, Any]:
+    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+
+    native = None if log_dir.is_broker_directory else log_dir.root.native()
+    sizes = _object_sizes(native) if isinstance(native, ObjectRoot) else None
     partitions = [
-        _size_tree(each)
+        _size_tree(each, sizes)
         for name in log_dir.topics()
         if not selected or name in selected
         for each in describe_topic("log-dirs", log_dir, name).partitions
@@ -348,9 +442,20 @@ def _log_dir_tree(log_dir: LogDir, selected: Collection[str]) -> dict[str, Any]:
     return {"partitions": partitions, "error": None, "logDir": str(location)}
 
 
-def _size_tree(partition: PartitionSnapshot) -> dict[str, Any]:
+def _object_sizes(root: ObjectRoot) -> dict[TopicPartition, int]:
+    from pyspark_kafkalog.maintenance.metrics import object_log_size
+
+    return {
+        TopicPartition(topic.name, each.partition): object_log_size(each).size_bytes
+        for topic in root.store.image.topics.values()
+        for each in topic.partitions
+    }
+
+
+def _size_tree(partition: PartitionSnapshot, sizes: Mapping[TopicPartition, int] | None) -> dict[str, Any]:
     name = TopicPartition(partition.topic, partition.partition)
-    return {"partition": str(name), "size": _size_bytes(partition, name), "offsetLag": 0, "isFuture": False}
+    size_bytes = _size_bytes(partition, name) if sizes is None else sizes[name]
+    return {"partition": str(name), "size": size_bytes, "offsetLag": 0, "isFuture": False}
 
 
 def _size_bytes(partition: PartitionSnapshot, name: TopicPartition) -> int:

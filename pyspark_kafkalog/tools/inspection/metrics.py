@@ -19,11 +19,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
-from pyspark_kafkalog.root.file_root import directory_of
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -79,7 +79,8 @@ class LogDirCollector:
     """The collector that prometheus_client calls at every scrape; one scrape at a time."""
 
     def __init__(self, log_dir: LogDir, *, read_to_log_end: bool = False) -> None:
-        self._path = directory_of(log_dir.root)
+        path = log_dir.root.path
+        self._path = path if isinstance(path, Path) else str(path)
         self._read_to_log_end = read_to_log_end
         self._identity = log_dir.identity
         self._log_dir: LogDir | None = log_dir
@@ -119,14 +120,16 @@ class LogDirCollector:
         except (KafkalogError, OSError) as error:
             self._log_dir = None  # it may be adopted, or restored from a copy, before it can be read again
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")
-            return offline_metrics(split_paths(self._path), is_offline=True)
+            directories = split_paths(self._path) if isinstance(self._path, Path) else (self._path,)
+            return offline_metrics(directories, is_offline=True)
 
     def _refreshed(self) -> LogDir:
         from pyspark_kafkalog.log_dir import LogDir
         from pyspark_kafkalog.metadata.root_format import is_native_root
 
         # A broker's directory may have been adopted meanwhile.
-        if self._log_dir is None or (self._log_dir.is_broker_directory and is_native_root(self._path)):
+        is_adopted = isinstance(self._path, Path) and is_native_root(self._path)
+        if self._log_dir is None or (self._log_dir.is_broker_directory and is_adopted):
             self._log_dir = LogDir.open(self._path, identity=self._identity, read_to_log_end=self._read_to_log_end)
         else:
             self._log_dir.refresh()
