@@ -1,4 +1,4 @@
-"""The commands merge-segments and retention on a log directory in a real object store."""
+"""The maintenance commands on a log directory in a real object store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from s3_proxy import REGION, S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.object_store.address import StoreAddress
 
 pytestmark = pytest.mark.interop
 
@@ -66,3 +67,48 @@ def test_merged_and_expired_records_are_as_on_a_file_system(url: str) -> None:
         start = report["logStartOffset"]
         assert start > 0
         assert log_dir.read("orders", partition=number) == before[number].slice(start)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    tool = str(Path(sys.executable).parent / "kafkalog")
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_sizes_metrics_and_verification_agree_with_the_bucket(url: str, tmp_path: Path) -> None:
+    log_dir = LogDir.create(url)
+    log_dir.create_topic("orders", partitions=2)
+    for number in range(6):
+        values = pa.array([os.urandom(RECORD_BYTES) for _ in range(RECORDS)], pa.binary())
+        log_dir.append("orders", pa.table({"value": values}), partition=number % 2)
+    command("merge-segments", "--path", url, "--topic", "orders")
+    log_dir.append("orders", pa.table({"value": pa.array([b"small"], pa.binary())}), partition=0)
+    log_dir.append("orders", pa.table({"value": values}), partition=1)
+    offsets = tmp_path / "offsets.json"
+    partitions = [{"topic": "orders", "partition": 0, "offset": 7}]
+    offsets.write_text(json.dumps({"partitions": partitions, "version": 1}))
+    assert "low_watermark: 7" in run("delete-records", "--path", url, "--offset-json-file", str(offsets)).stdout
+
+    address = StoreAddress.parse(url, {})
+    sizes = {each.key: each.size_bytes for each in address.open().list_objects("")}
+    usage = {each["kind"]: each for each in map(json.loads, du_lines(url))}
+    assert usage["(total)"]["sizeBytes"] == sum(sizes.values())
+    assert usage["unmerged"]["files"] == 2
+    assert "staged" not in usage
+    metrics = run("metrics", "--path", url, "--once").stdout
+    assert 'kafkalog_log_numruns{partition="0",topic="orders"} 1.0' in metrics
+    assert run("log-dirs", "--path", url, "--describe").returncode == 0
+    found = command("verify", "--path", url, "--deep")
+    assert {each["action"] for each in found} == {"verify"}
+    assert sum(int(str(each["recordsRead"])) for each in found if each["topic"] == "orders") == 7 * RECORDS + 1
+
+    lost = next(key for key in sizes if key.startswith("orders-") and key.endswith(".log"))
+    address.open().delete([lost])
+    damaged = run("verify", "--path", url, "--local", "--output", "json")
+    assert damaged.returncode == 1
+    assert any("missing-object" in line and lost in line for line in damaged.stdout.splitlines())
+
+
+def du_lines(url: str) -> list[str]:
+    done = run("du", "--path", url, "--by", "kind", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
