@@ -10,15 +10,16 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from s3_proxy import S3Proxy
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELL_SECONDS_MAX = 240
-WITH_SPARK = ("1_quickstart", "3_exactly_once")
+WITH_SPARK = ("1_quickstart", "3_exactly_once", "6_object_store")
 
 
 def _cases() -> list[Any]:
     names = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
-    assert len(names) == 5
+    assert len(names) == 6
     return [pytest.param(name, marks=pytest.mark.spark if name in WITH_SPARK else (), id=name) for name in names]
 
 
@@ -31,9 +32,23 @@ def _printed(notebook: Any) -> list[str]:
     ]
 
 
+def _set_bucket(server: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket of one's own, as the notebook's first lines ask for."""
+    options = server.options()
+    monkeypatch.setenv("KAFKALOG_NOTEBOOK_URL", server.new_location().below("notebook").url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", options["storeEndpoint"])
+    monkeypatch.setenv("AWS_REGION", options["storeRegion"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["storeAccessKey"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["storeSecretKey"])
+
+
 @pytest.mark.parametrize("name", _cases())
-def test_notebook_runs_and_prints_committed_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_and_prints_committed_output(
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    if name == "6_object_store":
+        _set_bucket(request.getfixturevalue("s3_proxy"), monkeypatch)
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     committed = _printed(notebook)
     client = NotebookClient(
