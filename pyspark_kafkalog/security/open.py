@@ -174,7 +174,9 @@ def create_native_root(
     return FileRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
 
 
-def find_root(path: str | RootPath | StoreAddress, *, principal: str | None = None) -> Root | None:
+def find_root(
+    path: str | RootPath | StoreAddress, *, principal: str | None = None, clock: Callable[[], int] = time_ms
+) -> Root | None:
     """The root at `path`; None if there is none, or one whose creation was not finished."""
     address = _address_of(path)
     if address is not None:
@@ -182,10 +184,10 @@ def find_root(path: str | RootPath | StoreAddress, *, principal: str | None = No
 
         if is_vacant_store(address.open()):
             return None
-        return _open_object_root(address, principal, None, clock=time_ms, is_broker=False)
+        return _open_object_root(address, principal, None, clock=clock, is_broker=False)
     path = Path(str(path))
     try:
-        return None if is_vacant(path) else open_root(path, principal=principal)
+        return None if is_vacant(path) else open_root(path, principal=principal, clock=clock)
     except LogDirError:
         if not is_native_root(path):
             raise
@@ -205,7 +207,14 @@ def open_or_create_root(
     `open_root`.
     """
     if _address_of(path) is not None:
-        root = find_root(path, principal=principal) or create_native_root(path, clock=clock)
+        root = find_root(path, principal=principal, clock=clock)
+        if root is None:
+            try:
+                root = create_native_root(path, clock=clock)
+            except LogDirError:
+                root = find_root(path, principal=principal, clock=clock)
+                if root is None:  # no other process created it meanwhile
+                    raise
         return root if principal is None or isinstance(root, GuardedRoot) else GuardedRoot(root, principal)
     path = Path(str(path))
     if not is_vacant(path):

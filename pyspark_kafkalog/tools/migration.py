@@ -114,6 +114,11 @@ def _run_adopt(options: argparse.Namespace) -> int:
     """Adopt the directory; prints the adopted topics to sys.stdout."""
     from pyspark_kafkalog.root.adopt.adopt import adopt
 
+    if isinstance(options.path, str):
+        raise UsageError(
+            f"{options.path}: expected a broker's directory on a file system, found a place in an object store; write "
+            "the broker's records there with Spark, from its directory or from its remote storage"
+        )
     outcome = adopt(
         options.path,
         server_properties=options.server_properties,

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from faulty_store import FaultyStore, MemoryBucket
 
 from pyspark_kafkalog.object_store import client
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.settings import StoreSettings
 
@@ -37,6 +38,13 @@ def open_as(url: str, store: FaultyStore) -> str:
     return url
 
 
+def client_address(url: str, store: FaultyStore) -> StoreAddress:
+    """The same place as a process of its own opens it, whose client is `store`; others keep theirs."""
+    address = StoreAddress(_location(url), StoreSettings(region=f"client-{next(_numbers)}"))
+    client._open_stores[address.location, address.settings] = store
+    return address
+
+
 def store_of(place: RootPlace) -> FaultyStore:
     """The client that the package uses for a place in memory."""
     store = client._open_stores[_location(str(place)), StoreSettings()]
@@ -46,7 +54,8 @@ def store_of(place: RootPlace) -> FaultyStore:
 
 def forget(url: str) -> None:
     """Give the memory of a place back."""
-    client._open_stores.pop((_location(url), StoreSettings()), None)
+    for key in [each for each in client._open_stores if each[0] == _location(url)]:
+        del client._open_stores[key]
 
 
 def is_object_place(place: RootPlace) -> bool:
