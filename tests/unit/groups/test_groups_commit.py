@@ -195,7 +195,6 @@ def test_offsets_of_many_groups_stay_separate(log_dir: LogDir) -> None:
     assert [offsets_of(again.group(name)) for name in names] == [{P0: number} for number in range(len(names))]
 
 
-@pytest.mark.file_roots
 def test_each_reset_target_resolves_to_its_offset(log_dir: LogDir, group: Group) -> None:
     delete_records(log_dir.root, {P0: 5})
     log_dir.refresh()

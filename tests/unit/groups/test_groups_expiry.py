@@ -51,7 +51,6 @@ def expired_in(reports: list[PartitionReport]) -> dict[int, int | None]:
     return {each.partition: each.offsets_expired for each in reports if each.topic == OFFSETS_TOPIC}
 
 
-@pytest.mark.file_roots
 def test_retention_deletes_expired_offsets_and_groups_without_offsets(log_dir: LogDir) -> None:
     reports = apply_retention(log_dir.root)
     idle, live = group_partition("idle", 3), group_partition("live", 3)
@@ -67,7 +66,6 @@ def test_retention_deletes_expired_offsets_and_groups_without_offsets(log_dir: L
     assert sum(filter(None, expired_in(apply_retention(log_dir.root)).values())) == 0
 
 
-@pytest.mark.file_roots
 def test_dry_run_counts_expired_offsets_and_deletes_none(log_dir: LogDir) -> None:
     version = log_dir.version
     assert sum(filter(None, expired_in(apply_retention(log_dir.root, dry_run=True)).values())) == 3
@@ -76,14 +74,12 @@ def test_dry_run_counts_expired_offsets_and_deletes_none(log_dir: LogDir) -> Non
     assert log_dir.groups() == ("idle", "live")
 
 
-@pytest.mark.file_roots
 def test_retention_of_other_topics_expires_no_offsets(log_dir: LogDir) -> None:
     apply_retention(log_dir.root, topics=["orders"])
     log_dir.refresh()
     assert log_dir.groups() == ("idle", "live")
 
 
-@pytest.mark.file_roots
 def test_time_of_the_run_decides_what_expires(log_dir: LogDir, clock: Clock) -> None:
     assert sum(filter(None, expired_in(apply_retention(log_dir.root, now_ms=NOW_MS)).values())) == 0
     assert sum(filter(None, expired_in(apply_retention(log_dir.root, now_ms=clock.now_ms + WEEK_MS + 1)).values())) == 4
