@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.record.header import Buffer
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.record.header import Buffer
 
 #: The limit of S3, GCS and Azure, in bytes of UTF-8.
 MAX_KEY_BYTES: Final = 1024

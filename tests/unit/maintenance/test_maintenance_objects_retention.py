@@ -333,7 +333,16 @@ def test_command_retains_an_object_root_by_its_url(
         return opened(stored)
 
     monkeypatch.setattr(runner, "open_root", open_stored)
-    arguments = ["retention", "--path", "s3://bucket/log", "--now", str(stored.place.clock()), "--output", "json"]
+    arguments = [
+        "retention",
+        "--local",
+        "--path",
+        "s3://bucket/log",
+        "--now",
+        str(stored.place.clock()),
+        "--output",
+        "json",
+    ]
     assert main([*arguments, "--dry-run"]) == 0
     assert '"segmentsDropped": 2' in capsys.readouterr().out
     assert starts(stored.image) == [0, 0]
