@@ -82,8 +82,8 @@ __consumer_offsets, if the broker has it with the same number of partitions.
 Closed segments are hard-linked if both directories are on one file system and --copy is not given; the active segment
 is always copied.
 
-A log directory on an object store can be copied to a new or empty directory. The copy's segments are made anew, at the
-same offsets. To mount them, export the copy to the broker's directory then.
+A log directory on an object store can be copied to a new or empty directory. The copy's segments are built again, at
+the same offsets. To mount them, export the copy to the broker's directory then.
 
 examples:
   kafkalog export --path /var/lib/kafka/data --set-aside /var/lib/kafka/set-aside > back-to-kafka.sh
