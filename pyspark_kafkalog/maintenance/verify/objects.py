@@ -29,12 +29,10 @@ import numpy as np
 from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed, count_by_severity
-from pyspark_kafkalog.maintenance.verify.root import check_static
-from pyspark_kafkalog.metadata.commit_log import Commit
-from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
+from pyspark_kafkalog.maintenance.verify.root import apply_checked, check_static
+from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.extents import DataObject
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key
 from pyspark_kafkalog.metadata.objects.requests import name_of
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
@@ -132,7 +130,8 @@ class _MetadataCheck:
         log = self._root.store.log
         seen: set[int] = set()
         for commit in log.read_from(image.next_offset, many=True):
-            image = self._apply(image, commit)
+            name = self._root.store.log.name_of(commit.base_offset)
+            image = apply_checked(image, commit, self._sink, file=name, advice=_RESTORE)
             seen.add(commit.base_offset)
             known = images.get(image.next_offset)
             if known is not None and known != image:
@@ -157,28 +156,6 @@ class _MetadataCheck:
             found="no such object",
             advice=_RESTORE,
         )
-
-    def _apply(self, image: MetadataImage, commit: Commit) -> MetadataImage:
-        delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
-        is_first = image.format_version is None
-        try:
-            delta.replay(commit.records)
-            after = delta.build(commit.next_offset)
-            if not is_first:
-                check_invariants(image, after, delta.changes)
-        except InvalidRecordError as error:
-            self._sink.add(
-                Severity.ERROR,
-                "commit-invariant",
-                self._root.store.log.name_of(commit.base_offset),
-                position=0,
-                offset=commit.base_offset,
-                expected="a commit that is consistent with those before it",
-                found=str(error),
-                advice=_RESTORE,
-            )
-            after = delta.build(commit.next_offset)
-        return after
 
     def _differs(self, key: str, expected: str, found: str) -> None:
         self._sink.add(

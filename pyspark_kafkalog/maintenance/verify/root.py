@@ -63,6 +63,37 @@ def check_metadata(root: Path) -> list[Finding]:
     return findings
 
 
+_RESTORE_BEFORE_COMMIT: Final = (
+    "restore the metadata log from a copy made before this commit, with the data of that time"
+)
+
+
+def apply_checked(
+    image: MetadataImage, commit: Commit, sink: FindingSink, *, file: str | Path, advice: str
+) -> MetadataImage:
+    """The image after `commit`, which is in `file`; reports a commit that is not consistent with those before it."""
+    delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
+    is_first = image.format_version is None
+    try:
+        delta.replay(commit.records)
+        after = delta.build(commit.next_offset)
+        if not is_first:
+            check_invariants(image, after, delta.changes)
+    except InvalidRecordError as error:
+        sink.add(
+            Severity.ERROR,
+            "commit-invariant",
+            file,
+            position=0,
+            offset=commit.base_offset,
+            expected="a commit that is consistent with those before it",
+            found=str(error),
+            advice=advice,
+        )
+        after = delta.build(commit.next_offset)
+    return after
+
+
 @dataclass(slots=True)
 class _CommitLogCheck:
     """One check of the commit log."""
@@ -162,7 +193,9 @@ class _CommitLogCheck:
                     break
                 image = images[min(later)]  # a damaged commit that a snapshot includes
                 continue
-            image = self._apply(log, image, commit)
+            image = apply_checked(
+                image, commit, self.sink, file=log.path(commit.base_offset), advice=_RESTORE_BEFORE_COMMIT
+            )
             known = images.get(image.next_offset)
             if known is not None and known != image:
                 path = self.directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name
@@ -190,28 +223,6 @@ class _CommitLogCheck:
         except DiskFormatError as error:
             self.sink.add_damage(Severity.ERROR, "commit", error, advice=_RESTORE_COMMIT)
             return None
-
-    def _apply(self, log: LocalCommitLog, image: MetadataImage, commit: Commit) -> MetadataImage:
-        delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
-        is_first = image.format_version is None
-        try:
-            delta.replay(commit.records)
-            after = delta.build(commit.next_offset)
-            if not is_first:
-                check_invariants(image, after, delta.changes)
-        except InvalidRecordError as error:
-            self.sink.add(
-                Severity.ERROR,
-                "commit-invariant",
-                log.path(commit.base_offset),
-                position=0,
-                offset=commit.base_offset,
-                expected="a commit that is consistent with those before it",
-                found=str(error),
-                advice="restore the metadata log from a copy made before this commit, with the data of that time",
-            )
-            after = delta.build(commit.next_offset)
-        return after
 
     def _check_hints(
         self, log: LocalCommitLog, next_offset: int, head: int | None, offsets: list[int], snapshots: set[int]
