@@ -24,6 +24,12 @@ _BEGIN_WITH = ("spark", "soak", "notebooks")
 _FULL_ONLY = ("soak", "browser")
 
 
+if TIER != "full":
+    # A third of the time of the quick tests is the wait for the disk, which no assertion needs: what a crash leaves is
+    # tested with a file system that loses what was not flushed. Processes that a test starts do flush.
+    os.fsync = os.fdatasync = lambda fd: None
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Say what may run side by side (`-n 2 --dist loadgroup`): the tests of the Spark session, others module by module.

@@ -38,8 +38,10 @@ def is_within_leader_epochs(segment: RemoteSegment, log_end_offset: int, epochs:
     own = with_records(segment.leader_epochs)
     if not own or not epochs or segment.last_offset >= log_end_offset:
         return False
-    own = own[bisect_right(own, epochs[0].epoch - 1, key=_epoch) :]
-    if not own:
+    lost_count = bisect_right(own, epochs[0].epoch - 1, key=_epoch)
+    own = own[lost_count:]
+    # Stricter than Kafka, which finds segments by the leader epoch of the offset it looks for.
+    if not own or (lost_count and own[0].start_offset > epochs[0].start_offset):
         return False
     at = bisect_right(epochs, own[0].epoch, key=_epoch) - 1
     if at < 0 or epochs[at].epoch != own[0].epoch or at + len(own) > len(epochs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -136,6 +136,7 @@ def offsets_in(segments: Iterable[RemoteSegment]) -> set[int]:
 
 
 @given(histories())
+@example(([1, 1], [(0, [0, 1])]))
 def test_segments_are_chosen_as_the_model_chooses_them(history: tuple[list[int], list[tuple[int, list[int]]]]) -> None:
     own, copies = history
     segments = [
