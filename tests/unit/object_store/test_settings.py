@@ -128,7 +128,13 @@ def test_the_client_of_s3_gets_the_settings_and_no_token_of_the_environment() ->
         "token": None,
         "expires_at": None,
     }
-    expected = {"bucket": "bucket", "prefix": "log", "aws_endpoint_url_s3": "http://host:1", "region": "r"}
+    expected = {
+        "bucket": "bucket",
+        "unsigned_payload": True,
+        "prefix": "log",
+        "aws_endpoint_url_s3": "http://host:1",
+        "region": "r",
+    }
     assert arguments == expected
     assert config.allows_http
     assert config.lists_in_order
