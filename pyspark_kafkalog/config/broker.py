@@ -21,6 +21,7 @@ from pyspark_kafkalog.config.definitions import (
     ConfigType,
     at_least,
     between,
+    one_of,
 )
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError
@@ -148,7 +149,21 @@ _DEFINITIONS: Final = (
         "remote.log.storage.system.enable",
         ConfigType.BOOLEAN,
         False,
-        "Whether topics may set remote.storage.enable.",
+        "Whether topics may set remote.storage.enable; needs rsm.config.location.",
+    ),
+    ConfigDefinition(
+        "rsm.config.location",
+        ConfigType.STRING,
+        "",
+        "Where kafkalog tier copies closed segments to: URL of a place in an object store, or absolute path of a "
+        "directory that all machines see. Holds no credentials.",
+    ),
+    ConfigDefinition(
+        "rsm.config.layout",
+        ConfigType.STRING,
+        "aiven",
+        "Layout of the objects there: that of Aiven's plugin, or that of Kafka's LocalTieredStorage.",
+        one_of("aiven", "local"),
     ),
     ConfigDefinition(
         "metadata.log.max.record.bytes.between.snapshots",
@@ -219,6 +234,8 @@ class BrokerConfig:
     super_users: str = _default("super.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")
+    rsm_config_location: str = _default("rsm.config.location")
+    rsm_config_layout: str = _default("rsm.config.layout")
     metadata_log_max_record_bytes_between_snapshots: int = _default("metadata.log.max.record.bytes.between.snapshots")
     metadata_log_max_snapshot_interval_ms: int = _default("metadata.log.max.snapshot.interval.ms")
     metadata_max_retention_ms: int = _default("metadata.max.retention.ms")

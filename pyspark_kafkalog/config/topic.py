@@ -329,15 +329,14 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        "Whether a broker copies closed segments to remote storage. Nothing copies them here, so retention by age or "
-        "size then deletes none.",
+        "Whether kafkalog tier copies closed segments to remote storage; local retention deletes only what is copied.",
     )
     yield _config(
         "local.retention.ms",
         ConfigType.LONG,
         _DERIVED,
         at_least(_DERIVED),
-        f"How long a broker keeps a copied segment locally too; -2: as long as retention.ms. {NO_EFFECT}",
+        "How long a copied segment is kept locally too; -2: as long as retention.ms.",
         "log.local.retention.ms",
     )
     yield _config(
@@ -345,7 +344,7 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.LONG,
         _DERIVED,
         at_least(_DERIVED),
-        f"Bytes of copied segments that a broker keeps locally too; -2: retention.bytes. {NO_EFFECT}",
+        "Bytes of a partition that are kept locally, as far as older segments are copied; -2: retention.bytes.",
         "log.local.retention.bytes",
     )
     yield _config(
@@ -353,15 +352,14 @@ def _remote_configs() -> Iterator[TopicConfig]:
         ConfigType.BOOLEAN,
         False,
         None,
-        "Whether a broker has stopped copying to remote storage; it still reads the copies. Retention by age or size "
-        "then deletes segments here again.",
+        "Whether copying to remote storage has stopped; copies are still read, and local retention is total retention.",
     )
     yield _config(
         "remote.log.delete.on.disable",
         ConfigType.BOOLEAN,
         False,
         None,
-        f"Whether switching remote.storage.enable off deletes the copies in remote storage. {NO_EFFECT}",
+        "Whether remote.storage.enable may be switched off, which deletes the copies in remote storage.",
     )
 
 

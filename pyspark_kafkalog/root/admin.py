@@ -35,6 +35,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
+from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, check_location
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000
 
@@ -170,6 +171,7 @@ def alter_broker_configs(
     for topic in image.topics.values():
         if topic.configs:
             _check_overrides(config, topic.name, topic.configs)
+    _check_remote_storage(image, BrokerConfig.from_properties(configs), config)
     return [
         *(broker_config_record(name, value) for name, value in add.items() if configs.get(name) != value),
         *(broker_config_record(name, None) for name in delete if name in configs),
@@ -186,3 +188,43 @@ def _check_overrides(config: BrokerConfig, topic: str, overrides: Mapping[str, s
         config.log_config(overrides)
     except InvalidConfigError as error:
         raise InvalidConfigError(f"the configuration of topic {topic} would not be allowed: {error}") from None
+
+
+def _check_remote_storage(image: MetadataImage, before: BrokerConfig, after: BrokerConfig) -> None:
+    """Raise InvalidConfigError unless the configurations of remote storage may change so."""
+    location, layout = after.rsm_config_location, after.rsm_config_layout
+    if location:
+        check_location(location)
+        if image.is_object_root:
+            raise InvalidConfigError(
+                f"{LOCATION_CONFIG} is not allowed: the segments of this log directory are in an object store already"
+            )
+    if (location, layout) != (before.rsm_config_location, before.rsm_config_layout) and _has_remote_segments(image):
+        raise InvalidConfigError(
+            f"{LOCATION_CONFIG} and {LAYOUT_CONFIG} cannot change while segments are there: expected "
+            f"{before.rsm_config_location} and {before.rsm_config_layout}, found {location or 'none'} and {layout}; "
+            "first delete the topics that have remote segments, or set remote.storage.enable=false and "
+            "remote.log.delete.on.disable=true on them, and run kafkalog retention after file.delete.delay.ms"
+        )
+    is_on, was_on = after.remote_log_storage_system_enable, before.remote_log_storage_system_enable
+    if is_on and not location and (not was_on or before.rsm_config_location):
+        raise InvalidConfigError(
+            f"remote.log.storage.system.enable=true is not allowed: expected {LOCATION_CONFIG} to be set too"
+        )
+    if was_on and not is_on:
+        _check_none_is_tiered(image, after)
+
+
+def _check_none_is_tiered(image: MetadataImage, config: BrokerConfig) -> None:
+    for topic in image.topics.values():
+        if config.log_config(topic.configs).remote_storage_enable:
+            raise InvalidConfigError(
+                f"remote.log.storage.system.enable=false is not allowed: topic {topic.name} has "
+                "remote.storage.enable=true"
+            )
+
+
+def _has_remote_segments(image: MetadataImage) -> bool:
+    return any(each.segments for each in image.dropped) or any(
+        partition.segments for topic in image.topics.values() for partition in topic.partitions
+    )

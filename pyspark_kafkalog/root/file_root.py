@@ -11,8 +11,9 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
@@ -37,9 +38,12 @@ from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransacti
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.tiered.own_storage import OwnStorage
 from pyspark_kafkalog.units import NS_PER_MS
 
 _LOG: Final = logging.getLogger(__name__)
+
+_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class FileRoot(NativeRoot):
@@ -47,8 +51,17 @@ class FileRoot(NativeRoot):
 
     _store: LocalMetadataStore
 
-    def __init__(self, store: LocalMetadataStore, *, clock: Callable[[], int], fs: FileSystem) -> None:
+    def __init__(
+        self,
+        store: LocalMetadataStore,
+        *,
+        clock: Callable[[], int],
+        fs: FileSystem,
+        store_options: Mapping[str, str] = _NO_OPTIONS,
+    ) -> None:
+        """`store_options`: how the store of `remote_storage` is reached, where the environment does not tell."""
         super().__init__(store, clock=clock)
+        self._store_options = store_options
         self.directories: tuple[Path, ...] = (store.root,)
         self._fs = fs
         self._unflushed_store: LocalMetadataStore | None = None
@@ -62,6 +75,14 @@ class FileRoot(NativeRoot):
     @property
     def fs(self) -> FileSystem:
         return self._fs
+
+    @property
+    def remote_storage(self) -> OwnStorage | None:
+        """Where closed segments are copied to; None if that is not configured.
+
+        Raises InvalidConfigError, InvalidOptionError for wrong store options.
+        """
+        return OwnStorage.of(self.broker_config(), self._store_options)
 
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
         state = partition.state

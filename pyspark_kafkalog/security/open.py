@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
 
 _LOG: Final = logging.getLogger(__name__)
-
+_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 #: What names a log directory: a path or URL, an address with settings, or several paths of brokers' directories.
 AnyPath: TypeAlias = str | RootPath | StoreAddress | Sequence[str | Path]
@@ -42,6 +43,7 @@ def open_root(
     principal: str | None = None,
     read_to_log_end: bool = False,
     remote_storage: RemoteStorageOption | None = None,
+    store_options: Mapping[str, str] = _NO_OPTIONS,
     identity: RootIdentity | None = None,
     clock: Callable[[], int] = time_ms,
     fs: FileSystem = LOCAL,
@@ -52,7 +54,8 @@ def open_root(
     "User:ann", methods raise AuthorizationError for operations that the access control entries do not permit. With
     `read_to_log_end`, a broker's logs are read up to the last complete, valid batch instead of the high watermark of
     the broker's checkpoint, which may be older than the logs. With `remote_storage`, the logs include what the broker
-    tiered there; without a `path`, the root is the remote storage alone.
+    tiered there; without a `path`, the root is the remote storage alone. `store_options` are those of the store that a
+    native log directory on a file system has copied segments to (object_store/settings).
 
     Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
     """
@@ -76,7 +79,8 @@ def open_root(
     (path,) = paths
     check_identity(path, identity)
     if is_native_root(path):
-        root = FileRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs)
+        metadata = MetadataStore.open(path, clock=clock, fs=fs)
+        root = FileRoot(metadata, clock=clock, fs=fs, store_options=store_options)
         if read_to_log_end:
             _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
         if remote_storage is not None:

@@ -291,7 +291,7 @@ class FileSystem:
         os.utime(path)
         return os.stat(path).st_mtime_ns
 
-    def write_file_atomic(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+    def write_file_atomic(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
         """Write `<name>.tmp` and rename it to `path`: a crash leaves the old content or the new."""
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -1,16 +1,18 @@
-"""The objects of remote storage as they are read: those of an object store, or the files below a directory.
+"""The objects of remote storage: those of an object store, or the files below a directory.
 
 A directory is what Kafka's LocalTieredStorage and file system backends of other plugins write to. Its files are read
-like objects: whole or by ranges, by keys that are checked; symbolic links are not followed.
+like objects: whole or by ranges, by keys that are checked; symbolic links are not followed. A put is durable when it
+returns. A crash during it leaves the file `<key>.tmp`, which listings show.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyspark_kafkalog.object_store.store import (
     ByteRange,
@@ -22,8 +24,10 @@ from pyspark_kafkalog.object_store.store import (
     check_key,
 )
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, pread
 from pyspark_kafkalog.units import NS_PER_MS
+
+_PUT_ATTEMPTS: Final = 10
 
 
 class ReadableObjects(Protocol):
@@ -39,11 +43,20 @@ class ReadableObjects(Protocol):
     def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]: ...
 
 
+class SegmentStore(ReadableObjects, Protocol):
+    """What of an ObjectStore copies of segments need: reading, and the two requests that change something."""
+
+    def put(self, key: str, body: Buffer) -> None: ...
+
+    def delete(self, keys: Collection[str]) -> None: ...
+
+
 class DirectoryObjects:
     """The files below a directory as objects; the keys are their paths in it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, fs: FileSystem = LOCAL) -> None:
         self._directory = directory
+        self._fs = fs
 
     @property
     def url(self) -> str:
@@ -74,6 +87,45 @@ class DirectoryObjects:
             if after is None or each.key > after:
                 yield each
 
+    def put(self, key: str, body: Buffer) -> None:
+        """Create or replace the file, and the folders above it, durably. Raises ObjectStoreError."""
+        path = self._directory / check_key(key)
+        if not self._directory.is_dir():
+            raise StoreNotFoundError(f"{self._directory}: no such directory of remote storage: create it first")
+        try:
+            for _ in range(_PUT_ATTEMPTS):
+                self._make_folders(path.parent)
+                with contextlib.suppress(FileNotFoundError):  # a delete has removed the folder meanwhile
+                    self._fs.write_file_atomic(path, body)
+                    return
+        except OSError as error:
+            raise _write_error(error, path) from error
+        raise ObjectStoreError(f"{path}: its folder is removed again and again by others")
+
+    def _make_folders(self, folder: Path) -> None:
+        if folder == self._directory or folder.is_dir():
+            return
+        self._make_folders(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            self._fs.mkdir(folder)
+            self._fs.fsync_dir(folder.parent)
+
+    def delete(self, keys: Collection[str]) -> None:
+        """Remove the files that exist, and folders that are empty then. Raises ObjectStoreError."""
+        paths = [self._directory / check_key(key) for key in keys]
+        for path in paths:
+            try:
+                self._fs.unlink(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _write_error(error, path) from error
+        for folder in sorted({path.parent for path in paths}):
+            with contextlib.suppress(OSError):  # mostly because it is not empty
+                while folder != self._directory:
+                    self._fs.rmdir(folder)
+                    folder = folder.parent
+
     def _files(self, directory: str, prefix: str) -> Iterator[ObjectMetadata]:
         """The files below, by key: a folder sorts as its name with the `/` that follows."""
         try:
@@ -102,3 +154,8 @@ class DirectoryObjects:
             raise ObjectNotFoundError(error.errno, "no such object in remote storage", str(path)) from error
         except PermissionError as error:
             raise StoreAccessError(error.errno, f"cannot read remote storage: {error.strerror}", str(path)) from error
+
+
+def _write_error(error: OSError, path: Path) -> ObjectStoreError:
+    kind = StoreAccessError if isinstance(error, PermissionError) else ObjectStoreError
+    return kind(error.errno, f"cannot write to remote storage: {error.strerror}", str(path))

@@ -1,11 +1,11 @@
 """Segment objects that this package writes: merged runs of object roots, and tiered segments of file roots.
 
-They have the layout of Aiven's plugin, plain: `.log` as it is, `.indexes`, and `.rsm-manifest`, put last
-(layouts/aiven.py, layouts/aiven_manifest.py). So whatever reads that layout reads them, a broker with the plugin too.
-This package itself needs no manifest: the commit that names a segment holds the sizes of its files.
+They have the layout of Aiven's plugin, plain, or that of Kafka's LocalTieredStorage (own_layouts.py). So whatever reads
+that layout reads them, a broker with the plugin too. This package itself needs no manifest: the commit that names a
+segment holds the sizes of its files.
 
 A crash between the puts leaves objects that no commit names. A segment's id begins with the end of the metadata log
-when its merge was planned, so that the clean-up knows when they have expired (metadata/image.StagingHorizon).
+when its copy was planned, so that the clean-up knows when they have expired (metadata/image.StagingHorizon).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentLeaderEpoch, SegmentObject
-from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentLeaderEpoch, SegmentObject
+from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -36,15 +35,15 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     decode_uuid,
     encode_uuid,
-    offset_file_name,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
 from pyspark_kafkalog.tiered.byte_source import RemoteBytes
 from pyspark_kafkalog.tiered.index_cache import process_cache
-from pyspark_kafkalog.tiered.layouts.aiven import INDEXES, LOG, MANIFEST
 from pyspark_kafkalog.tiered.layouts.local import PlainLog
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, object_name, read_ranges
+from pyspark_kafkalog.tiered.objects import ReadableObjects, SegmentStore
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition, clamp_epochs
 from pyspark_kafkalog.units import MIB
 
@@ -53,10 +52,18 @@ _Index = TypeVar("_Index", bound=MappedIndex)
 #: What the manifest calls a chunk; the plugin's documentation recommends it.
 _CHUNK_BYTES: Final = 4 * MIB
 _NO_BROKER: Final = -1
+#: The order of Kafka's LocalTieredStorage.
+_LOCAL_ORDER: Final = (
+    IndexKind.OFFSET,
+    IndexKind.TIMESTAMP,
+    IndexKind.TRANSACTION,
+    IndexKind.LEADER_EPOCH,
+    IndexKind.PRODUCER_SNAPSHOT,
+)
 
 
 def new_segment_id(planned_at: int) -> str:
-    """A random id for a segment whose merge was planned at metadata offset `planned_at`."""
+    """A random id for a segment whose copy was planned at metadata offset `planned_at`."""
     return encode_uuid(planned_at.to_bytes(8, "big") + os.urandom(8))
 
 
@@ -65,25 +72,14 @@ def planned_at_of(segment_id: str) -> int:
     return int.from_bytes(decode_uuid(segment_id)[:8], "big")
 
 
-def segment_keys(of: TopicIdPartition, base_offset: int, segment_id: str) -> tuple[str, str, str]:
-    """The keys of a segment's `.log`, `.indexes` and `.rsm-manifest`."""
-    path = f"{of.topic}-{of.topic_id}/{of.partition}/{offset_file_name(base_offset, f'-{segment_id}')}"
-    return path + LOG, path + INDEXES, path + MANIFEST
-
-
-def dropped_keys(dropped: DroppedSegment) -> tuple[str, str, str]:
-    """The keys of a segment that a commit has dropped."""
-    of = TopicIdPartition(dropped.topic, dropped.topic_id, dropped.partition)
-    return segment_keys(of, dropped.base_offset, dropped.segment_id)
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentObjectExtent:
     """A segment object as an Extent."""
 
-    store: ObjectStore
+    store: ReadableObjects
     partition: TopicIdPartition
     segment: SegmentObject
+    layout: OwnLayout = OwnLayout.AIVEN
 
     @property
     def base_offset(self) -> int:
@@ -103,7 +99,9 @@ class SegmentObjectExtent:
 
     def open(self) -> RemoteBytes:
         """Open the `.log`; a missing object is found by the first read."""
-        return RemoteBytes(PlainLog(self.store, self._keys[0], self.segment.size_bytes))
+        return RemoteBytes(
+            PlainLog(self.store, log_key(self.partition, self.segment, self.layout), self.segment.size_bytes)
+        )
 
     def offset_index(self) -> OffsetIndex | None:
         return self._hint(OffsetIndex, IndexKind.OFFSET)
@@ -115,54 +113,38 @@ class SegmentObjectExtent:
         """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
         if not self.segment.transaction_index_bytes:
             return []
-        return parse_aborted(bytes(self.index(IndexKind.TRANSACTION)), file=self._name)
+        return parse_aborted(bytes(self.index(IndexKind.TRANSACTION)), file=self._name(IndexKind.TRANSACTION))
 
     def index(self, kind: IndexKind) -> Buffer:
-        """The bytes of an index; all of a segment are got at once, and kept in this process.
+        """The bytes of an index. All of an object's are got at once, and kept in this process.
 
         Raises FileNotFoundError, CorruptRecordError if the object is shorter than the commit says.
         """
-        sizes = _index_sizes(self.segment)
-        if not sum(sizes.values()):
+        key, place = index_place(self.partition, self.segment, kind, self.layout)
+        if place is None:
             return b""
-        wanted = ByteRange(0, sum(sizes.values()))
+        is_alone = self.layout is OwnLayout.LOCAL
+        wanted = place if is_alone else ByteRange(0, sum(index_sizes(self.segment).values()))
 
         def load() -> tuple[Buffer, int]:
-            return read_ranges(self.store, self._keys[1], [wanted])[0], wanted.size_bytes
+            return read_ranges(self.store, key, [wanted])[0], wanted.size_bytes
 
-        data: Buffer = process_cache().get((self.store.url, self._keys[1]), load)
-        ends = dict(zip(sizes, accumulate(sizes.values()), strict=True))
-        return memoryview(data)[ends[kind] - sizes[kind] : ends[kind]]
+        data: Buffer = process_cache().get((self.store.url, key), load)
+        return memoryview(data)[place.start : place.end]
 
-    @property
-    def _keys(self) -> tuple[str, str, str]:
-        return segment_keys(self.partition, self.segment.base_offset, self.segment.segment_id)
-
-    @property
-    def _name(self) -> str:
-        return object_name(self.store, self._keys[1])
+    def _name(self, kind: IndexKind) -> str:
+        return object_name(self.store, index_place(self.partition, self.segment, kind, self.layout)[0])
 
     def _hint(self, kind: type[_Index], index_kind: IndexKind) -> _Index | None:
         """An index that readers confirm against the batches: a missing or damaged one only costs time."""
         try:
-            return kind.over(self.index(index_kind), self.base_offset, name=self._name)
+            return kind.over(self.index(index_kind), self.base_offset, name=self._name(index_kind))
         except (FileNotFoundError, DiskFormatError):
             return None
 
 
-def _index_sizes(segment: SegmentObject) -> dict[IndexKind, int]:
-    """The sizes of the indexes, in their order in the object."""
-    return {
-        IndexKind.OFFSET: segment.offset_index_bytes,
-        IndexKind.TIMESTAMP: segment.time_index_bytes,
-        IndexKind.PRODUCER_SNAPSHOT: segment.producer_snapshot_bytes,
-        IndexKind.LEADER_EPOCH: segment.leader_epoch_index_bytes,
-        IndexKind.TRANSACTION: segment.transaction_index_bytes,
-    }
-
-
 def put_segment(
-    store: ObjectStore,
+    store: SegmentStore,
     of: TopicIdPartition,
     directory: Path,
     base_offset: int,
@@ -171,6 +153,7 @@ def put_segment(
     epochs: Sequence[EpochEntry],
     segment_id: str,
     now_ms: int,
+    layout: OwnLayout = OwnLayout.AIVEN,
 ) -> SegmentObject:
     """Put the closed segment at `base_offset` of `directory`, which ends at `end_offset`, into the store.
 
@@ -202,10 +185,15 @@ def put_segment(
             SegmentLeaderEpoch(leader_epoch=each.epoch, start_offset=each.start_offset) for each in own_epochs
         ),
     )
-    keys = segment_keys(of, base_offset, segment_id)
-    _put_file(store, keys[0], log)
-    store.put(keys[1], b"".join(indexes.values()))
-    store.put(keys[2], manifest(of, segment, now_ms=now_ms))
+    _put_file(store, log_key(of, segment, layout), log)
+    if layout is OwnLayout.AIVEN:
+        _, indexes_key, manifest_key = segment_keys(of, base_offset, segment_id)
+        store.put(indexes_key, b"".join(indexes.values()))
+        store.put(manifest_key, manifest(of, segment, now_ms=now_ms))
+        return segment
+    for kind in _LOCAL_ORDER:
+        if indexes[kind] or kind is not IndexKind.TRANSACTION:
+            store.put(index_place(of, segment, kind, layout)[0], indexes[kind])
     return segment
 
 
@@ -245,7 +233,7 @@ def manifest(of: TopicIdPartition, segment: SegmentObject, *, now_ms: int) -> by
 
 def _positions(segment: SegmentObject) -> Iterator[tuple[str, dict[str, int] | None]]:
     position = 0
-    for kind, size_bytes in _index_sizes(segment).items():
+    for kind, size_bytes in index_sizes(segment).items():
         is_missing = kind is IndexKind.TRANSACTION and not size_bytes
         yield kind.value, None if is_missing else {"position": position, "size": size_bytes}
         position += size_bytes
@@ -264,7 +252,7 @@ def _read_if_there(path: Path) -> bytes:
         return b""
 
 
-def _put_file(store: ObjectStore, key: str, path: Path) -> None:
+def _put_file(store: SegmentStore, key: str, path: Path) -> None:
     """Put a file without reading it into memory."""
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:

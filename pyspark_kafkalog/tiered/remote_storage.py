@@ -19,7 +19,7 @@ from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.tiered.layouts.aiven import MANIFEST, AivenLayout, find_prefix, parse_key
 from pyspark_kafkalog.tiered.layouts.local import FOLDER, LocalLayout, parse_file, parse_folder
 from pyspark_kafkalog.tiered.layouts.segment_objects import SegmentLayout
-from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects
+from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects, SegmentStore
 
 LAYOUTS: Final = ("local", "aiven")
 _LOOKED_AT_MAX: Final = 1000
@@ -102,7 +102,7 @@ def _key_files(text: str | None) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def open_objects(location: str, settings: StoreSettings | None) -> ReadableObjects:
+def open_objects(location: str, settings: StoreSettings | None) -> SegmentStore:
     """The store at a path or URL, one for each process. Makes no request."""
     place = parse_location(location)
     if isinstance(place, Path):

@@ -29,7 +29,8 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectStore
 from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.tiered.layouts.aiven import parse_key
-from pyspark_kafkalog.tiered.own_segments import dropped_keys, planned_at_of
+from pyspark_kafkalog.tiered.own_layouts import dropped_keys
+from pyspark_kafkalog.tiered.own_segments import planned_at_of
 
 OPERATION: Final = "clean-up"
 _DELETED_AT_ONCE: Final = 1000

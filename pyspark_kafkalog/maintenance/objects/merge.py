@@ -38,7 +38,8 @@ from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, new_segment_id, put_segment, segment_keys
+from pyspark_kafkalog.tiered.own_layouts import segment_keys
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, new_segment_id, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import MIB
 

@@ -20,7 +20,7 @@ from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, plan_r
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.own_segments import segment_keys
+from pyspark_kafkalog.tiered.own_layouts import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _LOG: Final = logging.getLogger(__name__)

@@ -49,7 +49,8 @@ from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.tiered.layouts.aiven import parse_key
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, planned_at_of, segment_keys
+from pyspark_kafkalog.tiered.own_layouts import segment_keys
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, planned_at_of
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _ACTION: Final = "verify"

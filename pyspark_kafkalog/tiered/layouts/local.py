@@ -46,14 +46,14 @@ from pyspark_kafkalog.units import INT64_MAX
 FOLDER: Final = "kafka-tiered-storage"
 LOG: Final = ".log"
 SNAPSHOT: Final = ".snapshot"
-_SUFFIXES: Final[Mapping[IndexKind, str]] = {
+INDEX_SUFFIXES: Final[Mapping[IndexKind, str]] = {
     IndexKind.OFFSET: ".index",
     IndexKind.TIMESTAMP: ".timeindex",
     IndexKind.TRANSACTION: ".txnindex",
     IndexKind.LEADER_EPOCH: ".leader_epoch_checkpoint",
     IndexKind.PRODUCER_SNAPSHOT: SNAPSHOT,
 }
-_REQUIRED: Final = frozenset((LOG, *_SUFFIXES.values())) - {".txnindex"}
+_REQUIRED: Final = frozenset((LOG, *INDEX_SUFFIXES.values())) - {".txnindex"}
 _FILE: Final = re.compile(rf"([0-9]{{20}})-(.{{{UUID_CHARS}}})(\.[a-z_]+)")
 
 
@@ -79,7 +79,7 @@ class LocalLayout:
         self, store: ReadableObjects, of: TopicIdPartition, segment: RemoteSegment, kind: IndexKind
     ) -> IndexBytes | None:
         """See SegmentLayout. A missing transaction index is an empty one, as in Kafka."""
-        key = self._key(of, segment, _SUFFIXES[kind])
+        key = self._key(of, segment, INDEX_SUFFIXES[kind])
         try:
             return IndexBytes(object_name(store, key), store.get(key, max_bytes=INDEX_BYTES_MAX))
         except ObjectNotFoundError:
@@ -190,7 +190,7 @@ class LocalLayout:
     ) -> bytes:
         if index_bytes < entry_bytes or index_bytes % entry_bytes:
             return b""
-        key = self._key(of, segment, _SUFFIXES[kind])
+        key = self._key(of, segment, INDEX_SUFFIXES[kind])
         return bytes(read_ranges(store, key, [ByteRange(index_bytes - entry_bytes, entry_bytes)])[0])
 
     def _key(self, of: TopicIdPartition, segment: RemoteSegment, suffix: str) -> str:

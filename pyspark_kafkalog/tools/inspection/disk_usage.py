@@ -150,7 +150,7 @@ def list_object_root(root: ObjectRoot) -> Iterator[StoredFile]:
     from pyspark_kafkalog.metadata.objects.layout import commit_key
     from pyspark_kafkalog.storage.objects.data_object import DataKey
     from pyspark_kafkalog.tiered.layouts.aiven import parse_key
-    from pyspark_kafkalog.tiered.own_segments import dropped_keys
+    from pyspark_kafkalog.tiered.own_layouts import dropped_keys
 
     left = {each.key: each.size_bytes for each in root.objects.list_objects("")}
     root.refresh()  # behind the listing, so that it names all that was committed by then
@@ -173,7 +173,7 @@ def list_object_root(root: ObjectRoot) -> Iterator[StoredFile]:
 
 
 def _partition_objects(topic: TopicImage, partition: PartitionImage, homes: Mapping[int, str]) -> Iterator[StoredFile]:
-    from pyspark_kafkalog.tiered.own_segments import segment_keys
+    from pyspark_kafkalog.tiered.own_layouts import segment_keys
     from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
     name = TopicPartition(topic.name, partition.partition)
@@ -196,7 +196,7 @@ def _partition_objects(topic: TopicImage, partition: PartitionImage, homes: Mapp
 
 
 def _segment_objects(image: MetadataImage) -> Iterator[str]:
-    from pyspark_kafkalog.tiered.own_segments import segment_keys
+    from pyspark_kafkalog.tiered.own_layouts import segment_keys
     from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
     for topic in image.topics.values():

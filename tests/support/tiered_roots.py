@@ -1,0 +1,47 @@
+"""Roots on a file system with a tiered topic of small segments, and the segments that are put for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+
+TOPIC: Final = "orders"
+SMALL_SEGMENTS: Final = {"internal.segment.bytes": "2000", "index.interval.bytes": "300"}
+
+
+def tiered_root(
+    path: Path, location: Path | str, *, layout: str = "aiven", partitions: int = 1, **configs: str
+) -> LogDir:
+    """A root at `path` that tiers to `location`, with the topic orders; `configs` with `_` for `.`."""
+    log_dir = LogDir.create(path)
+    log_dir.alter_broker_configs(
+        add={
+            "rsm.config.location": str(location),
+            "rsm.config.layout": layout,
+            "remote.log.storage.system.enable": "true",
+        }
+    )
+    topic_configs = {name.replace("_", "."): value for name, value in configs.items()}
+    log_dir.create_topic(
+        TOPIC, partitions=partitions, configs={**SMALL_SEGMENTS, "remote.storage.enable": "true", **topic_configs}
+    )
+    return log_dir
+
+
+def append_rounds(log_dir: LogDir, count: int, *, partition: int = 0, records: int = 20, topic: str = TOPIC) -> None:
+    """`count` commits of `records` records of some 40 bytes each."""
+    log_dir.refresh()
+    end = log_dir.partition(topic, partition).high_watermark
+    for number in range(count):
+        first = end + number * records
+        values = [f"record {first + each} of partition {partition}" for each in range(records)]
+        log_dir.append(topic, pa.table({"value": values}), partition=partition)
+
+
+def file_root(log_dir: LogDir) -> FileRoot:
+    return on_file_system(log_dir.root)
