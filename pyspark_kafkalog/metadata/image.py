@@ -323,6 +323,7 @@ def partition_state_record(topic_id: str, partition: int, state: LogState) -> Pa
         active_max_timestamp_offset=state.active_max_timestamp_offset,
         bytes_since_last_index_entry=state.bytes_since_last_index_entry,
         first_unstable_offset=state.first_unstable_offset,
+        local_log_start_offset=state.local_log_start_offset if state.has_remote_start else -1,
         producer=None if state.producer is None else _producer_state(state.producer),
     )
 
@@ -353,6 +354,7 @@ def log_state(record: PartitionStateRecord) -> LogState:
         active_max_timestamp_offset=record.active_max_timestamp_offset,
         bytes_since_last_index_entry=record.bytes_since_last_index_entry,
         first_unstable_offset=record.first_unstable_offset,
+        local_log_start_offset=record.local_log_start_offset,
         producer=None if record.producer is None else _producer_entry(record.producer),
     )
 

@@ -60,6 +60,14 @@ def log_start_never_falls(before: MetadataImage, after: MetadataImage, changes: 
     return None
 
 
+def local_log_start_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    for name, old, new in _kept_partitions(before, after, changes):
+        was, would_be = old.state.local_log_start_offset, new.state.local_log_start_offset
+        if would_be < was:
+            return f"the local log start of {name} falls from {was} to {would_be}"
+    return None
+
+
 def leader_epoch_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     for name, old, new in _kept_partitions(before, after, changes):
         if new.state.leader_epoch < old.state.leader_epoch:
@@ -176,6 +184,21 @@ def extents_cover_log(before: MetadataImage, after: MetadataImage, changes: Imag
     return None
 
 
+def segments_reach_local_log_start(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+    """What is not in a partition's directory any more must be in remote storage; the active segment stays."""
+    for name, partition in _changed_partitions(after, changes):
+        state = partition.state
+        if not state.has_remote_start:
+            continue
+        end_offset = min(partition.extents_range[1] if partition.has_extents else 0, state.active_base_offset)
+        if after.is_object_root or state.local_log_start_offset > end_offset:
+            return (
+                f"{name} would have no local log below {state.local_log_start_offset}, and its closed segments in "
+                f"remote storage end at {end_offset}"
+            )
+    return None
+
+
 def runs_only_in_object_roots(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
     for name, partition in _changed_partitions(after, changes):
         if len(partition.runs) and not after.is_object_root:
@@ -212,6 +235,7 @@ def staging_horizon_never_falls(before: MetadataImage, after: MetadataImage, cha
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     high_watermark_never_falls,
     log_start_never_falls,
+    local_log_start_never_falls,
     leader_epoch_never_falls,
     log_start_within_log,
     active_segment_within_log,
@@ -224,6 +248,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     producer_ids_allocated_once,
     format_version_stays,
     extents_cover_log,
+    segments_reach_local_log_start,
     runs_only_in_object_roots,
     kind_of_root_stays,
     expired_writes_stay_out,

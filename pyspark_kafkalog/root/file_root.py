@@ -93,7 +93,7 @@ class FileRoot(NativeRoot):
             local_directory=self.path / str(TopicPartition(topic.name, partition.partition)),
             leader_epoch=state.leader_epoch,
             log_start_offset=state.log_start_offset,
-            local_log_start_offset=state.log_start_offset,
+            local_log_start_offset=state.local_log_start_offset,
             high_watermark=state.log_end_offset,
             log_end_offset=state.log_end_offset,
             active_base_offset=state.active_base_offset,

@@ -409,6 +409,7 @@ class PartitionStateRecord(MetadataRecord):
     bytes_since_last_index_entry: int = 0
     producer: ProducerState | None = None
     first_unstable_offset: int = -1
+    local_log_start_offset: int = -1
     unknown_tags: UnknownTags = ()
 
 

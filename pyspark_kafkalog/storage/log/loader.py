@@ -122,6 +122,7 @@ class LoadedLog:
     """A log after it was loaded or resumed.
 
     Records from offset `recovery_point` on may not be on disk yet; with `names_changed`, neither may file names.
+    `local_log_start_offset` is that of the state from which the log was resumed, -1 without one.
     `is_recovered` is true if data of a crashed writer was cut off; `staged` holds the names of the directory's staged
     files.
     """
@@ -133,6 +134,7 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     names_changed: bool
+    local_log_start_offset: int = -1
     is_recovered: bool = False
     staged: tuple[str, ...] = ()
 
@@ -414,6 +416,7 @@ def resume(
         ),
         epochs=epochs,
         log_start_offset=state.log_start_offset,
+        local_log_start_offset=state.local_log_start_offset,
         log_end_offset=state.log_end_offset,
         recovery_point=state.log_end_offset,
         # Indexes are shortened by replacing the file, which changes names, too.

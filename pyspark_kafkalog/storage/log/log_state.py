@@ -48,6 +48,8 @@ class LogState:
     counts from. `bytes_since_last_index_entry` decides when the next offset index entry is due.
     `first_unstable_offset` is the first offset of the oldest open transaction, -1 without one: an adopted log of a
     broker may have one, and read_committed ends there.
+    `local_log_start_offset` is the first offset in the partition's directory; those below it are in remote storage
+    only. A value below the log start stands for the log start.
     `producer` is the last idempotent writer's entry, which a later `.snapshot` must hold; None if no idempotent writer
     has written.
     """
@@ -62,7 +64,17 @@ class LogState:
     active_max_timestamp_offset: int = 0
     bytes_since_last_index_entry: int = 0
     first_unstable_offset: int = -1
+    local_log_start_offset: int = -1
     producer: ProducerStateEntry | None = None
+
+    def __post_init__(self) -> None:
+        if self.local_log_start_offset < self.log_start_offset:
+            object.__setattr__(self, "local_log_start_offset", self.log_start_offset)
+
+    @property
+    def has_remote_start(self) -> bool:
+        """Whether the log begins in remote storage."""
+        return self.local_log_start_offset > self.log_start_offset
 
     @property
     def last_stable_offset(self) -> int:

@@ -107,6 +107,7 @@ class UnifiedLog:
         self.segments = loaded.segments
         self.epochs = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
+        self.local_log_start_offset = loaded.local_log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.is_recovered = loaded.is_recovered
@@ -230,6 +231,7 @@ class UnifiedLog:
             active_max_timestamp_offset=counters.max_timestamp_offset,
             bytes_since_last_index_entry=counters.bytes_since_last_index_entry,
             first_unstable_offset=-1 if first_unstable is None else first_unstable,
+            local_log_start_offset=self.local_log_start_offset,
             producer=self._producers.last_entry,
         )
 

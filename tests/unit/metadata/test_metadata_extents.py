@@ -415,6 +415,63 @@ def test_tiered_segments_of_file_root_end_below_its_log_and_go_with_log_start() 
     assert reloaded(image) == image
 
 
+def tiered_log(*, local: int) -> MetadataImage:
+    """A partition of a file root with the offsets 0 to 19, of which 0 to 8 are remote too, and the local log start."""
+    image = new_root(is_object_root=False)
+    state = replace(image.partition("t", 0).state, log_end_offset=20, active_base_offset=15, active_size_bytes=9)
+    image = commit(image, partition_state_record(TOPIC_ID, 0, state), merged(segment(0, 5, 1), segment(5, 9, 2)))
+    return commit(image, local_log_start(image, local))
+
+
+def local_log_start(image: MetadataImage, offset: int) -> MetadataRecord:
+    state = replace(image.partition("t", 0).state, local_log_start_offset=offset)
+    return partition_state_record(TOPIC_ID, 0, state)
+
+
+def test_local_log_start_is_log_start_until_commit_moves_it() -> None:
+    image = tiered_log(local=-1)
+    assert image.partition("t", 0).state.local_log_start_offset == 0
+    assert image.partition("t", 0).state == tiered_log(local=0).partition("t", 0).state
+    image = commit(image, local_log_start(image, 5))
+    state = image.partition("t", 0).state
+    assert (state.log_start_offset, state.local_log_start_offset, state.has_remote_start) == (0, 5, True)
+    assert reloaded(image) == image
+
+
+def test_log_start_takes_local_log_start_along() -> None:
+    image = commit(tiered_log(local=5), log_start(tiered_log(local=5), 4))
+    assert image.partition("t", 0).state.local_log_start_offset == 5
+    image = commit(image, log_start(image, 7))
+    assert image.partition("t", 0).state.local_log_start_offset == 7
+    assert not image.partition("t", 0).state.has_remote_start
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        (4, "local_log_start_never_falls: the local log start of t-0 falls from 5 to 4"),
+        (-1, "local_log_start_never_falls: the local log start of t-0 falls from 5 to 0"),
+        (10, "segments_reach_local_log_start: t-0 would have no local log below 10, .* end at 9"),
+    ],
+)
+def test_local_log_start_that_loses_offsets_is_refused(offset: int, message: str) -> None:
+    image = tiered_log(local=5)
+    with pytest.raises(InvalidRecordError, match=message):
+        commit(image, local_log_start(image, offset))
+
+
+def test_local_log_start_above_active_segment_is_refused() -> None:
+    image = commit(tiered_log(local=5), merged(segment(9, 18, 3)))
+    with pytest.raises(InvalidRecordError, match=r"no local log below 16, .* end at 15"):
+        commit(image, local_log_start(image, 16))
+
+
+def test_object_root_has_no_local_log_start() -> None:
+    image = commit(new_root(), data_object("data/a", (0, 5)))
+    with pytest.raises(InvalidRecordError, match="segments_reach_local_log_start"):
+        commit(image, local_log_start(image, 5))
+
+
 @pytest.mark.parametrize(
     ("runs", "message"),
     [(b"", "0 bytes"), (bytes(55), "55 bytes"), (bytes(56), "do not follow")],

@@ -172,3 +172,12 @@ def test_flush_of_new_segments_syncs_files_before_directory(directory: Path) -> 
     kinds = [name[20:] for name in fs.names]
     assert kinds == [".log", ".index", ".timeindex"] * 2 + [""]
     assert fs.names[-1] == directory.name
+
+
+def test_append_and_roll_keep_local_log_start(directory: Path) -> None:
+    state = committed(directory, LogState(), staged(directory, 80), config())
+    assert state.local_log_start_offset == 0 < state.active_base_offset
+    tiered = replace(state, local_log_start_offset=state.active_base_offset)
+    after = committed(directory, tiered, staged(directory, 80, task=1), config())
+    assert after.active_base_offset > tiered.active_base_offset
+    assert (after.log_start_offset, after.local_log_start_offset) == (0, tiered.local_log_start_offset)
