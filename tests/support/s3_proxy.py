@@ -2,11 +2,13 @@
 
 A JVM on 127.0.0.1 that keeps objects in memory (`transient-nio2`) or in a directory (`filesystem-nio2`), checks
 signatures, and accepts one pair of keys that the test has made up. It starts in about two seconds. To count its
-requests or to delay them, put an HttpRelay before it (http_relay.py).
+requests, or to delay them at will, put an HttpRelay before it (http_relay.py). `delayed` is cheaper: a second server
+for the same objects, which waits before each of its answers.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import time
@@ -47,7 +49,16 @@ class S3Proxy:
         self.endpoint = ""
         self._on_disk = on_disk
         self._java_options = java_options
+        self._objects = home / "objects"
+        self._latency_ms = 0
         self._process: subprocess.Popen[bytes] | None = None
+
+    def delayed(self, home: Path, latency_ms: int) -> S3Proxy:
+        """Another server with the same keys and objects, which are on disk, that waits so long before each answer."""
+        other = S3Proxy(home, on_disk=True, java_options=self._java_options)
+        other.access_key, other.secret_key = self.access_key, self.secret_key
+        other._objects, other._latency_ms = self._objects, latency_ms
+        return other
 
     def __enter__(self) -> S3Proxy:
         port = free_port()
@@ -70,6 +81,12 @@ class S3Proxy:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def processor_seconds(self) -> float:
+        """The processor time that the server has used so far."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def new_location(self) -> ObjectLocation:
         """A new bucket."""
@@ -96,7 +113,8 @@ class S3Proxy:
             "jclouds.credential": "unused",
         }
         if self._on_disk:
-            objects = self.home / "objects"
-            objects.mkdir(exist_ok=True)
-            settings["jclouds.filesystem.basedir"] = str(objects)
+            self._objects.mkdir(exist_ok=True)
+            settings["jclouds.filesystem.basedir"] = str(self._objects)
+        if self._latency_ms:
+            settings["s3proxy.latency-blobstore.*.latency"] = str(self._latency_ms)
         return "".join(f"{name}={value}\n" for name, value in settings.items())
