@@ -36,7 +36,7 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage, LogTail
 from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.record.control import (
@@ -100,6 +100,32 @@ class Snapshots(Protocol):
         """Raises FileNotFoundError, CorruptRecordError, UnsupportedFormatError, or OSError if it is unreadable."""
         ...
 
+    def pointed_to_with_size(self) -> tuple[SnapshotId, int] | None:
+        """The snapshot of a native root that the pointer names, and its size in bytes; None without one.
+
+        Raises OSError.
+        """
+        ...
+
+    def write(self, image: MetadataImage) -> KnownSnapshot:
+        """Write the snapshot of `image`, durably, and set the pointer to it. Raises OSError."""
+        ...
+
+    def write_newer(self, loaded: LoadedImage) -> KnownSnapshot | None:
+        """A snapshot that another process has written since that of `loaded`, else a new one.
+
+        None if the other's contains commits that are not in `loaded`. The size of the commits after it is unknown and
+        counts as 0, which only delays the next snapshot. Raises OSError.
+        """
+        known = loaded.tail.snapshot
+        pointed = self.pointed_to_with_size()
+        if pointed is None or pointed[0].end_offset <= (0 if known is None else known.end_offset):
+            return self.write(loaded.image)
+        snapshot, size_bytes = pointed
+        if snapshot.end_offset > loaded.image.next_offset:
+            return None
+        return KnownSnapshot(snapshot.end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
+
     def load_newest(self) -> LoadedSnapshot:
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
         pointed = self.pointed_to()
@@ -156,6 +182,20 @@ class MetadataLogConfig:
             _setting(properties, "metadata.log.max.snapshot.interval.ms"),
             _setting(properties, "metadata.max.retention.ms"),
         )
+
+
+class CurrentMetadataLogConfig:
+    """The metadata.* settings as of an image, parsed again only after they were changed."""
+
+    def __init__(self) -> None:
+        self._parsed: tuple[Mapping[str, str], MetadataLogConfig] | None = None
+
+    def of(self, image: MetadataImage) -> MetadataLogConfig:
+        """The settings in `image`. Raises InvalidConfigError."""
+        properties = broker_configs(image)
+        if self._parsed is None or properties is not self._parsed[0]:
+            self._parsed = properties, MetadataLogConfig.from_properties(properties)
+        return self._parsed[1]
 
 
 def _setting(properties: Mapping[str, str], name: str) -> int:

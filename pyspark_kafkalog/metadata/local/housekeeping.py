@@ -27,19 +27,18 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LoadedImage
-from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog
 from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
-from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, is_native, snapshot_is_due
+from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 #: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name
@@ -66,8 +65,7 @@ class Housekeeping:
         self._retention = CommitRetention(log, snapshots, fs)
         self._lock = threading.Lock()
         self._sound_end_offset = 0  # of the newest snapshot that is known to be whole
-        self._properties: Mapping[str, str] | None = None
-        self._config: MetadataLogConfig | None = None
+        self._config = CurrentMetadataLogConfig()
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
@@ -75,11 +73,11 @@ class Housekeeping:
             return None
         newer: KnownSnapshot | None = None
         try:
-            config = self._config_of(loaded.image)
+            config = self._config.of(loaded.image)
             # Independent steps: a full disk has no room for a snapshot, but removing files frees some.
             if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
                 with _logging_failures():
-                    newer = self._newer_snapshot(loaded)
+                    newer = self._snapshots.write_newer(loaded)
                 with _logging_failures():
                     now_ns = file_system_time_ns(self._directory.parent, self._fs)
                     remove_leftovers(self._directory, now_ns=now_ns, fs=self._fs)
@@ -97,27 +95,6 @@ class Housekeeping:
         finally:
             self._lock.release()
         return newer
-
-    def _config_of(self, image: MetadataImage) -> MetadataLogConfig:
-        properties = broker_configs(image)
-        if self._config is None or properties is not self._properties:
-            self._properties, self._config = properties, MetadataLogConfig.from_properties(properties)
-        return self._config
-
-    def _newer_snapshot(self, loaded: LoadedImage) -> KnownSnapshot | None:
-        """A snapshot that another process has written since the last known one, else a new one.
-
-        The size of the commits after another process's snapshot is unknown and counts as 0, which only delays the next
-        snapshot.
-        """
-        known = loaded.tail.snapshot
-        pointed = self._snapshots.pointed_to()
-        size_bytes = None if pointed is None or not is_native(pointed) else self._snapshots.size_bytes(pointed)
-        if pointed is None or size_bytes is None or pointed.end_offset <= (0 if known is None else known.end_offset):
-            return self._snapshots.write(loaded.image)
-        if pointed.end_offset > loaded.image.next_offset:
-            return None  # it contains commits that this process has not read
-        return KnownSnapshot(pointed.end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
 
 
 @contextlib.contextmanager

@@ -53,10 +53,12 @@ class LocalSnapshots(Snapshots):
     def pointed_to(self) -> SnapshotId | None:
         return read_pointer(self._directory)
 
-    def size_bytes(self, snapshot: SnapshotId) -> int | None:
-        """The size of the file; None if it does not exist."""
+    def pointed_to_with_size(self) -> tuple[SnapshotId, int] | None:
+        pointed = self.pointed_to()
+        if pointed is None or not is_native(pointed):
+            return None
         try:
-            return os.stat(self._directory / snapshot.file_name).st_size
+            return pointed, os.stat(self._directory / pointed.file_name).st_size
         except FileNotFoundError:
             return None
 
@@ -67,7 +69,6 @@ class LocalSnapshots(Snapshots):
         return read_snapshot(self.path(end_offset))
 
     def write(self, image: MetadataImage) -> KnownSnapshot:
-        """Write the snapshot of `image`, durably, and set the pointer to it. Raises OSError."""
         size_bytes = write_snapshot(
             self.path(image.next_offset),
             image_records(image),

@@ -18,18 +18,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage
-from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.objects.boundary import MIN_RETENTION_MS, Boundary
 from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key, snapshot_key
 from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, SnapshotId, snapshot_is_due
+from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, SnapshotId, snapshot_is_due
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectStore
 
 _LOG: Final = logging.getLogger(__name__)
@@ -50,18 +49,17 @@ class ObjectHousekeeping:
         self._boundary = boundary
         self._snapshots = snapshots
         self._lock = threading.Lock()
-        self._properties: Mapping[str, str] | None = None
-        self._config: MetadataLogConfig | None = None
+        self._config = CurrentMetadataLogConfig()
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
-        config = self._config_of(loaded.image)
+        config = self._config.of(loaded.image)
         is_due = snapshot_is_due(loaded.tail, config, now_ms=now_ms, snapshot_share=_SNAPSHOT_SHARE)
         if not is_due or not self._lock.acquire(blocking=False):
             return None
         newer: KnownSnapshot | None = None
         try:
-            newer = self._newer_snapshot(loaded)
+            newer = self._snapshots.write_newer(loaded)
             if newer is not None and newer.is_sound and config.max_retention_ms >= 0:
                 kept_ms = max(config.max_retention_ms, MIN_RETENTION_MS)
                 self._remove_expired(newer, loaded.image.objects.lowest_inline_commit, kept_ms=kept_ms)
@@ -70,27 +68,6 @@ class ObjectHousekeeping:
         finally:
             self._lock.release()
         return newer
-
-    def _config_of(self, image: MetadataImage) -> MetadataLogConfig:
-        properties = broker_configs(image)
-        if self._config is None or properties is not self._properties:
-            self._properties, self._config = properties, MetadataLogConfig.from_properties(properties)
-        return self._config
-
-    def _newer_snapshot(self, loaded: LoadedImage) -> KnownSnapshot | None:
-        """A snapshot that another process has written since the last known one, else a new one.
-
-        The size of the commits after another process's snapshot is unknown and counts as 0, which only delays the next
-        snapshot.
-        """
-        known = loaded.tail.snapshot
-        pointed = self._snapshots.pointer()
-        if pointed is None or pointed[0].end_offset <= (0 if known is None else known.end_offset):
-            return self._snapshots.write(loaded.image)
-        snapshot, size_bytes = pointed
-        if snapshot.end_offset > loaded.image.next_offset:
-            return None  # it contains commits that this process has not read
-        return KnownSnapshot(snapshot.end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
 
     def _remove_expired(self, snapshot: KnownSnapshot, lowest_inline: int | None, *, kept_ms: int) -> None:
         """Remove the oldest commits, as far as `snapshot` contains them and they are older than `kept_ms`.

@@ -49,11 +49,10 @@ class ObjectSnapshots(Snapshots):
         return name_of(self._store, snapshot_key(SnapshotId(end_offset, LEADER_EPOCH)))
 
     def pointed_to(self) -> SnapshotId | None:
-        pointed = self.pointer()
+        pointed = self.pointed_to_with_size()
         return None if pointed is None or pointed[0].end_offset < self._boundary.offset else pointed[0]
 
-    def pointer(self) -> tuple[SnapshotId, int] | None:
-        """The snapshot that the pointer names, and its size in bytes; None if it names none of a native root."""
+    def pointed_to_with_size(self) -> tuple[SnapshotId, int] | None:
         data = read_if_there(self._store, POINTER_KEY)
         if data is None:
             return None
