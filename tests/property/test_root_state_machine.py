@@ -21,10 +21,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket
+from faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from object_roots import left_objects, named_objects
 from root_places import RootPlace, forget, memory_root, open_as
 from tiers import examples
 
@@ -32,14 +33,17 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ProducerFencedError, TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS
 
 EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(100))
 TOPICS = ("orders", "clicks", "users")
@@ -51,8 +55,11 @@ CONFIGS: tuple[dict[str, str], ...] = (
 SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "1500", "metadata.max.retention.ms": "0"}
 SYNCS = ("fsync", "fsync_dir", "start_writeback")
 GONE = b""
-#: Of an object root, with reads, snapshot and clean-up.
+#: How many calls may be made until a writer dies: to a file system; to a store by a commit, with reads, snapshot and
+#: clean-up, and by a run of maintenance.
+CALLS_TO_FILES = 60
 CALLS_OF_A_COMMIT = 8
+CALLS_OF_A_JOB = 40
 #: The time of records that tell their own: later than that is the future.
 NOW_MS = 1_700_000_000_000
 CHANGES = ("open", "close", "pwrite_all", "copy_range", "truncate", "rename", "link", "unlink", "mkdir", "rmdir")
@@ -67,8 +74,8 @@ class MortalFileSystem(FileSystem):
 
     left: int | None = None
 
-    def die_at(self, calls: int) -> None:
-        self.left = calls
+    def die_in(self, share: float, *, is_job: bool) -> None:
+        self.left = int(share * CALLS_TO_FILES)
 
     @property
     def is_dead(self) -> bool:
@@ -100,8 +107,8 @@ class MortalStore(FaultyStore):
     def __init__(self, bucket: MemoryBucket) -> None:
         super().__init__(bucket, faults=self._fault)
 
-    def die_at(self, calls: int) -> None:
-        self.left = calls % CALLS_OF_A_COMMIT
+    def die_in(self, share: float, *, is_job: bool) -> None:
+        self.left = int(share * (CALLS_OF_A_JOB if is_job else CALLS_OF_A_COMMIT))
 
     @property
     def is_dead(self) -> bool:
@@ -172,8 +179,8 @@ def see(log_dir: LogDir) -> dict[str, tuple[dict[str, str], list[list[bytes]]]]:
 
 
 class RootMachine(RuleBasedStateMachine):
-    is_local: bool
     root: RootPlace
+    jobs: tuple[Callable[..., list[PartitionReport]], ...] = (apply_retention, merge_segments)
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,14 +206,15 @@ class RootMachine(RuleBasedStateMachine):
             self.writers[0].alter_broker_configs(add=SNAPSHOTS)
         self.writers[0].create_topic("orders", 2, configs)
         self.model.topics["orders"] = Topic(dict(configs), [[], []])
-        self.reader = LogDir.open(self.root)
-        self.deaths: dict[int, int] = {}
+        self.reader = self._opened()
+        self.read_model = self.model.copy()
+        self.deaths: dict[int, float] = {}
 
-    def _do(self, who: int, act: Callable[[LogDir], Any], after: Model) -> Any:
+    def _do(self, who: int, act: Callable[[LogDir], Any], after: Model, *, is_job: bool = False) -> Any:
         """Let a writer do `act`, which makes the model `after`; it may die on the way."""
         mortal = self.mortals[who]
         if who in self.deaths:
-            mortal.die_at(self.deaths.pop(who))
+            mortal.die_in(self.deaths.pop(who), is_job=is_job)
         try:
             result = act(self.writers[who])
         except BaseException:
@@ -220,7 +228,7 @@ class RootMachine(RuleBasedStateMachine):
             if mortal.is_dead:
                 self._open(who)
             return result
-        seen = see(LogDir.open(self.root))
+        seen = see(self._opened())
         if not same(seen, self.model) or not self._transactions_are(self.model):
             assert same(seen, after), "half of what a killed writer did is there"
             assert self._transactions_are(after)
@@ -229,15 +237,15 @@ class RootMachine(RuleBasedStateMachine):
         return None
 
     def _transactions_are(self, model: Model) -> bool:
-        log_dir = LogDir.open(self.root)
+        log_dir = self._opened()
         return all(log_dir.last_version(name) == model.versions.get(name) for name in ("query", "job"))
 
     writer_numbers = st.sampled_from([0, 1])
     topic_names = st.sampled_from(TOPICS)
 
-    @rule(who=writer_numbers, calls=st.integers(0, 60))
-    def soon_to_die(self, who: int, calls: int) -> None:
-        self.deaths[who] = calls
+    @rule(who=writer_numbers, share=st.sampled_from([each / 40 for each in range(40)]))
+    def soon_to_die(self, who: int, share: float) -> None:
+        self.deaths[who] = share
 
     @rule(who=writer_numbers, topic=topic_names, partitions=st.integers(1, 3), configs=st.sampled_from(CONFIGS))
     def create_topic(self, who: int, topic: str, partitions: int, configs: dict[str, str]) -> None:
@@ -359,7 +367,7 @@ class RootMachine(RuleBasedStateMachine):
             )
         return log_dir.commit_staged(staging.hand_over(staged, topic_ids), transaction=transaction, flush=flush)
 
-    @precondition(lambda self: self.is_local and self.model.topics)
+    @precondition(lambda self: self.model.topics)
     @rule(who=writer_numbers, data=st.data())
     def delete_records(self, who: int, data: st.DataObject) -> None:
         topic = data.draw(st.sampled_from(sorted(self.model.topics)))
@@ -372,10 +380,18 @@ class RootMachine(RuleBasedStateMachine):
         where = TopicPartition(topic, partition)
         self._do(who, lambda log_dir: without_errors(delete_records(log_dir.root, {where: offset})), after)
 
-    @precondition(lambda self: self.is_local)
-    @rule(who=writer_numbers, act=st.sampled_from([apply_retention, merge_segments, reindex]))
-    def maintain(self, who: int, act: Callable[..., Any]) -> None:
-        self._do(who, lambda log_dir: without_errors(act(log_dir.root, now_ms=NOW_MS)), self.model.copy())
+    @rule(who=writer_numbers, data=st.data())
+    def maintain(self, who: int, data: st.DataObject) -> None:
+        act = data.draw(st.sampled_from(self.jobs))
+        now_ms = self._now_ms()
+        self._do(who, lambda log_dir: without_errors(act(log_dir.root, now_ms=now_ms)), self.model.copy(), is_job=True)
+
+    def _now_ms(self) -> int:
+        return NOW_MS
+
+    def _opened(self) -> LogDir:
+        """The root, opened by one who only looks."""
+        return LogDir.open(self.root)
 
     @rule(who=writer_numbers)
     def reopen(self, who: int) -> None:
@@ -385,12 +401,30 @@ class RootMachine(RuleBasedStateMachine):
     @rule()
     def reader_looks_again(self) -> None:
         self.reader.refresh()
+        self.read_model = self.model.copy()
         assert same(see(self.reader), self.model)
+
+    @rule()
+    def reader_that_does_not_look_again_reads_on(self) -> None:
+        """It finds what it knew in other segments, unless the records were deleted; it may notice newer ones."""
+        newest = self._opened()
+        for topic in set(self.read_model.topics) & set(self.model.topics):
+            if self.reader.topic(topic).topic_id != newest.topic(topic).topic_id:
+                continue
+            for partition, known in enumerate(self.read_model.topics[topic].partitions):
+                present = self.model.topics[topic].partitions[partition]
+                try:
+                    values = self.reader.read(topic, partition=partition)["value"].to_pylist()
+                except OffsetOutOfRangeError:
+                    assert present.count(GONE) > known.count(GONE)
+                    continue
+                assert values in (known[known.count(GONE) :], present[present.count(GONE) :])
 
     @precondition(lambda self: self.model.topics)
     @rule(data=st.data(), isolation=st.sampled_from(["read_uncommitted", "read_committed"]))
     def read_a_range(self, data: st.DataObject, isolation: Any) -> None:
         self.reader.refresh()
+        self.read_model = self.model.copy()
         topic = data.draw(st.sampled_from(sorted(self.model.topics)))
         partition = data.draw(st.integers(0, len(self.model.topics[topic].partitions) - 1))
         values = self.model.topics[topic].partitions[partition]
@@ -412,7 +446,7 @@ class RootMachine(RuleBasedStateMachine):
     @invariant()
     def whoever_opens_the_root_sees_what_is_committed(self) -> None:
         if hasattr(self, "writers"):
-            assert same(see(LogDir.open(self.root)), self.model)
+            assert same(see(self._opened()), self.model)
 
 
 def without_errors(reports: list[PartitionReport]) -> None:
@@ -424,7 +458,7 @@ def same(seen: dict[str, tuple[dict[str, str], list[list[bytes]]]], model: Model
 
 
 class FileRootMachine(RootMachine):
-    is_local = True
+    jobs = (*RootMachine.jobs, reindex)
 
     def __init__(self) -> None:
         super().__init__()
@@ -440,21 +474,46 @@ class FileRootMachine(RootMachine):
 
 
 class ObjectRootMachine(RootMachine):
-    is_local = False
+    """Time passes, so that what was dropped or abandoned is deleted, but not enough for records to expire."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bucket = MemoryBucket()
+        self.bucket = MemoryBucket(clock=VirtualClock(NOW_MS))
         self.root = memory_root(FaultyStore(self.bucket))
 
     def teardown(self) -> None:
-        forget(str(self.root))
+        try:
+            if hasattr(self, "writers"):
+                self._check_objects()
+        finally:
+            forget(str(self.root))
+
+    def _check_objects(self) -> None:
+        """After clean-ups over some days, exactly the objects are there that the image names."""
+        self.bucket.land()
+        root = self._opened().root.native()
+        assert isinstance(root, ObjectRoot)
+        for _ in range(3):
+            self.bucket.clock.advance(2 * DAY_MS)
+            clean_up_root(root)
+        assert left_objects(self.bucket) == named_objects(root.store.refresh())
+        assert same(see(self._opened()), self.model)
+
+    @rule(hours=st.integers(1, 3))
+    def time_passes(self, hours: int) -> None:
+        self.bucket.clock.advance(hours * HOUR_MS)
+
+    def _now_ms(self) -> int:
+        return self.bucket.clock.now_ms()
+
+    def _opened(self) -> LogDir:
+        return LogDir.open(self.root, clock=self._now_ms)
 
     def _open_mortal(self) -> tuple[MortalStore, LogDir]:
         store = MortalStore(self.bucket)
         open_as(str(self.root), store)
         try:
-            return store, LogDir.open_or_create(self.root)
+            return store, LogDir.open_or_create(self.root, clock=self._now_ms)
         finally:
             open_as(str(self.root), FaultyStore(self.bucket))
 

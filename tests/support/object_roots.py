@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 from data_objects import TOPIC_IDS, Log, Plan, stage
+from faulty_store import FaultyStore, MemoryBucket
 from metadata_places import ObjectPlace
-from metadata_roots import add_topic
+from metadata_roots import add_topic, forget_images
+from root_places import client_address
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.metadata.commit_log import Commit
@@ -25,18 +27,24 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects import extents
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, settle, upload
 from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered.own_segments import segment_keys
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _NODE = encode_uuid(bytes(15) + b"\x01")
 PARTITIONS_COUNT = 2
+#: Where `StoredRoot.opened` says it is.
+STORED_URL = "s3://bucket/log"
 
 
 class ObjectRootModel:
@@ -118,6 +126,12 @@ class StoredRoot:
     def image(self) -> MetadataImage:
         return self.metadata.refresh()
 
+    def opened(self, client: FaultyStore | None = None) -> ObjectRoot:
+        """The root as a process of its own opens it, whose client is `client`; None: one without faults."""
+        forget_images()
+        address = client_address(STORED_URL, self.place.client() if client is None else client)
+        return ObjectRoot(address, clock=self.place.clock)
+
     def upload(self, scratch: Path, *plans: Plan, inline_bytes: int = 0) -> list[WrittenObject]:
         """What a task has put into the store for `plans`."""
         self._writes += 1
@@ -155,6 +169,24 @@ class StoredRoot:
             assert end == log.end_of_batches
             found = table_of(self.reader(each), 0, end)
             assert found.equals(table_of(twin, 0, end))
+
+
+def named_objects(image: MetadataImage) -> set[str]:
+    """The keys of all objects with data that an image needs: data objects, and those of segments."""
+    keys = {each.key for each in image.objects if not each.is_inline}
+    for name, topic in image.topics.items():
+        for partition in topic.partitions:
+            of = TopicIdPartition(name, topic.topic_id, partition.partition)
+            keys.update(
+                key for each in partition.segments for key in segment_keys(of, each.base_offset, each.segment_id)
+            )
+    return keys
+
+
+def left_objects(bucket: MemoryBucket, prefix: str = "") -> set[str]:
+    """The keys of all objects below the root at `prefix` but those of its metadata."""
+    keys = (each.removeprefix(f"{prefix}/") for each in bucket.keys(prefix))
+    return {each for each in keys if "/" in each and not each.startswith(f"{METADATA_DIR}/")}
 
 
 def table_of(reader: LogReader, start: int, end: int) -> pa.Table:

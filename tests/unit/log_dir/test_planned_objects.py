@@ -5,14 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from faulty_store import FaultyStore
+from root_places import forget, memory_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.objects.boundary import START_KEY, encode_start, has_commits_from
 from pyspark_kafkalog.metadata.objects.layout import commit_key
-from pyspark_kafkalog.object_store.address import StoreAddress
-from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.settings import StoreSettings
-from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.bootstrap import create_object_root
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -42,26 +39,18 @@ def test_boundary_that_cannot_be_read_counts_as_a_later_commit() -> None:
     assert has_commits_from(store, metadata.image.next_offset)
 
 
-class MemoryAddress(StoreAddress):
-    """The address of a store in this process."""
-
-    def open(self) -> ObjectStore:
-        return STORE
-
-
-STORE = FaultyStore()
-
-
 def test_topic_recreated_since_plan_is_another_one_also_when_its_objects_are_gone() -> None:
-    address = MemoryAddress(ObjectLocation("s3", "bucket"), StoreSettings())
-    log_dir = LogDir.open_or_create(address)
+    store = FaultyStore()
+    url = memory_root(store)
+    log_dir = LogDir.open_or_create(url)
     log_dir.create_topic("t", partitions=1)
     log_dir.append("t", pa.table({"value": ["x" * 1000] * 1000}))
     planned = log_dir.root.planned_partition(TopicPartition("t", 0), log_dir.topic("t").topic_id)
     log_dir.delete_topic("t")
     log_dir.create_topic("t", partitions=1)
     log_dir.append("t", pa.table({"value": ["another topic's"] * 2000}))
-    STORE.delete([each.key for each in STORE.list_objects("data")])
+    store.delete([each.key for each in store.list_objects("data")])
     with pytest.raises(FileNotFoundError, match="deleted meanwhile"):
         list(LogReader(planned.extents(), planned.topic_partition).read(0, 1000, schema=KAFKA_SCHEMA))
     assert not planned.is_same_topic()
+    forget(url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,8 @@ from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.admin import delete_topic
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
@@ -361,31 +359,13 @@ def test_segment_id_tells_when_its_merge_was_planned(root: StoredRoot, tmp_path:
 # Jobs over a whole root
 
 
-@dataclass(frozen=True)
-class MemoryAddress:
-    """A StoreAddress of the bucket of a StoredRoot."""
-
-    root: StoredRoot
-
-    @property
-    def location(self) -> ObjectLocation:
-        return ObjectLocation("s3", "bucket")
-
-    def open(self) -> ObjectStore:
-        return self.root.place.client()
-
-
-def opened(root: StoredRoot) -> ObjectRoot:
-    return ObjectRoot(MemoryAddress(root), clock=root.place.clock)  # type: ignore[arg-type]
-
-
 def test_merge_segments_merges_all_partitions_and_reports(root: StoredRoot, tmp_path: Path) -> None:
     write_some(root, tmp_path, 6)
     bytes_of_runs = [each.runs.table["size_bytes"].sum() for each in root.image.topics["orders"].partitions]
-    dry = merge_segments(opened(root), dry_run=True)
+    dry = merge_segments(root.opened(), dry_run=True)
     assert [each.bytes_read for each in dry] == bytes_of_runs
     assert all(len(each.runs) for each in root.image.topics["orders"].partitions)
-    reports = merge_segments(opened(root))
+    reports = merge_segments(root.opened())
     assert [(each.topic_partition, each.bytes_read, each.error) for each in reports] == [
         (A, bytes_of_runs[0], None),
         (B, bytes_of_runs[1], None),
@@ -394,7 +374,7 @@ def test_merge_segments_merges_all_partitions_and_reports(root: StoredRoot, tmp_
     assert [each.segments_dropped for each in reports] == [6 - count for count in segments]
     assert not any(len(each.runs) for each in root.image.topics["orders"].partitions)
     root.check(tmp_path)
-    assert [each.bytes_read for each in merge_segments(opened(root), partitions=[A])] == [0]
+    assert [each.bytes_read for each in merge_segments(root.opened(), partitions=[A])] == [0]
 
 
 def test_failure_of_one_partition_is_in_its_report(root: StoredRoot, tmp_path: Path) -> None:
@@ -402,7 +382,7 @@ def test_failure_of_one_partition_is_in_its_report(root: StoredRoot, tmp_path: P
     gone = root.image.objects.find(root.image.objects.last_id)
     root.write(tmp_path, Plan(B, [[T0]]))
     root.objects.delete([gone.key])
-    broken, fine = merge_segments(opened(root))
+    broken, fine = merge_segments(root.opened())
     assert broken.error is not None
     assert "missing" in broken.error
     assert fine.error is None
@@ -414,7 +394,7 @@ def test_merge_in_several_steps_leaves_no_runs(
 ) -> None:
     monkeypatch.setattr(merge_module, "MERGE_BYTES", 500)
     write_some(root, tmp_path, 8)
-    merge_segments(opened(root))
+    merge_segments(root.opened())
     assert len(root.image.partition("orders", 0).runs) == 0
     root.check(tmp_path)
 
@@ -424,12 +404,12 @@ def test_retention_by_size_and_time(tmp_path: Path, is_merged: bool) -> None:
     root = StoredRoot({**SMALL, "retention.bytes": "1500", "retention.ms": "-1"})
     write_some(root, tmp_path, 8)
     if is_merged:
-        merge_segments(opened(root))
+        merge_segments(root.opened())
     before = root.image.partition("orders", 0)
     sizes = [each.size_bytes for each in before.segments] + before.runs.table["size_bytes"].tolist()
-    dry = apply_retention(opened(root), dry_run=True)
+    dry = apply_retention(root.opened(), dry_run=True)
     assert root.image.partition("orders", 0) == before
-    reports = apply_retention(opened(root))
+    reports = apply_retention(root.opened())
     assert [each.bytes_kept for each in dry] == [each.bytes_kept for each in reports]
     kept = reports[0].bytes_kept
     assert kept >= 1500
@@ -445,23 +425,23 @@ def test_retention_by_size_and_time(tmp_path: Path, is_merged: bool) -> None:
 def test_retention_by_time_can_delete_everything(tmp_path: Path) -> None:
     root = StoredRoot({**SMALL, "retention.ms": "1000"})
     write_some(root, tmp_path, 3)
-    merge_segments(opened(root), partitions=[A])
-    apply_retention(opened(root), now_ms=T0)
+    merge_segments(root.opened(), partitions=[A])
+    apply_retention(root.opened(), now_ms=T0)
     assert root.image.partition("orders", 0).state.log_start_offset == 0
-    apply_retention(opened(root), now_ms=T0 + 20_000)
+    apply_retention(root.opened(), now_ms=T0 + 20_000)
     for each in root.image.topics["orders"].partitions:
         assert each.state.log_start_offset == each.state.log_end_offset > 0
         assert not each.has_extents
     root.place.clock.now_ms += 3_600_001
-    apply_retention(opened(root), now_ms=T0 + 20_000)
+    apply_retention(root.opened(), now_ms=T0 + 20_000)
     assert data_and_segments(root) == []
     write_some(root, tmp_path, 1)
 
 
 def test_clean_up_waits_an_hour_or_the_delay_that_is_set(root: StoredRoot, tmp_path: Path) -> None:
     write_some(root, tmp_path, 2)
-    merge_segments(opened(root))
+    merge_segments(root.opened())
     root.place.clock.now_ms += 3_599_000
-    assert clean_up_root(opened(root)).dropped_count == 0
+    assert clean_up_root(root.opened()).dropped_count == 0
     settings_of(root.metadata, {"log.segment.delete.delay.ms": "60000"})
-    assert clean_up_root(opened(root)).dropped_count == 2
+    assert clean_up_root(root.opened()).dropped_count == 2

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from data_objects import T0, Plan
-from faulty_store import Fault, FaultyStore
-from metadata_roots import forget_images
+from faulty_store import Fault
 from object_roots import StoredRoot
 from stopping_filesystem import Killed
 
@@ -24,32 +22,12 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
-LOCATION = ObjectLocation("s3", "bucket")
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-
-
-@dataclass(frozen=True)
-class Address:
-    """In place of a StoreAddress: one client of the bucket in memory."""
-
-    client: FaultyStore
-    location: ObjectLocation = LOCATION
-
-    def open(self) -> FaultyStore:
-        return self.client
-
-
-def opened(stored: StoredRoot, client: FaultyStore | None = None) -> ObjectRoot:
-    forget_images()
-    address: Any = Address(stored.place.client() if client is None else client)
-    return ObjectRoot(address, clock=stored.place.clock)
 
 
 def stored_with_runs(scratch: Path, count: int = 5, **configs: str) -> StoredRoot:
@@ -75,7 +53,7 @@ def data_keys(stored: StoredRoot) -> list[str]:
 
 def test_runs_older_than_retention_ms_are_dropped_and_younger_ones_stay(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, retention_ms=str(2 * HOUR_MS))
-    root = opened(stored)
+    root = stored.opened()
     reports = apply_retention(root)
     assert starts(stored.image) == [2, 2]
     report = of(reports, A)
@@ -87,7 +65,7 @@ def test_runs_older_than_retention_ms_are_dropped_and_younger_ones_stay(tmp_path
 def test_runs_above_retention_bytes_are_dropped_oldest_first(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, retention_ms="-1")
     size = int(stored.image.partition("orders", 0).runs.table["size_bytes"][0])
-    root = opened(stored)
+    root = stored.opened()
     root.alter_topic("orders", add={"retention.bytes": str(2 * size)})
     apply_retention(root)
     assert starts(stored.image) == [3, 3]
@@ -95,7 +73,7 @@ def test_runs_above_retention_bytes_are_dropped_oldest_first(tmp_path: Path) -> 
 
 def test_whole_log_goes_if_all_of_it_is_due_and_takes_new_records_after(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, retention_ms="1000")
-    root = opened(stored)
+    root = stored.opened()
     stored.place.clock.now_ms += DAY_MS
     apply_retention(root)
     assert starts(stored.image) == [5, 5]
@@ -109,7 +87,7 @@ def test_segments_and_runs_are_dropped_by_the_same_rules(tmp_path: Path) -> None
     merged = merge_partition(stored.metadata, stored.objects, stored.config, A, clock=stored.place.clock)
     assert merged is not None
     assert len(merged.segments) > 2
-    apply_retention(opened(stored))
+    apply_retention(stored.opened())
     kept = [each for each in merged.segments if each.max_timestamp_ms >= T0 + 2 * HOUR_MS]
     partition = stored.image.partition("orders", 0)
     assert list(partition.segments) == kept
@@ -118,7 +96,7 @@ def test_segments_and_runs_are_dropped_by_the_same_rules(tmp_path: Path) -> None
 
 def test_dry_run_reports_the_same_and_changes_nothing(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, retention_ms=str(2 * HOUR_MS))
-    root = opened(stored)
+    root = stored.opened()
     version, before = root.version, dict(stored.place.bucket.objects)
     planned = apply_retention(root, dry_run=True)
     assert (root.version, stored.place.bucket.objects) == (version, before)
@@ -137,10 +115,10 @@ def test_records_without_timestamps_are_as_old_as_their_object_or_commit(tmp_pat
     stored.place.clock.now_ms = T0
     stored.write(tmp_path, Plan(A, [[-1]]), inline_bytes=inline_bytes)
     stored.place.clock.now_ms = T0 + HOUR_MS
-    apply_retention(opened(stored))
+    apply_retention(stored.opened())
     assert starts(stored.image) == [0, 0]
     stored.place.clock.now_ms = T0 + HOUR_MS + 1
-    apply_retention(opened(stored))
+    apply_retention(stored.opened())
     assert starts(stored.image) == [1, 0]
 
 
@@ -154,7 +132,7 @@ def test_write_while_retention_commits_is_kept(tmp_path: Path) -> None:
             raced.append(call)
             stored.write(tmp_path, Plan(A, [[stored.place.clock()]]))
 
-    root = opened(stored, stored.place.client(before=write_first))
+    root = stored.opened(stored.place.client(before=write_first))
     apply_retention(root)
     assert raced
     partition = stored.image.partition("orders", 0)
@@ -164,7 +142,7 @@ def test_write_while_retention_commits_is_kept(tmp_path: Path) -> None:
 def test_topic_created_anew_under_the_name_meanwhile_keeps_its_records(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, retention_ms="1000")
     stored.place.clock.now_ms += DAY_MS
-    other = opened(stored)
+    other = stored.opened()
     raced = []
 
     def replace_first(call: Any) -> None:
@@ -173,7 +151,7 @@ def test_topic_created_anew_under_the_name_meanwhile_keeps_its_records(tmp_path:
             other.delete_topic("orders")
             other.create_topic("orders", 2)
 
-    reports = apply_retention(opened(stored, stored.place.client(before=replace_first)))
+    reports = apply_retention(stored.opened(stored.place.client(before=replace_first)))
     assert "re-created" in (of(reports, A).error or "")
     assert starts(stored.image) == [0, 0]
 
@@ -182,7 +160,7 @@ def test_delete_records_moves_log_start_into_a_run_and_drops_whole_ones(tmp_path
     stored = StoredRoot()
     for _ in range(2):
         stored.write(tmp_path, Plan(A, [[T0, T0, T0]]), Plan(B, [[T0]]))
-    root = opened(stored)
+    root = stored.opened()
     (preview,) = delete_records(root, {A: 4}, dry_run=True)
     assert preview.log_start_offset == 4
     assert starts(stored.image) == [0, 0]
@@ -195,7 +173,7 @@ def test_delete_records_moves_log_start_into_a_run_and_drops_whole_ones(tmp_path
 
 def test_objects_go_one_hour_after_their_drop_unless_the_delay_is_set(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, retention_ms=str(2 * HOUR_MS))
-    root = opened(stored)
+    root = stored.opened()
     before = data_keys(stored)
     apply_retention(root)
     stored.place.clock.now_ms += HOUR_MS - 1
@@ -218,7 +196,7 @@ def test_objects_go_one_hour_after_their_drop_unless_the_delay_is_set(tmp_path: 
 
 def test_offsets_of_groups_expire(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, 1)
-    root = opened(stored)
+    root = stored.opened()
     Group(root, "g").commit({A: 1})
     assert Group(root, "g").exists()
     stored.place.clock.now_ms += 8 * DAY_MS
@@ -232,7 +210,7 @@ def settle_root(stored: StoredRoot) -> None:
     """Runs over some days, as after any crash."""
     for _ in range(3):
         stored.place.clock.now_ms += 8 * DAY_MS
-        apply_retention(opened(stored))
+        apply_retention(stored.opened())
 
 
 @pytest.mark.parametrize(
@@ -244,12 +222,12 @@ def test_run_stopped_at_any_request_is_finished_by_next_one(tmp_path: Path, faul
         scratch = tmp_path / str(call)
         stored = stored_with_runs(scratch, 3, retention_ms=str(HOUR_MS))
         stored.upload(scratch, Plan(A, [[T0]]))
-        apply_retention(opened(stored))  # sets the staging horizon for the first time
+        apply_retention(stored.opened())  # sets the staging horizon for the first time
         stored.place.clock.now_ms += 8 * DAY_MS
         newest = T0 + 8 * DAY_MS + 2 * HOUR_MS
         stored.write(scratch, Plan(A, [[newest]]))
         client = stored.place.client()
-        root = opened(stored, client)
+        root = stored.opened(client)
         root.store._sleep = stored.place.clock.sleep
         first = len(client.calls)
         client.faults = {first + call: fault}
@@ -265,7 +243,7 @@ def test_run_stopped_at_any_request_is_finished_by_next_one(tmp_path: Path, faul
         assert {each.key for each in image.objects} <= set(data_keys(stored))
         if is_done:
             break
-        apply_retention(opened(stored))
+        apply_retention(stored.opened())
         assert starts(stored.image) == [3, 3]
         check_only_named_objects_are_left(stored)
         call += 1
@@ -275,7 +253,7 @@ def test_run_stopped_at_any_request_is_finished_by_next_one(tmp_path: Path, faul
 def check_only_named_objects_are_left(stored: StoredRoot) -> None:
     for _ in range(3):
         stored.place.clock.now_ms += DAY_MS
-        clean_up_root(opened(stored))
+        clean_up_root(stored.opened())
         stored.place.bucket.land()
     assert data_keys(stored) == sorted(each.key for each in stored.image.objects)
     assert stored.image.dropped == ()
@@ -283,11 +261,11 @@ def check_only_named_objects_are_left(stored: StoredRoot) -> None:
 
 def test_two_clean_ups_at_once_delete_the_same_and_nothing_else(tmp_path: Path) -> None:
     stored = stored_with_runs(tmp_path, retention_ms=str(2 * HOUR_MS))
-    apply_retention(opened(stored))
+    apply_retention(stored.opened())
     stored.upload(tmp_path, Plan(A, [[T0]]))
-    clean_up_root(opened(stored))
+    clean_up_root(stored.opened())
     stored.place.clock.now_ms += 2 * DAY_MS
-    other = opened(stored)
+    other = stored.opened()
     number = 0
     while True:
         done = []
@@ -297,7 +275,7 @@ def test_two_clean_ups_at_once_delete_the_same_and_nothing_else(tmp_path: Path) 
                 done.append(call)
                 clean_up_root(other)
 
-        clean_up_root(opened(stored, stored.place.client(before=second)))
+        clean_up_root(stored.opened(stored.place.client(before=second)))
         check_only_named_objects_are_left(stored)
         if not done:
             break
@@ -310,13 +288,13 @@ def test_zombie_below_the_horizon_may_not_commit_and_late_put_is_deleted(tmp_pat
     zombie = stored.upload(tmp_path, Plan(A, [[T0]]))
     body = stored.place.bucket.body(zombie[0].key)
     for _ in range(3):
-        clean_up_root(opened(stored))
+        clean_up_root(stored.opened())
         stored.place.clock.now_ms += 2 * DAY_MS
     assert zombie[0].key not in stored.place.bucket
     stored.place.bucket.write(zombie[0].key, body)  # the put lands now
     with pytest.raises(InvalidRecordError, match="has expired"):
         stored.metadata.commit(lambda image: list(map(data_object_record, zombie)), operation="write")
-    clean_up_root(opened(stored))
+    clean_up_root(stored.opened())
     assert zombie[0].key not in stored.place.bucket
 
 
@@ -330,7 +308,7 @@ def test_command_retains_an_object_root_by_its_url(
 
     def open_stored(path: object, **_: object) -> Root:
         assert path == "s3://bucket/log"
-        return opened(stored)
+        return stored.opened()
 
     monkeypatch.setattr(runner, "open_root", open_stored)
     arguments = [

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from data_objects import T0, Plan, some_batches
-from faulty_store import FaultyStore
-from metadata_roots import forget_images
 from object_roots import StoredRoot
 
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
@@ -21,31 +18,11 @@ from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import Verification, verify
 from pyspark_kafkalog.metadata.objects.layout import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
-LOCATION = ObjectLocation("s3", "bucket")
 DAY_MS = 86_400_000
-
-
-@dataclass(frozen=True)
-class Address:
-    """In place of a StoreAddress: one client of the bucket in memory."""
-
-    client: FaultyStore
-    location: ObjectLocation = LOCATION
-
-    def open(self) -> FaultyStore:
-        return self.client
-
-
-def opened(stored: StoredRoot) -> ObjectRoot:
-    forget_images()
-    address: Any = Address(stored.place.client())
-    return ObjectRoot(address, clock=stored.place.clock)
 
 
 @pytest.fixture
@@ -65,7 +42,7 @@ def stored(tmp_path: Path) -> StoredRoot:
 
 
 def found(stored: StoredRoot, *, deep: bool = False) -> Verification:
-    return verify(opened(stored), are_records_checked=deep)
+    return verify(stored.opened(), are_records_checked=deep)
 
 
 def whats(verification: Verification) -> set[str]:
@@ -94,12 +71,12 @@ def test_sound_root_has_no_findings_and_all_of_it_is_read(stored: StoredRoot, de
 
 
 def test_root_stays_sound_through_retention_and_clean_up(stored: StoredRoot) -> None:
-    root = opened(stored)
+    root = stored.opened()
     delete_records(root, {A: 7, B: -1})
     for _ in range(3):
         assert whats(found(stored)) == set()
         stored.place.clock.now_ms += 2 * DAY_MS
-        apply_retention(opened(stored), topics=[])
+        apply_retention(stored.opened(), topics=[])
     assert found(stored).findings == []
 
 
@@ -170,7 +147,7 @@ def _first_log(stored: StoredRoot) -> str:
 
 
 def test_damaged_commit_is_found_by_name(stored: StoredRoot) -> None:
-    root = opened(stored)
+    root = stored.opened()
     key = max(each for each in stored.place.bucket.keys(METADATA_DIR) if each.endswith(".log"))
     flip(stored, key, 70)
     verification = verify(root)
@@ -178,7 +155,7 @@ def test_damaged_commit_is_found_by_name(stored: StoredRoot) -> None:
 
 
 def test_lost_commit_that_later_ones_repeat_is_found(stored: StoredRoot) -> None:
-    root = opened(stored)
+    root = stored.opened()
     keys = [each for each in stored.place.bucket.keys(METADATA_DIR) if each.endswith(".log")]
     del stored.place.bucket.objects[keys[2]]
     findings = [each for each in verify(root).findings if each.what == "commit-missing"]
@@ -196,9 +173,7 @@ def test_object_merged_and_deleted_while_it_is_verified_is_no_finding(stored: St
                 merge_partition(stored.metadata, stored.objects, stored.config, each, clock=stored.place.clock)
             stored.objects.delete(data_keys(stored))
 
-    forget_images()
-    address: Any = Address(stored.place.client(before=merge_first))
-    verification = verify(ObjectRoot(address, clock=stored.place.clock), partitions=[A, B])
+    verification = verify(stored.opened(stored.place.client(before=merge_first)), partitions=[A, B])
     assert merged
     assert verification.findings == []
 
@@ -212,7 +187,7 @@ def test_command_verifies_an_object_root_by_its_url(
 
     def open_stored(path: object, **_: object) -> Root:
         assert path == "s3://bucket/log"
-        return opened(stored)
+        return stored.opened()
 
     monkeypatch.setattr(runner, "open_root", open_stored)
     monkeypatch.setattr(job, "open_root", open_stored)

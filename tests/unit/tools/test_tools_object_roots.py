@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from data_objects import T0, Plan
-from faulty_store import FaultyStore
-from metadata_roots import forget_images
-from object_roots import StoredRoot
+from object_roots import STORED_URL, StoredRoot
 
 from pyspark_kafkalog import log_dir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
-LOCATION = ObjectLocation("s3", "bucket", "log")
-
-
-@dataclass(frozen=True)
-class Address:
-    """In place of a StoreAddress: one client of the bucket in memory."""
-
-    client: FaultyStore
-    location: ObjectLocation = LOCATION
-
-    def open(self) -> FaultyStore:
-        return self.client
-
-
-def opened(stored: StoredRoot) -> ObjectRoot:
-    forget_images()
-    address: Any = Address(stored.place.client())
-    return ObjectRoot(address, clock=stored.place.clock)
 
 
 @pytest.fixture
@@ -61,13 +38,13 @@ def run(
     stored: StoredRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[dict[str, Any]]]:
     def open_stored(path: object, **_: object) -> Root:
-        assert path == LOCATION.url
-        return opened(stored)
+        assert path == STORED_URL
+        return stored.opened()
 
     monkeypatch.setattr(log_dir, "open_root", open_stored)
 
     def run_command(command: str, *arguments: str) -> list[dict[str, Any]]:
-        assert main([command, "--path", LOCATION.url, *arguments, "--output", "json"]) == 0
+        assert main([command, "--path", STORED_URL, *arguments, "--output", "json"]) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     return run_command
@@ -101,7 +78,7 @@ def test_du_by_partition_has_the_bytes_of_each_log(
 
 
 def test_du_counts_dropped_objects_as_deleted(stored: StoredRoot, run: Callable[..., list[dict[str, Any]]]) -> None:
-    delete_records(opened(stored), {A: -1, B: -1})
+    delete_records(stored.opened(), {A: -1, B: -1})
     lines = {each["kind"]: each for each in run("du", "--by", "kind")}
     assert lines["deleted"]["files"] == 4 + 3
     assert "unmerged" not in lines
@@ -112,7 +89,7 @@ def test_log_dirs_prints_the_sizes_of_logs(stored: StoredRoot, run: Callable[...
     (tree,) = run("log-dirs", "--describe")
     (broker,) = tree["brokers"]
     (directory,) = broker["logDirs"]
-    assert directory["logDir"] == LOCATION.url
+    assert directory["logDir"] == STORED_URL
     assert {each["partition"]: each["size"] for each in directory["partitions"]} == {
         str(each): log_bytes(stored, each) for each in (A, B)
     }
@@ -121,11 +98,11 @@ def test_log_dirs_prints_the_sizes_of_logs(stored: StoredRoot, run: Callable[...
 def test_metrics_have_sizes_runs_and_unmerged_bytes(
     stored: StoredRoot, run: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["metrics", "--path", LOCATION.url, "--once"]) == 0
+    assert main(["metrics", "--path", STORED_URL, "--once"]) == 0
     values = dict(line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines() if not line.startswith("#"))
     runs = stored.image.partition("orders", 1).runs.table
     assert float(values['kafka_log_log_size{partition="0",topic="orders"}']) == log_bytes(stored, A)
     assert float(values['kafkalog_log_numruns{partition="1",topic="orders"}']) == 3
     assert float(values['kafkalog_log_unmergedbytes{partition="1",topic="orders"}']) == int(runs["size_bytes"].sum())
     assert float(values["kafkalog_objectstore_dataobjectscount"]) == 5
-    assert float(values[f'kafka_log_logmanager_logdirectoryoffline{{logDirectory="{LOCATION.url}"}}']) == 0
+    assert float(values[f'kafka_log_logmanager_logdirectoryoffline{{logDirectory="{STORED_URL}"}}']) == 0
