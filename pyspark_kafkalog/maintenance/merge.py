@@ -152,7 +152,7 @@ class _PartitionMerge:
     def plan(self) -> list[tuple[StoredSegment, ...]]:
         """The groups to merge; segments below the log start offset are left to retention."""
         segments = closed_segments(self.directory, self.state.active_base_offset, with_index_sizes=True)
-        kept = [each for each in segments if each.next_base_offset > self.state.log_start_offset]
+        kept = [each for each in segments if each.end_offset > self.state.log_start_offset]
         boundaries: list[int] = []
         if self.target.config.compact:
             cleaned = read_offset_checkpoint(self.target.root.path / CLEANER_OFFSET_CHECKPOINT)
@@ -207,10 +207,10 @@ def _may_join(
     offset_index_bytes = sum(each.offset_index_bytes + OFFSET_INDEX_ENTRY.itemsize for each in joined)
     time_index_bytes = sum(each.time_index_bytes + TIME_INDEX_ENTRY.itemsize for each in joined)
     return (
-        last.next_base_offset == segment.base_offset
+        last.end_offset == segment.base_offset
         and sum(each.size_bytes for each in joined) <= config.segment_bytes
         and max(offset_index_bytes, time_index_bytes) <= config.segment_index_bytes
-        and segment.next_base_offset - 1 - first.base_offset <= MAX_RELATIVE_OFFSET
+        and segment.end_offset - 1 - first.base_offset <= MAX_RELATIVE_OFFSET
         and not any(last.base_offset < boundary <= segment.base_offset for boundary in boundaries)
     )
 
@@ -288,8 +288,8 @@ class _JoinedSegment:
             if not len(scan.batches):
                 raise scan.fault or _not_filled(file, at, part.size_bytes)
             first_offset, end_offset = int(scan.batches["base_offset"][0]), int(scan.batches["last_offset"][-1]) + 1
-            if first_offset < next_offset or end_offset > part.next_base_offset:
-                raise _out_of_order(file, at, next_offset, part.next_base_offset, first_offset, end_offset)
+            if first_offset < next_offset or end_offset > part.end_offset:
+                raise _out_of_order(file, at, next_offset, part.end_offset, first_offset, end_offset)
             rows.add(scan.batches)
             at += scan.consumed_bytes
             next_offset = end_offset

@@ -51,14 +51,7 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
     # A broker's partition may have no segment yet: the base offset of the active one is then -1.
     segments = [each for each in stored_segments(files.directory, state) if each.base_offset >= 0]
     times = _Times(files)
-    retention = plan_retention(
-        segments,
-        times.largest_ms,
-        files.config,
-        log_start_offset=state.log_start_offset,
-        log_end_offset=state.log_end_offset,
-        now_ms=now_ms,
-    )
+    retention = plan_retention(segments, (), times.largest_ms, files.config, state, now_ms=now_ms)
     staged = _staged_sizes(files.directory)
     return PartitionFacts(
         topic_partition=files.topic_partition,
@@ -69,8 +62,8 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
         runs=tuple(_run(group, times) for group in _together(segments, runs_max)),
         size_bins=_size_bins(segments),
         cleaner=_cleaner_facts(files, segments, now_ms) if files.config.compact else None,
-        due_segments=retention.deleted_count,
-        due_bytes=sum(each.size_bytes for each in segments[: retention.deleted_count]),
+        due_segments=retention.local_deleted_count,
+        due_bytes=retention.local_deleted_bytes,
         future_segment=retention.future_base_offset,
         staged_files=len(staged),
         staged_bytes=sum(staged),

@@ -1,13 +1,15 @@
-"""Increases log start offsets, of any number of partitions in one commit; used by retention and delete-records.
+"""Increases log start offsets, and those of local logs, of any number of partitions in one commit; used by retention
+and delete-records.
 
     lock the root; refresh the image
-    if the active segment is to be deleted too: roll, so that an empty segment begins at the log end; wait for the disk.
-    On a full disk only the state records the roll, and the next writer creates the segment's files
+    if the active segment is due too: roll, so that an empty segment begins at the log end; wait for the disk. On a full
+    disk only the state records the roll of one that is deleted, and the next writer creates the segment's files
     publish one commit with the partitions' states
     unlock
 
-Files below a committed log start offset are garbage: any process may rename them for deletion. A crash before the
-publish leaves at most an empty segment above the committed one, which the next writer removes.
+Files below a committed local log start offset are garbage: any process may rename them for deletion. That is the log
+start offset, unless the log begins in remote storage. A crash before the publish leaves at most an empty segment above
+the committed one, which the next writer removes.
 
 In an object store nothing is locked or rolled. The moves are applied to the newest image until the commit succeeds.
 """
@@ -34,14 +36,17 @@ class LogStartMove:
     """A request to increase one partition's log start offset to `log_start_offset`, unless it is already above that.
 
     - `topic_id`: the expected topic id; None for any topic with that name
-    - `rolls_from`: delete the active segment too, if the log is still in this state, and increase the log start offset
-      to its end; else increase it to the base offset of the segment that was active in that state
+    - `local_log_start_offset`: also increase that of the local log so far, as far as the offsets below are in remote
+      storage
+    - `rolls_from`: roll the active segment, if the log is still in this state; else increase the log start offset at
+      most to the base offset of the segment that was active in that state
     - `to_high_watermark`: increase the log start offset to the high watermark and ignore `log_start_offset`
     """
 
     topic_partition: TopicPartition
     log_start_offset: int
     topic_id: str | None = None
+    local_log_start_offset: int = -1
     rolls_from: LogState | None = None
     to_high_watermark: bool = False
 
@@ -129,34 +134,52 @@ def _moved_state(root: NativeRoot, image: MetadataImage, move: LogStartMove, bef
             f"the log start of {move.topic_partition} cannot move to {target}, the high watermark is "
             f"{before.log_end_offset}"
         )
+    state = before
     if move.rolls_from is not None:
         if isinstance(root, FileRoot) and move.rolls_from == before:
-            try:
-                return _rolled(root, image, move.topic_partition, before)
-            except OSError as error:
-                if not is_out_of_space(error):
-                    raise
-                return _rolled_without_files(before)
-        target = move.rolls_from.active_base_offset
-    return replace(before, log_start_offset=max(target, before.log_start_offset))
+            state = _rolled_if_possible(
+                root, image, move.topic_partition, before, is_deleted=target == before.log_end_offset
+            )
+        else:
+            target = min(target, move.rolls_from.active_base_offset)
+    partition = image.partition(move.topic_partition.topic, move.topic_partition.partition)
+    remote_end = partition.segments[-1].end_offset if partition.segments else 0
+    return replace(
+        state,
+        log_start_offset=max(target, before.log_start_offset),
+        local_log_start_offset=max(min(move.local_log_start_offset, remote_end), before.local_log_start_offset),
+    )
+
+
+def _rolled_if_possible(
+    root: FileRoot, image: MetadataImage, topic_partition: TopicPartition, before: LogState, *, is_deleted: bool
+) -> LogState:
+    """The state with an empty active segment. On a full disk the active one stays, unless it `is_deleted` then."""
+    try:
+        return _rolled(root, image, topic_partition, before)
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+        return _rolled_without_files(before) if is_deleted else before
 
 
 def _rolled(root: FileRoot, image: MetadataImage, topic_partition: TopicPartition, before: LogState) -> LogState:
-    """The state with an empty active segment, which is durable, and no other segments."""
+    """The state with an empty active segment, which is durable."""
     logs = PartitionLogs.at(root.path, image, clock=root.clock, fs=root.fs)
     with logs.resume(topic_partition, before) as log:
         log.roll()
         if log.is_recovered:
             log.assign_epoch(log.epoch_after(before.leader_epoch), log.log_end_offset)
         log.flush(is_last=True)
-        return replace(log.state(), log_start_offset=log.log_end_offset)
+        return log.state()
 
 
 def _rolled_without_files(before: LogState) -> LogState:
     """As `_rolled`, if the disk has no room for the files: resuming the log creates the missing empty segment."""
     return LogState(
         leader_epoch=before.leader_epoch,
-        log_start_offset=before.log_end_offset,
+        log_start_offset=before.log_start_offset,
+        local_log_start_offset=before.local_log_start_offset,
         log_end_offset=before.log_end_offset,
         active_base_offset=before.log_end_offset,
         active_max_timestamp_offset=before.log_end_offset,

@@ -46,6 +46,8 @@ class ReadableObjects(Protocol):
 class SegmentStore(ReadableObjects, Protocol):
     """What of an ObjectStore copies of segments need: reading, and the two requests that change something."""
 
+    def head(self, key: str) -> ObjectMetadata: ...
+
     def put(self, key: str, body: Buffer) -> None: ...
 
     def delete(self, keys: Collection[str]) -> None: ...
@@ -78,6 +80,14 @@ class DirectoryObjects:
             return [pread(fd, each.size_bytes, each.start) for each in ranges]
         finally:
             os.close(fd)
+
+    def head(self, key: str) -> ObjectMetadata:
+        fd = self._open(key)
+        try:
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        return ObjectMetadata(key, status.st_size, status.st_mtime_ns // NS_PER_MS)
 
     def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
         top = self._directory / check_key(prefix) if prefix else self._directory

@@ -31,7 +31,7 @@ def logs(draw: st.DrawFn) -> list[StoredSegment]:
 def joined(group: tuple[StoredSegment, ...]) -> StoredSegment:
     return StoredSegment(
         group[0].base_offset,
-        group[-1].next_base_offset,
+        group[-1].end_offset,
         sum(each.size_bytes for each in group),
         sum(each.offset_index_bytes for each in group),
         sum(each.time_index_bytes for each in group),
@@ -48,12 +48,12 @@ def test_merge_groups_keep_limits_and_boundaries(segments: list[StoredSegment], 
     for group in groups:
         assert len(group) > 1
         for before, after in itertools.pairwise(group):
-            assert before.next_base_offset == after.base_offset
+            assert before.end_offset == after.base_offset
             assert not any(before.base_offset < boundary <= after.base_offset for boundary in boundaries)
         whole = joined(group)
         assert whole.size_bytes <= CONFIG.segment_bytes
         assert max(whole.offset_index_bytes, whole.time_index_bytes) + 8 * len(group) <= CONFIG.segment_index_bytes
-        assert whole.next_base_offset - whole.base_offset <= 1 << 31
+        assert whole.end_offset - whole.base_offset <= 1 << 31
 
 
 @settings(max_examples=examples(300), deadline=None)

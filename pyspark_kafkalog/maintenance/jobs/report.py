@@ -39,7 +39,8 @@ class PartitionReport:
 
     The cleaner also reports the dirty ratio, the dirty range, the part of the bytes read that was rewritten, the number
     of shards of keys, and, if it did nothing, the reason (`skipped`). Retention counts the expired offsets of groups in
-    a partition of `__consumer_offsets`. Verification counts segments, batches and findings.
+    a partition of `__consumer_offsets`; of a partition with segments in remote storage, its counters count each offset
+    once, and the local ones what goes from the file system. Verification counts segments, batches and findings.
     """
 
     topic: str
@@ -58,6 +59,9 @@ class PartitionReport:
     warnings_found: int | None = None
     files_written: int = 0
     log_start_offset: int | None = None
+    local_log_start_offset: int | None = None
+    local_bytes_dropped: int | None = None
+    local_segments_dropped: int | None = None
     offsets_expired: int | None = None
     recopy_percent: float | None = None
     dirty_percent: float | None = None

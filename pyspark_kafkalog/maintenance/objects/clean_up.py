@@ -1,22 +1,29 @@
 """Deletes objects that are not needed any more: what commits have dropped, and what was never committed.
 
-*Dropped objects.* A merge replaces objects, retention and the deletion of a topic drop them; the image lists them by
-the commit that did it. After file.delete.delay.ms they are deleted, then a commit says so. Two clean-ups at once, or
-one that was killed in between, delete the same objects again, which changes nothing.
+The objects are those of an object root, or what a root on a file system has in remote storage.
 
-*Orphans* are objects of writes and merges that were abandoned: no commit names them. Their keys tell when they were
-planned, as an offset of the metadata log. A commit sets the staging horizon, behind the commit that set it last, if
-that was at least staging.retention.ms ago; what was planned below the horizon can never be committed afterwards
+*Dropped objects.* A merge replaces objects, retention and the deletion of a topic drop them, and so does switching off
+the remote storage of one; the image lists them by the commit that did it. After file.delete.delay.ms they are deleted,
+then a commit says so. Two clean-ups at once, or one that was killed in between, delete the same objects again, which
+changes nothing.
+
+*Orphans* are objects of writes, merges and copies that were abandoned: no commit names them. Their keys tell when they
+were planned, as an offset of the metadata log. A commit sets the staging horizon, behind the commit that set it last,
+if that was at least staging.retention.ms ago; what was planned below the horizon can never be committed afterwards
 (metadata/invariants.py). So an object that was planned below it and that the image does not name is deleted. That
-happens after one to two times staging.retention.ms, if a clean-up runs that often. No clock decides about data: a
-wrong one makes writes expire early, which fail then.
+happens after one to two times staging.retention.ms, if a clean-up runs that often. No clock decides about data: a wrong
+one makes writes expire early, which fail then.
+
+Remote storage may be shared with other roots and with brokers. So only segments of topics that the image knows, by
+their ids, are orphans there. What is left of a copy that was killed before its topic was deleted stays; verify finds
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon
 from pyspark_kafkalog.metadata.messages.metadata_records import (
@@ -25,15 +32,25 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectStore
+from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.storage.objects.data_object import DataKey
-from pyspark_kafkalog.tiered.layouts.aiven import parse_key
-from pyspark_kafkalog.tiered.own_layouts import dropped_keys
+from pyspark_kafkalog.tiered.objects import SegmentStore
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, dropped_keys, parse_key
 from pyspark_kafkalog.tiered.own_segments import planned_at_of
 
 OPERATION: Final = "clean-up"
 _DELETED_AT_ONCE: Final = 1000
+
+
+class CleanedMetadata(Protocol):
+    """What of a MetadataStore is needed; its `commit` keeps other writers away if they have to be."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def refresh(self) -> MetadataImage: ...
+
+    def commit(self, build: Callable[[MetadataImage], Sequence[MetadataRecord]], *, operation: str) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +63,20 @@ class CleanedUp:
 
 
 def clean_up(
-    metadata: MetadataStore,
-    objects: ObjectStore,
+    metadata: CleanedMetadata,
+    objects: SegmentStore,
     *,
+    layout: OwnLayout = OwnLayout.AIVEN,
     file_delete_delay_ms: int,
     staging_retention_ms: int,
     clock: Callable[[], int],
 ) -> CleanedUp:
-    """Delete dropped objects and orphans. Lists all objects of the root. Raises ObjectStoreError, KafkalogError."""
-    dropped_count = _delete_dropped(metadata, objects, clock() - file_delete_delay_ms)
+    """Delete dropped objects and orphans. Lists all objects in the store. Raises ObjectStoreError, KafkalogError."""
+    dropped_count = _delete_dropped(metadata, objects, layout, clock() - file_delete_delay_ms)
     image = _move_horizon(metadata, clock() - staging_retention_ms)
     orphans_count = orphans_bytes = 0
     found: list[ObjectMetadata] = []
-    for each in orphans(image, objects):
+    for each in orphans(image, objects, layout):
         found.append(each)
         if len(found) == _DELETED_AT_ONCE:
             objects.delete([orphan.key for orphan in found])
@@ -70,7 +88,7 @@ def clean_up(
     return CleanedUp(dropped_count, orphans_count, orphans_bytes)
 
 
-def _delete_dropped(metadata: MetadataStore, objects: ObjectStore, until_ms: int) -> int:
+def _delete_dropped(metadata: CleanedMetadata, objects: SegmentStore, layout: OwnLayout, until_ms: int) -> int:
     """Delete what commits until `until_ms` have dropped; the number of objects."""
     keys: list[str] = []
     below = -1
@@ -78,7 +96,7 @@ def _delete_dropped(metadata: MetadataStore, objects: ObjectStore, until_ms: int
         if each.timestamp_ms > until_ms:
             break
         keys += each.data_keys
-        keys += [key for segment in each.segments for key in dropped_keys(segment)]
+        keys += [key for segment in each.segments for key in dropped_keys(segment, layout)]
         below = each.commit_offset + 1
     if below < 0:
         return 0
@@ -92,7 +110,7 @@ def _delete_dropped(metadata: MetadataStore, objects: ObjectStore, until_ms: int
     return len(keys)
 
 
-def _move_horizon(metadata: MetadataStore, until_ms: int) -> MetadataImage:
+def _move_horizon(metadata: CleanedMetadata, until_ms: int) -> MetadataImage:
     """Let expire what was planned before the last time this was done, if that was until `until_ms`; the image after."""
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
@@ -101,13 +119,16 @@ def _move_horizon(metadata: MetadataStore, until_ms: int) -> MetadataImage:
             return []
         return [StagingHorizonRecord(horizon_offset=last.commit_offset + 1)]
 
-    return metadata.commit(build, operation=OPERATION).image
+    metadata.commit(build, operation=OPERATION)
+    return metadata.image
 
 
-def orphans(image: MetadataImage, objects: ObjectStore) -> Iterator[ObjectMetadata]:
-    """The data and segment objects that have expired and that `image` does not name. Lists all objects of the root.
+def orphans(
+    image: MetadataImage, objects: SegmentStore, layout: OwnLayout = OwnLayout.AIVEN
+) -> Iterator[ObjectMetadata]:
+    """The data and segment objects that have expired and that `image` does not name. Lists all objects in the store.
 
-    Objects with other keys are left out.
+    Objects with other keys are left out, and in remote storage those of topics that `image` does not know.
     """
     horizon = image.staging_horizon.offset
     named = {each.key for each in image.objects}
@@ -119,13 +140,14 @@ def orphans(image: MetadataImage, objects: ObjectStore) -> Iterator[ObjectMetada
         for segment in partition.segments
     }
     segments.update(segment.segment_id for each in image.dropped for segment in each.segments)
+    topic_ids = {*image.topic_names, *(segment.topic_id for each in image.dropped for segment in each.segments)}
     for each in objects.list_objects(""):
         if each.key.startswith(f"{METADATA_DIR}/") or each.key in named:
             continue
-        data, segment = DataKey.parse(each.key), parse_key(each.key)
-        if data is not None:
+        data, segment = DataKey.parse(each.key), parse_key(each.key, layout)
+        if image.is_object_root and data is not None:
             is_expired = data.planned_at < horizon
-        elif segment is not None:
+        elif segment is not None and (image.is_object_root or segment.partition.topic_id in topic_ids):
             is_expired = segment.segment_id not in segments and planned_at_of(segment.segment_id) < horizon
         else:
             continue

@@ -7,38 +7,17 @@ cleans up the root (clean_up.py), which deletes objects that any commit has drop
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
-from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, plan_retention
+from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
-
-_LOG: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredExtent:
-    """A segment object or a run; `written_ms` asks when it was written."""
-
-    base_offset: int
-    size_bytes: int
-    max_timestamp_ms: int
-    written_ms: Callable[[], int]
-
-    @property
-    def modified_ms(self) -> int:
-        """When it was written, by the store's clock. Takes a request. Raises ObjectStoreError."""
-        return self.written_ms()
 
 
 class ObjectLogs:
@@ -55,18 +34,10 @@ class ObjectLogs:
         image = self._root.store.image
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
-        # All of it is in remote storage: nothing has to wait for being copied there.
-        config = replace(self._root.log_config(topic_partition.topic), remote_storage_enable=False)
+        config = self._root.log_config(topic_partition.topic)
         extents = self._extents(image, topic_partition)
-        plan = plan_retention(
-            extents,
-            lambda extent: extent.max_timestamp_ms,
-            config,
-            log_start_offset=state.log_start_offset,
-            log_end_offset=state.log_end_offset,
-            now_ms=self._now_ms,
-        )
-        return PlannedRetention(topic_partition, topic.topic_id, state, config, extents, replace(plan, rolls=False))
+        plan = plan_retention((), extents, lambda extent: extent.max_timestamp_ms, config, state, now_ms=self._now_ms)
+        return PlannedRetention(topic_partition, topic.topic_id, state, config, plan)
 
     def remove_dropped(self, planned: PlannedRetention) -> None:
         """Does nothing: the clean-up of the whole root does it, after the delay."""
@@ -75,34 +46,23 @@ class ObjectLogs:
         pass
 
     def finish(self, now_ms: int | None) -> None:
-        cleaned = clean_up_root(self._root, now_ms=now_ms)
-        if cleaned != CleanedUp(0, 0, 0):
-            _LOG.info(
-                "deleted %d objects that were dropped, and %d of abandoned writes with %d bytes",
-                cleaned.dropped_count,
-                cleaned.orphans_count,
-                cleaned.orphans_bytes,
-            )
+        clean_up_root(self._root, now_ms=now_ms)
 
-    def _extents(self, image: MetadataImage, topic_partition: TopicPartition) -> list[StoredExtent]:
+    def _extents(self, image: MetadataImage, topic_partition: TopicPartition) -> list[StoredPart]:
         partition = image.partition(topic_partition.topic, topic_partition.partition)
         of = TopicIdPartition(
             topic_partition.topic, image.topic(topic_partition.topic).topic_id, topic_partition.partition
         )
-        segments = [
-            StoredExtent(
-                each.base_offset,
-                each.size_bytes,
-                each.max_timestamp_ms,
-                partial(self._put_ms, segment_keys(of, each.base_offset, each.segment_id)[0]),
-            )
-            for each in partition.segments
-        ]
+        segments = segment_parts(
+            partition, lambda each: self._put_ms(segment_keys(of, each.base_offset, each.segment_id)[0])
+        )
         rows = partition.runs.table
-        columns = (rows[name].tolist() for name in ("base_offset", "size_bytes", "max_timestamp_ms", "object_id"))
+        names = ("base_offset", "end_offset", "size_bytes", "max_timestamp_ms", "object_id")
         runs = [
-            StoredExtent(base_offset, size_bytes, max_timestamp_ms, partial(self._written_ms, image, object_id))
-            for base_offset, size_bytes, max_timestamp_ms, object_id in zip(*columns, strict=True)
+            StoredPart(base_offset, end_offset, size_bytes, timestamp_ms, partial(self._written_ms, image, object_id))
+            for base_offset, end_offset, size_bytes, timestamp_ms, object_id in zip(
+                *(rows[name].tolist() for name in names), strict=True
+            )
         ]
         return [*segments, *runs]
 

@@ -7,9 +7,10 @@ For a number of partitions at a time, each kept from other runs (a partition tha
     remove what is below
     delete the offsets of groups that were last committed offsets.retention.minutes ago (groups/offsets_topic.py)
 
-then, once, remove what deleted topics left. What these steps do to files is in files.py, to objects in
-maintenance/objects/retention.py. All of them work on a full disk: the commit uses the reserve, and other writes without
-room are left to the next run. Removing the files frees the space, so a run after the delay does.
+then, once, remove what deleted topics left, and delete from remote storage what is not needed there. What these steps
+do to files is in files.py, to objects in maintenance/objects/retention.py. All of them work on a full disk: the commit
+uses the reserve, and other writes without room are left to the next run. Removing the files frees the space, so a run
+after the delay does.
 
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
 because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
@@ -70,11 +71,11 @@ def apply_retention(
 
 
 def finish(root: Root, *, now_ms: int | None = None) -> None:
-    """Finish a run, once for all partitions: remove deleted topics; restore the commit log's reserve, or clean up."""
+    """Finish a run, once for all partitions: remove deleted topics; restore the commit log's reserve; clean up."""
     try:
         _logs_of(root.native(), now_ms=None, dry_run=False).finish(now_ms)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("what deleted topics left, or the commit log's reserve, is left to the next run: %s", error)
+        _LOG.warning("what was deleted or abandoned, or the commit log's reserve, is left to the next run: %s", error)
 
 
 def retain(
@@ -210,14 +211,23 @@ def _report(work: _Work) -> PartitionReport:
         return left_to_another_run(topic_partition, ACTION)
     if planned is None or work.error is not None:
         return replace(empty_report(topic_partition, ACTION), seconds=work.seconds, error=str(work.error))
-    return replace(
+    report = replace(
         empty_report(topic_partition, ACTION),
-        bytes_kept=planned.kept_bytes,
-        bytes_dropped=planned.dropped_bytes,
+        bytes_kept=planned.plan.kept_bytes,
+        bytes_dropped=planned.plan.deleted_bytes,
         segments_dropped=planned.plan.deleted_count,
         offsets_expired=work.offsets_expired,
         log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
         seconds=work.seconds,
+    )
+    if not planned.has_remote_segments:
+        return report
+    plan, moved = planned.plan, work.moved
+    return replace(
+        report,
+        local_log_start_offset=plan.local_log_start_offset if moved is None else moved.local_log_start_offset,
+        local_bytes_dropped=plan.local_deleted_bytes,
+        local_segments_dropped=plan.local_deleted_count,
     )
 
 

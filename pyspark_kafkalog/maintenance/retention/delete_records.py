@@ -4,17 +4,20 @@ The offset may be inside a segment, and inside a batch: readers begin at it. Who
 next retention run, whatever the cleanup policy. The offsets of any number of partitions change in one commit. Source of
 the rules: deleteRecordsOnLeader of kafka.cluster.Partition and deleteRecordsOnLocalLog of kafka.server.ReplicaManager.
 
-After the commit the files below the log start offset are marked for deletion, and Kafka's own files follow:
+After the commit the files below the local log start offset, which is the log start offset unless the log begins in
+remote storage, are marked for deletion, and Kafka's own files follow:
 
     <partition>/<base>.log|.index|.timeindex|.txnindex|.snapshot  ->  …  .deleted, the oldest first
     <partition>/leader-epoch-checkpoint                           begins at the log start offset
-    <root>/log-start-offset-checkpoint                            a line if it is above the base of the first segment
+    <root>/log-start-offset-checkpoint                            a line if it is above the base of the first segment,
+                                                                  or if remote storage has segments
 
 All of this follows from the image, so it can be done at any time after the commit, and repeated: the next run repairs a
 crash at any step, and leader epochs for which a full disk had no room. Files are renamed under the root's lock, a
 bounded number at a time, and only while the topic id is unchanged: the directory might belong to a re-created topic.
 
-In an object store there are no such files: the commit drops whole segments and runs, and the clean-up deletes them.
+In an object store, and in remote storage, there are no such files: the commit drops whole segments and runs, and the
+clean-up deletes them.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ _ORDER: Final = (*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX)
 def mark_deleted_below_log_start(
     root: FileRoot, topic_partition: TopicPartition, topic_id: str, *, now_ms: int
 ) -> int | None:
-    """Mark the files of one partition below its log start offset; return the base offset of the first remaining
+    """Mark the files of one partition below its local log start offset; return the base offset of the first remaining
     segment.
 
     0 if that is an empty segment whose files do not exist yet. None if there is no segment or the topic was deleted or
@@ -118,7 +121,7 @@ def write_log_start_checkpoint(root: FileRoot, first_bases: Mapping[TopicPartiti
     """Update the lines of these partitions in log-start-offset-checkpoint, and remove those of deleted topics.
 
     `first_bases` are the base offsets of their first segments: without a line, Kafka takes the log start offset from
-    there.
+    there. A partition with remote segments always has a line, as a broker's has.
     """
     path = root.path / LOG_START_OFFSET_CHECKPOINT
     with root_lock(root.path, fs=root.fs):
@@ -127,8 +130,11 @@ def write_log_start_checkpoint(root: FileRoot, first_bases: Mapping[TopicPartiti
         offsets: dict[TopicPartition, int] = {}
         for topic_partition in (*before, *first_bases):
             partition = image.find(topic_partition.topic, topic_partition.partition)
-            if partition is not None and partition.state.log_start_offset > first_bases.get(topic_partition, 0):
-                offsets[topic_partition] = partition.state.log_start_offset
+            if partition is None:
+                continue
+            log_start = partition.state.log_start_offset
+            if partition.segments or log_start > first_bases.get(topic_partition, 0):
+                offsets[topic_partition] = log_start
         if offsets != before:
             write_offset_checkpoint(path, offsets, fs=root.fs)
 
@@ -149,14 +155,14 @@ def _first_base(directory: Path, state: LogState) -> int | None:
 
 
 def _first_kept_base(directory: Path, state: LogState) -> int | None:
-    """The base of the segment with the log start offset; at most the active one: nothing above that is committed."""
-    if state.log_start_offset == state.active_base_offset:
+    """The base of the segment with the local log start offset; at most the active one: nothing above is committed."""
+    if state.local_log_start_offset == state.active_base_offset:
         return state.active_base_offset  # even if its files do not exist: in a new log, or after a full disk
     bases = list_base_offsets(directory)
     bases = bases[: bisect.bisect_right(bases, state.active_base_offset)]
     if not bases:
         return None
-    return bases[max(bisect.bisect_right(bases, state.log_start_offset) - 1, 0)]
+    return bases[max(bisect.bisect_right(bases, state.local_log_start_offset) - 1, 0)]
 
 
 def _names_below(directory: Path, first_base: int) -> list[str]:

@@ -1,29 +1,36 @@
-"""What retention does to the files of a log on a file system.
+"""What retention does to the files of a log on a file system, and to what of the log is in remote storage.
 
 plan      under the partition's maintenance lock, from the image, the directory and the time indexes
-remove    rename the files below the log start to `.deleted` (delete_records.py); remove files renamed at least
+remove    rename the files below the local log start to `.deleted` (delete_records.py); remove files renamed at least
           file.delete.delay.ms ago, and the directories of deleted topics
+finish    delete from remote storage what commits have dropped, and what killed copies have left (objects/clean_up.py)
+
+The commit that raises log starts drops the remote segments below, as in an object store (objects/retention.py).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete_records import (
     mark_deleted_below_log_start,
     write_log_start_checkpoint,
 )
 from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, plan_retention
+from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
+from pyspark_kafkalog.metadata.image import PartitionImage
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -45,21 +52,35 @@ class FileLogs:
 
     def plan(self, topic_partition: TopicPartition) -> PlannedRetention:
         topic = self._root.store.image.topic(topic_partition.topic)
-        state = self._root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+        partition = self._root.store.image.partition(topic_partition.topic, topic_partition.partition)
+        state = partition.state
         directory = self._root.path / str(topic_partition)
         config = self._root.log_config(topic_partition.topic)
         if has_directory(self._root, topic_partition) and not self._dry_run:
             SwapTarget.of(self._root, topic_partition, self._now_ms).finish()
-        segments = stored_segments(directory, state)
-        plan = plan_retention(
-            segments,
-            lambda segment: _largest_timestamp_ms(directory, segment, state),
-            config,
-            log_start_offset=state.log_start_offset,
-            log_end_offset=state.log_end_offset,
-            now_ms=self._now_ms,
+        segments: Sequence[StoredSegment | StoredPart] = stored_segments(directory, state)
+        of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+        remote: Sequence[StoredSegment | StoredPart] = self._remote(of, partition)
+
+        def largest_timestamp_ms(part: StoredSegment | StoredPart) -> int:
+            if isinstance(part, StoredPart):
+                return part.max_timestamp_ms
+            if part.base_offset == state.active_base_offset:
+                return state.active_max_timestamp_ms
+            return part.largest_timestamp_ms(directory)
+
+        plan = plan_retention(segments, remote, largest_timestamp_ms, config, state, now_ms=self._now_ms)
+        return PlannedRetention(
+            topic_partition, topic.topic_id, state, config, plan, has_remote_segments=bool(partition.segments)
         )
-        return PlannedRetention(topic_partition, topic.topic_id, state, config, segments, plan)
+
+    def _remote(self, of: TopicIdPartition, partition: PartitionImage) -> list[StoredPart]:
+        def put_ms(segment: SegmentObject) -> int:
+            storage = self._root.remote_storage
+            assert storage is not None  # it stays as long as there are segments (root/admin.py)
+            return storage.store().head(storage.keys(of, segment)[0]).last_modified_ms
+
+        return segment_parts(partition, put_ms)
 
     def remove_dropped(self, planned: PlannedRetention) -> None:
         topic_partition = planned.topic_partition
@@ -82,9 +103,4 @@ class FileLogs:
 
     def finish(self, now_ms: int | None) -> None:
         self._root.remove_deleted_topics(now_ms)
-
-
-def _largest_timestamp_ms(directory: Path, segment: StoredSegment, state: LogState) -> int:
-    if segment.base_offset == state.active_base_offset:
-        return state.active_max_timestamp_ms
-    return segment.largest_timestamp_ms(directory)
+        clean_up_root(self._root, now_ms=now_ms)

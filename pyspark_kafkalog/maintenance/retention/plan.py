@@ -1,17 +1,23 @@
-"""Which parts of a log retention deletes: segments of a log on a file system, segment objects and runs in a store.
+"""Which parts of a log retention deletes: segments on a file system, segment objects and runs in a store.
 
-Segments are chosen by Kafka's rules, in three passes, each from the oldest segment on, each ending at the first segment
-that stays:
+A log is the parts in a store, then the local segments that reach beyond them: each offset counts once. Parts of it are
+chosen by Kafka's rules, in three passes, each from the oldest part on, each ending at the first part that stays:
 
-    log start   the next segment begins at or below the log start offset: also if cleanup.policy is only compact
+    log start   it ends at or below the log start offset: also if cleanup.policy is only compact
     size        without it the log still has retention.bytes
     time        its largest timestamp is more than retention.ms ago; without timestamps, its last modification
 
 The active segment is included if it qualifies and is not empty; a new one is rolled first. Timestamps in the future
-keep a segment, and all after it, until their time has come. Source of the rules: deleteOldSegments, deletableSegments
-and deleteSegments of org.apache.kafka.storage.internals.log.UnifiedLog.
+keep a part, and all after it, until their time has come. Source of the rules: deleteOldSegments, deletableSegments
+and deleteSegments of org.apache.kafka.storage.internals.log.UnifiedLog; for parts in a store
+RemoteLogManager.RLMExpirationTask, whose choice is the same.
 
-The parts of a log in an object store are all closed, so none of them is active, and nothing has to be rolled.
+While segments are being copied to a store (remote.storage.enable without remote.log.copy.disable), size and time delete
+only what has been copied. The same passes over the local segments alone then choose, by local.retention.bytes and
+local.retention.ms, which copied segments the file system need not have any more: these move the local log start only.
+If all closed segments are due and the active one is due too, it is rolled, so that it can be copied.
+
+The parts of a log in an object root are all in the store, so none of them is active, and nothing has to be rolled.
 """
 
 from __future__ import annotations
@@ -19,19 +25,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.root.log_starts import LogStartMove
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 
+#: A limit of local retention that means: as for the whole log.
+_AS_TOTAL: Final = -2
+
 
 class LogPart(Protocol):
-    """What is deleted as a whole: a segment, or a run in an object store."""
+    """What is deleted as a whole: a segment, local or in a store, or a run in an object store."""
 
     @property
     def base_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
 
     @property
     def size_bytes(self) -> int: ...
@@ -47,105 +59,155 @@ Part = TypeVar("Part", bound=LogPart)
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The segments to delete: the `deleted_count` oldest, by pass.
+    """What is to be deleted: the `deleted_count` oldest parts of the log, and the `local_deleted_count` oldest local
+    segments, some of which may still be in a store.
 
-    `rolls`: the active segment is among them. `log_start_offset` is the resulting one. `future_base_offset` is the
-    segment that stays because of timestamps in the future, None if there is none.
+    `log_start_offset` and `local_log_start_offset` are the resulting ones. `rolls`: an empty active segment begins at
+    the log end. `future_base_offset` is the part that stays because of timestamps in the future, None if there is none.
     """
 
-    by_log_start_count: int
-    by_size_count: int
-    by_time_count: int
     log_start_offset: int
+    local_log_start_offset: int
     rolls: bool
+    deleted_count: int
+    deleted_bytes: int
+    kept_bytes: int
+    local_deleted_count: int
+    local_deleted_bytes: int
     future_base_offset: int | None = None
-
-    @property
-    def deleted_count(self) -> int:
-        """The number of segments to delete."""
-        return self.by_log_start_count + self.by_size_count + self.by_time_count
 
 
 def plan_retention(
-    segments: Sequence[Part],
+    local: Sequence[Part],
+    remote: Sequence[Part],
     largest_timestamp_ms: Callable[[Part], int],
     config: LogConfig,
+    state: LogState,
     *,
-    log_start_offset: int,
-    log_end_offset: int,
     now_ms: int,
 ) -> RetentionPlan:
-    """The plan for a log with `segments` in order, the active one last. The whole log is below the high watermark.
+    """The plan for a log with the `local` segments in order, the active one last, and the `remote` parts in order.
 
-    `largest_timestamp_ms` returns a segment's largest timestamp, -1 if it has none; it is called for as few segments as
-    necessary.
+    The whole log is below the high watermark. `largest_timestamp_ms` returns a part's largest timestamp, -1 if it has
+    none; it is called for as few parts as necessary.
     """
-    by_log_start = _below_log_start(segments, log_start_offset)
-    by_size = by_time = 0
+    remote_end = remote[-1].end_offset if remote else 0
+    log = [*remote, *(each for each in local if each.end_offset > remote_end or each.base_offset >= remote_end)]
+    is_tiering = config.remote_storage_enable and not config.remote_log_copy_disable
+    count = _below(log, state.log_start_offset)
     future: LogPart | None = None
-    if config.delete and not _is_to_be_tiered(config):
-        by_size = _above_size(segments[by_log_start:], config.retention_bytes)
-        rest = segments[by_log_start + by_size :]
-        by_time, future = _older(rest, largest_timestamp_ms, config.retention_ms, now_ms)
-    count = by_log_start + by_size + by_time
-    are_all_due = count == len(segments)
-    first_kept_offset = log_end_offset if are_all_due else segments[count].base_offset
+    if config.delete:
+        limit = max(len(remote) - count, 0) if is_tiering else len(log) - count
+        due = _due(log[count:], limit, largest_timestamp_ms, config.retention_bytes, config.retention_ms, now_ms)
+        count, future = count + due.count, due.future
+    log_start = max(state.log_start_offset, log[count - 1].end_offset) if count else state.log_start_offset
+    rolls = len(local) > 0 and count == len(log)
+    local_start = max(state.local_log_start_offset, log_start)
+    local_count = len(local) if rolls else _below(local, local_start)
+    if config.delete and is_tiering:
+        due = _due_locally(local[local_count:], remote_end, largest_timestamp_ms, config, now_ms)
+        local_count += due.count
+        rolls = due.is_whole
+        local_start = max(local_start, local[local_count - 1].end_offset) if due.count else local_start
+        if rolls and local[-1].end_offset <= local_start:
+            local_count = len(local)
+        future = due.future if future is None else future
     return RetentionPlan(
-        by_log_start_count=by_log_start,
-        by_size_count=by_size,
-        by_time_count=by_time,
-        log_start_offset=max(log_start_offset, first_kept_offset) if count else log_start_offset,
-        rolls=are_all_due and count > 0,
+        log_start_offset=log_start,
+        local_log_start_offset=local_start,
+        rolls=rolls,
+        deleted_count=count,
+        deleted_bytes=_bytes(log[:count]),
+        kept_bytes=_bytes(log[count:]),
+        local_deleted_count=local_count,
+        local_deleted_bytes=_bytes(local[:local_count]),
         future_base_offset=None if future is None else future.base_offset,
     )
 
 
-def _is_to_be_tiered(config: LogConfig) -> bool:
-    """Whether segments have to be in remote storage before size or age may delete them here."""
-    return config.remote_storage_enable and not config.remote_log_copy_disable
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """The `count` oldest parts are due. `is_whole`: with those that may not go, all of them are."""
+
+    count: int
+    future: LogPart | None
+    is_whole: bool = False
 
 
-def _below_log_start(segments: Sequence[LogPart], log_start_offset: int) -> int:
+def _due_locally(
+    local: Sequence[Part], remote_end: int, largest_timestamp_ms: Callable[[Part], int], config: LogConfig, now_ms: int
+) -> _Due:
+    """The segments that local retention deletes: only what is in remote storage, and so never the active one."""
+    copied_count = sum(each.end_offset <= remote_end for each in local[:-1])
+    is_all_closed = copied_count == len(local) - 1
+    retention_bytes = _local_limit(config.local_retention_bytes, config.retention_bytes)
+    retention_ms = _local_limit(config.local_retention_ms, config.retention_ms)
+    due = _due(
+        local,
+        len(local) if is_all_closed else copied_count,
+        largest_timestamp_ms,
+        retention_bytes,
+        retention_ms,
+        now_ms,
+    )
+    return _Due(min(due.count, copied_count), due.future, is_whole=is_all_closed and due.count == len(local) > 0)
+
+
+def _local_limit(local: int, total: int) -> int:
+    return total if local == _AS_TOTAL else local
+
+
+def _due(
+    parts: Sequence[Part],
+    limit: int,
+    largest_timestamp_ms: Callable[[Part], int],
+    retention_bytes: int,
+    retention_ms: int,
+    now_ms: int,
+) -> _Due:
+    """The oldest of `parts`, at most `limit`, that go by size and then by time; an empty last one never does."""
+    if limit == len(parts) > 0 and not parts[-1].size_bytes:
+        limit -= 1
+    by_size = _above_size(parts, limit, retention_bytes)
+    by_time, future = _older(parts[by_size:limit], largest_timestamp_ms, retention_ms, now_ms)
+    return _Due(by_size + by_time, future)
+
+
+def _below(parts: Sequence[LogPart], offset: int) -> int:
+    """The number of parts that end at or below `offset`; the last one does not count."""
     count = 0
-    while count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
+    while count + 1 < len(parts) and parts[count].end_offset <= offset:
         count += 1
     return count
 
 
-def _above_size(segments: Sequence[LogPart], retention_bytes: int) -> int:
-    spare_bytes = sum(each.size_bytes for each in segments) - retention_bytes
+def _above_size(parts: Sequence[LogPart], limit: int, retention_bytes: int) -> int:
+    spare_bytes = _bytes(parts) - retention_bytes
     if retention_bytes < 0 or spare_bytes < 0:
         return 0
     count = 0
-    while _may_go(segments, count) and spare_bytes >= segments[count].size_bytes:
-        spare_bytes -= segments[count].size_bytes
+    while count < limit and spare_bytes >= parts[count].size_bytes:
+        spare_bytes -= parts[count].size_bytes
         count += 1
     return count
 
 
 def _older(
-    segments: Sequence[Part],
-    largest_timestamp_ms: Callable[[Part], int],
-    retention_ms: int,
-    now_ms: int,
+    parts: Sequence[Part], largest_timestamp_ms: Callable[[Part], int], retention_ms: int, now_ms: int
 ) -> tuple[int, Part | None]:
     if retention_ms < 0:
         return 0, None
-    count = 0
-    while _may_go(segments, count):
-        segment = segments[count]
-        timestamp_ms = largest_timestamp_ms(segment)
+    for count, part in enumerate(parts):
+        timestamp_ms = largest_timestamp_ms(part)
         if timestamp_ms < 0:
-            timestamp_ms = segment.modified_ms
+            timestamp_ms = part.modified_ms
         if now_ms - timestamp_ms <= retention_ms:
-            return count, segment if timestamp_ms > now_ms else None
-        count += 1
-    return count, None
+            return count, part if timestamp_ms > now_ms else None
+    return len(parts), None
 
 
-def _may_go(segments: Sequence[LogPart], at: int) -> bool:
-    """Whether there is a segment `at` that may be deleted; an empty active one never is."""
-    return at + 1 < len(segments) or (at < len(segments) and segments[at].size_bytes > 0)
+def _bytes(parts: Sequence[LogPart]) -> int:
+    return sum(each.size_bytes for each in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +218,24 @@ class PlannedRetention:
     topic_id: str
     state: LogState
     config: LogConfig
-    segments: Sequence[LogPart]
     plan: RetentionPlan
-
-    @property
-    def dropped_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.segments[: self.plan.deleted_count])
-
-    @property
-    def kept_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.segments[self.plan.deleted_count :])
+    has_remote_segments: bool = False
 
     @property
     def move(self) -> LogStartMove | None:
-        """The change to commit; None if the log start offset does not change."""
-        if self.plan.log_start_offset == self.state.log_start_offset and not self.plan.rolls:
+        """The change to commit; None if there is none."""
+        plan, state = self.plan, self.state
+        is_moving = (plan.log_start_offset, plan.local_log_start_offset) != (
+            state.log_start_offset,
+            state.local_log_start_offset,
+        )
+        if not is_moving and not plan.rolls:
             return None
         return LogStartMove(
             topic_partition=self.topic_partition,
             topic_id=self.topic_id,
-            log_start_offset=self.plan.log_start_offset,
+            log_start_offset=plan.log_start_offset,
+            local_log_start_offset=plan.local_log_start_offset,
             rolls_from=self.state if self.plan.rolls else None,
         )
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A segment with offsets in [base_offset, next_base_offset), and the sizes of its files in bytes.
+    """A segment with offsets in [base_offset, end_offset), and the sizes of its files in bytes.
 
     `modified_ns` is the modification time of the `.log` file. Sizes of indexes are 0 unless they were requested.
     """
 
     base_offset: int
-    next_base_offset: int
+    end_offset: int
     size_bytes: int
     offset_index_bytes: int
     time_index_bytes: int
@@ -76,8 +76,8 @@ def closed_segments(directory: Path, active_base_offset: int, *, with_index_size
                 time_index_bytes = _size_bytes(name + TIME_INDEX_SUFFIX)
             found[base_offset] = (status.st_size, index_bytes, time_index_bytes, status.st_mtime_ns)
     return [
-        StoredSegment(base_offset, next_base_offset, *found[base_offset])
-        for base_offset, next_base_offset in itertools.pairwise((*found, active_base_offset))
+        StoredSegment(base_offset, end_offset, *found[base_offset])
+        for base_offset, end_offset in itertools.pairwise((*found, active_base_offset))
     ]
 
 
