@@ -5,6 +5,7 @@ swap        replacing and deleting the files of segments
 retention/  deleting old records
 cleaner/    compaction: Kafka's log cleaner
 merge       merging small closed segments
+tier/       copying closed segments to remote storage
 verify/     checking every byte
 repair/     rebuilding derived files after a verification
 export/     backups, and the return to a broker

@@ -12,8 +12,8 @@ excludes other runs. The root's lock is held for step 3 only, where the topic id
 Small neighbours are merged, within Kafka's limits for one segment. A small segment has less than half of segment.bytes.
 A merged segment stays within segment.bytes, within segment.index.bytes for either index, and within 2^31 offsets. The
 other segments of a group have together at least half the size of its largest one; otherwise a segment that grows with
-every run would be copied again and again. No group crosses a boundary, such as the offset up to which the log has been
-cleaned.
+every run would be copied again and again. No group crosses a boundary: the offset up to which the log has been cleaned,
+or copied to remote storage.
 """
 
 from __future__ import annotations
@@ -153,12 +153,18 @@ class _PartitionMerge:
         """The groups to merge; segments below the log start offset are left to retention."""
         segments = closed_segments(self.directory, self.state.active_base_offset, with_index_sizes=True)
         kept = [each for each in segments if each.end_offset > self.state.log_start_offset]
-        boundaries: list[int] = []
+        return plan_merge(kept, self.target.config, boundaries=list(self._boundaries()))
+
+    def _boundaries(self) -> Iterator[int]:
+        topic_partition = self.target.topic_partition
         if self.target.config.compact:
             cleaned = read_offset_checkpoint(self.target.root.path / CLEANER_OFFSET_CHECKPOINT)
-            topic_partition = self.target.topic_partition
-            boundaries = [cleaned[topic_partition]] if topic_partition in cleaned else []
-        return plan_merge(kept, self.target.config, boundaries=boundaries)
+            if topic_partition in cleaned:
+                yield cleaned[topic_partition]
+        # Since the image that `state` is from, another run may have copied segments, until this one took the lock.
+        partition = self.target.root.store.refresh().find(topic_partition.topic, topic_partition.partition)
+        if partition is not None and partition.segments:
+            yield partition.segments[-1].end_offset
 
     def join(self, group: Sequence[StoredSegment]) -> bool:
         """Merge the group into one segment; False if its indexes would be too large."""

@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "reindex": ("jobs.maintenance", "rebuild missing or wrong indexes and producer snapshots"),
         "report": ("inspection.report", "write a report on a log directory as one HTML page"),
         "retention": ("jobs.maintenance", "delete old segments by time and size, as configured"),
+        "tier": ("jobs.maintenance", "copy closed segments of tiered topics to remote storage"),
         "verify": ("jobs.maintenance", "check all batches, indexes and checkpoints; repair what can be rebuilt"),
     },
     "Delta tables": {

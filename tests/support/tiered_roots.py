@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,9 @@ import pyarrow as pa
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 TOPIC: Final = "orders"
 SMALL_SEGMENTS: Final = {"internal.segment.bytes": "2000", "index.interval.bytes": "300"}
@@ -45,3 +49,23 @@ def append_rounds(log_dir: LogDir, count: int, *, partition: int = 0, records: i
 
 def file_root(log_dir: LogDir) -> FileRoot:
     return on_file_system(log_dir.root)
+
+
+def remote_bytes(log_dir: LogDir, of: TopicPartition) -> bytes:
+    """The `.log`s of all segments in remote storage, one after the other."""
+    root = file_root(log_dir)
+    storage, image = root.remote_storage, root.store.refresh()
+    assert storage is not None
+    found = []
+    for segment in image.partition(of.topic, of.partition).segments:
+        id_partition = TopicIdPartition(of.topic, image.topic(of.topic).topic_id, of.partition)
+        with contextlib.closing(storage.extent(id_partition, segment).open()) as source:
+            found.append(bytes(source.read(0, segment.size_bytes)))
+    return b"".join(found)
+
+
+def log_bytes(log_dir: LogDir, of: TopicPartition, end_offset: int) -> bytes:
+    """The `.log`s of the local segments below `end_offset`, one after the other."""
+    directory = file_root(log_dir).path / str(of)
+    bases = [each for each in PartitionListing.read(directory).base_offsets if each < end_offset]
+    return b"".join(segment_file(directory, each, LOG_SUFFIX).read_bytes() for each in bases)

@@ -28,6 +28,7 @@ COUNTERS: Final[Mapping[str, frozenset[str]]] = {
     "merge-segments": frozenset({"bytes_read", "segments_dropped"}),
     "reindex": frozenset({"bytes_read", "files_written"}),
     "retention": frozenset({"bytes_kept", "bytes_dropped", "segments_dropped"}),
+    "tier": frozenset({"bytes_copied", "segments_copied"}),
     "verify": frozenset({"bytes_read", "records_read"}),
 }
 _ALL_COUNTERS: Final = frozenset[str]().union(*COUNTERS.values())
@@ -41,6 +42,8 @@ class PartitionReport:
     of shards of keys, and, if it did nothing, the reason (`skipped`). Retention counts the expired offsets of groups in
     a partition of `__consumer_offsets`; of a partition with segments in remote storage, its counters count each offset
     once, and the local ones what goes from the file system. Verification counts segments, batches and findings.
+    a partition of `__consumer_offsets`. Verification counts segments, batches and findings. Tiering reports the offset
+    after the last one in remote storage.
     """
 
     topic: str
@@ -53,6 +56,8 @@ class PartitionReport:
     records_kept: int = 0
     records_dropped: int = 0
     segments_dropped: int = 0
+    bytes_copied: int = 0
+    segments_copied: int = 0
     segments_read: int | None = None
     batches_read: int | None = None
     errors_found: int | None = None
@@ -62,6 +67,7 @@ class PartitionReport:
     local_log_start_offset: int | None = None
     local_bytes_dropped: int | None = None
     local_segments_dropped: int | None = None
+    remote_end_offset: int | None = None
     offsets_expired: int | None = None
     recopy_percent: float | None = None
     dirty_percent: float | None = None

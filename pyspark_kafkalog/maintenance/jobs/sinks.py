@@ -173,6 +173,11 @@ _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
         "log start": lambda report: "-" if report.log_start_offset is None else str(report.log_start_offset),
         _EXPIRED: lambda report: "-" if report.offsets_expired is None else f"{report.offsets_expired:,}",
     },
+    "tier": {
+        "segments copied": lambda report: f"{report.segments_copied:,}",
+        "bytes copied": lambda report: size_text(report.bytes_copied),
+        "remote end": lambda report: "-" if report.remote_end_offset is None else str(report.remote_end_offset),
+    },
     "verify": {
         "errors": lambda report: str(report.errors_found or 0),
         "warnings": lambda report: str(report.warnings_found or 0),
@@ -255,6 +260,7 @@ def _is_shown(report: PartitionReport) -> bool:
         return False
     return bool(
         report.segments_dropped
+        or report.segments_copied
         or report.bytes_dropped
         or report.records_dropped
         or report.files_written
@@ -322,6 +328,12 @@ def _sum_retained(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
     return f"{deleted}, {plural(expired, 'offset')} of groups {'would be ' if is_dry_run else ''}expired"
 
 
+def _sum_tiered(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
+    segments, size = _sum_of(reports, "segments_copied"), size_text(_sum_of(reports, "bytes_copied"))
+    verb = "would be copied" if is_dry_run else "copied"
+    return f"{plural(segments, 'segment')}, {size}, {verb} {_in_partitions(reports, 'segments_copied')}"
+
+
 def _sum_verified(reports: Sequence[PartitionReport], _is_dry_run: bool) -> str:
     errors, warnings = (_sum_of(reports, name) for name in ("errors_found", "warnings_found"))
     size = size_text(_sum_of(reports, "bytes_read"))
@@ -333,6 +345,7 @@ _SUMS: Final[Mapping[str, Callable[[Sequence[PartitionReport], bool], str]]] = {
     "merge-segments": _sum_merged,
     "reindex": _sum_reindexed,
     "retention": _sum_retained,
+    "tier": _sum_tiered,
     "verify": _sum_verified,
 }
 

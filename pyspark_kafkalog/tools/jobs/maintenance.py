@@ -1,4 +1,4 @@
-"""The commands for maintenance: log-cleaner, retention, merge-segments, reindex, verify and delete-records."""
+"""The commands for maintenance: log-cleaner, retention, merge-segments, tier, reindex, verify and delete-records."""
 
 from __future__ import annotations
 
@@ -84,6 +84,32 @@ examples:
   kafkalog merge-segments --path /data/log
   kafkalog merge-segments --path /data/log --topic orders --dry-run
   spark-submit jobs/merge_segments.py --path /data/log
+"""
+
+
+_TIER_HELP: Final = """\
+`kafkalog tier`: copy closed segments of tiered topics to remote storage, by the rules of Kafka's brokers.
+
+The topics are those with remote.storage.enable=true and without remote.log.copy.disable=true. Their closed segments
+below the last stable offset are copied in order to rsm.config.location, in rsm.config.layout, and checked before. Local
+files stay: kafkalog retention removes copied ones by local.retention.ms and local.retention.bytes. --output json prints
+one line for each partition when it is done; remoteEndOffset is the offset after the last one in remote storage. It is
+safe to run this command beside readers and writers, to run it twice at once (a partition that another run is working on
+is left to that run), and to kill it at any time.
+
+The store's credentials come from the environment of the driver and of all executors.
+
+Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
+options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
+log.retention.check.interval.ms by default.
+
+examples:
+  kafkalog configs --path /data/log --broker-defaults --alter --add-config \\
+      rsm.config.location=s3://bucket/tiered,remote.log.storage.system.enable=true
+  kafkalog configs --path /data/log --topic orders --alter --add-config remote.storage.enable=true
+  kafkalog tier --path /data/log
+  kafkalog tier --path /data/log --topic orders --dry-run | jq .bytesCopied
+  spark-submit jobs/tier.py --path /data/log
 """
 
 
@@ -181,6 +207,13 @@ def _merge(options: argparse.Namespace) -> int:
     from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 
     return job.run_job(options, MERGE_JOB, interval_s=_hourly)
+
+
+def _tier(options: argparse.Namespace) -> int:
+    job.log_to_stderr()
+    from pyspark_kafkalog.maintenance.tier.copy import TierJob
+
+    return job.run_job(options, TierJob(), interval_s=lambda config: config.log_retention_check_interval_ms / 1000)
 
 
 def _add_reindex(parser: argparse.ArgumentParser) -> None:
@@ -379,6 +412,7 @@ COMMANDS: Final = {
         ("merge-segments", _MERGE_SEGMENTS_HELP, job.add_job_arguments, _merge),
         ("reindex", _REINDEX_HELP, _add_reindex, _reindex),
         ("retention", _RETENTION_HELP, job.add_job_arguments, _retain),
+        ("tier", _TIER_HELP, job.add_job_arguments, _tier),
         ("verify", _VERIFY_HELP, _add_verify, _verify),
     )
 }

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from tiered_roots import tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import COMMANDS, main
@@ -70,6 +71,7 @@ CASES: Final[dict[str, list[tuple[str, int]]]] = {
     "merge-segments": [("--path R --local --dry-run", 1)],
     "reindex": [("--path R --local --dry-run", 1)],
     "retention": [("--path R --local --dry-run", 1)],
+    "tier": [("--path TIERED --local", 1), ("--path TIERED --local --dry-run --topic orders", 1)],
     "verify": [("--path R --local", 1)],
     "du": [("--path R --by kind", 2)],
     "dump-log": [("--files R/t-0/00000000000000000000.log --print-data-log", 3)],
@@ -100,8 +102,11 @@ def test_command_prints_json_lines_without_empty_fields(
     log_dir.group("g").commit({("t", 0): 1})
     if "BROKER" in arguments:
         shutil.copytree(FIXTURES / "transactions", tmp_path / "broker", ignore=shutil.ignore_patterns("expected"))
+    if "TIERED" in arguments:
+        tiered_root(tmp_path / "tiered", tmp_path)
     (tmp_path / "offsets.json").write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 1}]}')
     places = {"R": root, "BROKER": tmp_path / "broker", "OUT": tmp_path / "out", "FILE": tmp_path / "offsets.json"}
+    places["TIERED"] = tmp_path / "tiered"
     given = [str(places.get(each, each)).replace("R/", f"{root}/", 1) for each in arguments.split()]
     capsys.readouterr()
     assert main([name, *given, "--output", "json"]) == 0

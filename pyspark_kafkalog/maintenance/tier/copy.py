@@ -1,0 +1,371 @@
+"""Copies closed segments to the root's remote storage, and commits that they are there.
+
+    1  under the partition's maintenance lock, plan what is due (plan.py)
+    2  check the batches of each segment, and put its objects (tiered/own_segments.py)
+    3  one commit for all partitions whose segments were put, at the latest after COMMIT_BYTES
+    4  delete the objects of segments that the commit has left out: another run was faster, or retention, or the topic
+       was deleted
+
+The local files stay; local retention removes them later. From the commit on the segments are in remote storage, before
+it nobody knows of them. A kill before the commit leaves objects that no commit names; retention deletes them once they
+have expired, as their ids tell when they were planned.
+
+The lock keeps merges and retention of other runs away from the files. It does not decide: two runs at once commit each
+segment once.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidConfigError, KafkalogError, LogDirError
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
+from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
+from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
+from pyspark_kafkalog.maintenance.tier.plan import remote_end, segments_to_copy, why_not
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
+from pyspark_kafkalog.object_store.store import ObjectStoreError
+from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
+from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.units import MIB
+
+_LOG: Final = logging.getLogger(__name__)
+
+ACTION: Final = "tier"
+#: Put before a commit, or one segment. Locks are held and objects are unknown to others for as long.
+COMMIT_BYTES: Final = 1024 * MIB
+#: Partitions that one commit covers, and whose locks, one file descriptor each, are held meanwhile.
+PARTITIONS_A_COMMIT: Final = 128
+_BATCHES_A_SCAN: Final = 1 << 16
+
+
+def tier_segments(
+    root: Root,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+) -> list[PartitionReport]:
+    """Copy what is due of all topics, of `topics`, or of `partitions`; return one report for each partition.
+
+    With `dry_run` nothing changes. A partition's failure is in its report, and the others continue; if the remote
+    storage fails, all that are left have its error. Raises ReadOnlyLogDirError for a broker's directory, LogDirError
+    for a root in an object store, InvalidConfigError without remote storage, UnknownTopicError.
+    """
+    native = on_file_system(root)
+    native.refresh()
+    storage = native.remote_storage
+    if storage is None:
+        raise InvalidConfigError(f"{native.path} has no remote storage: expected the configuration {LOCATION_CONFIG}")
+    chosen = sorted(native.partitions(topics) if partitions is None else partitions)
+    run = _Run(native, storage, native.clock() if now_ms is None else now_ms, dry_run)
+    return run.copy([_Work(each) for each in chosen])
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """One partition during the run."""
+
+    topic_partition: TopicPartition
+    segments_count: int = 0
+    size_bytes: int = 0
+    end_offset: int | None = None
+    skipped: str | None = None
+    error: str | None = None
+    seconds: float = 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step of the work: its time is added up, and an error ends the work on this partition only."""
+        began = time.perf_counter()
+        try:
+            yield
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("%s: copying to remote storage failed: %s", self.topic_partition, error)
+            self.error = str(error)
+            if isinstance(error, ObjectStoreError):
+                raise
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    @property
+    def is_over(self) -> bool:
+        return self.error is not None or self.skipped is not None
+
+    def report(self) -> PartitionReport:
+        return replace(
+            empty_report(self.topic_partition, ACTION),
+            bytes_copied=self.size_bytes,
+            segments_copied=self.segments_count,
+            remote_end_offset=self.end_offset,
+            skipped=self.skipped,
+            error=self.error,
+            seconds=self.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is due of a partition. `epochs` are those of its log."""
+
+    of: TopicIdPartition
+    directory: Path
+    segments: tuple[StoredSegment, ...]
+    epochs: tuple[EpochEntry, ...]
+    log_start_offset: int
+    planned_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """A segment that is in remote storage and not committed yet."""
+
+    work: _Work
+    plan: _Plan
+    segment: SegmentObject
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    root: FileRoot
+    storage: OwnStorage
+    now_ms: int
+    dry_run: bool
+
+    def copy(self, works: Sequence[_Work]) -> list[PartitionReport]:
+        """Copy what is due, commit by commit."""
+        waiting = deque(works)
+        while waiting:
+            with ExitStack() as locks:
+                puts: list[_Put] = []
+                try:
+                    self._fill(puts, waiting, locks)
+                except ObjectStoreError as error:
+                    for work in waiting:
+                        work.error = str(error)
+                    waiting.clear()
+                self._commit(puts)
+        return [each.report() for each in works]
+
+    def _fill(self, puts: list[_Put], waiting: deque[_Work], locks: ExitStack) -> None:
+        """Put segments until there is enough for a commit; partitions of which nothing is left leave `waiting`.
+
+        Raises ObjectStoreError.
+        """
+        room = COMMIT_BYTES
+        for _ in range(min(len(waiting), PARTITIONS_A_COMMIT)):
+            work = waiting[0]
+            with work.step():
+                plan = None if work.is_over else self._plan(work, locks)
+                for each in () if plan is None else plan.segments:
+                    if room <= 0:
+                        return
+                    room -= each.size_bytes
+                    assert plan is not None
+                    if self.dry_run:
+                        _count(work, each.size_bytes, each.end_offset)
+                    else:
+                        puts.append(_Put(work, plan, self._put(plan, each)))
+            waiting.popleft()
+
+    def _plan(self, work: _Work, locks: ExitStack) -> _Plan | None:
+        """What is due of a partition whose lock is taken until `locks` end; None if nothing is to be done."""
+        topic_partition = work.topic_partition
+        image = self.root.store.refresh()
+        topic = image.topic(topic_partition.topic)
+        config = self.root.log_config(topic.name)
+        work.skipped = why_not(topic.name, config)
+        work.end_offset = remote_end(image.partition(topic.name, topic_partition.partition))
+        if work.skipped is not None or not has_directory(self.root, topic_partition):
+            return None
+        target = SwapTarget.of(self.root, topic_partition, self.now_ms)
+        if not self.dry_run:
+            if not locks.enter_context(partition_lock(target.directory, fs=self.root.fs)):
+                work.skipped = ANOTHER_RUN
+                return None
+            image = self.root.store.refresh()  # as of when no other run could change the files any more
+            target.finish()
+        partition = image.partition(topic.name, topic_partition.partition)
+        closed = closed_segments(target.directory, partition.state.active_base_offset)
+        return _Plan(
+            TopicIdPartition(topic.name, target.topic_id, topic_partition.partition),
+            target.directory,
+            tuple(segments_to_copy(str(topic_partition), partition, closed)),
+            read_epochs(target.directory / LEADER_EPOCH_CHECKPOINT),
+            partition.state.log_start_offset,
+            image.next_offset,
+        )
+
+    def _put(self, plan: _Plan, segment: StoredSegment) -> SegmentObject:
+        check_segment(plan.directory, segment)
+        first_offset = max(segment.base_offset, plan.log_start_offset)
+        if not plan.epochs or plan.epochs[0].start_offset > first_offset:
+            raise LogDirError(
+                f"{plan.directory / LEADER_EPOCH_CHECKPOINT}: expected the leader epoch of offset {first_offset}, "
+                "found none: run kafkalog verify --repair"
+            )
+        return put_segment(
+            self.storage.store(),
+            plan.of,
+            plan.directory,
+            segment.base_offset,
+            segment.end_offset,
+            epochs=plan.epochs,
+            segment_id=new_segment_id(plan.planned_at),
+            now_ms=self.now_ms,
+            layout=self.storage.layout,
+        )
+
+    def _commit(self, puts: Sequence[_Put]) -> None:
+        """Commit the segments that still fit; if it fails, its error is that of each partition."""
+        if not puts:
+            return
+        try:
+            self.root.commit(lambda image: list(_records(image, puts)), operation=ACTION)
+        except (KafkalogError, OSError) as error:  # the commit may have been made, so nothing is deleted
+            _LOG.warning("copied segments were not committed: %s", error)
+            for each in puts:
+                each.work.error = str(error)
+            return
+        named = _named(self.root.store.refresh(), puts)
+        keys: list[str] = []
+        for each in puts:
+            if each.segment.segment_id in named:
+                _count(each.work, each.segment.size_bytes, each.segment.end_offset)
+            else:
+                each.work.skipped = ANOTHER_RUN
+                keys += self.storage.keys(each.plan.of, each.segment)
+        try:
+            self.storage.store().delete(keys)
+        except ObjectStoreError as error:
+            _LOG.warning("copies that lost against another run are left to retention: %s", error)
+
+
+def _count(work: _Work, size_bytes: int, end_offset: int) -> None:
+    work.segments_count += 1
+    work.size_bytes += size_bytes
+    work.end_offset = end_offset
+
+
+def _records(image: MetadataImage, puts: Sequence[_Put]) -> Iterator[MetadataRecord]:
+    """A record for each partition with the segments that follow what remote storage has in `image`."""
+    broker = broker_config(image)
+    plans = {id(each.plan): each.plan for each in puts}
+    for plan in plans.values():
+        topic = image.topics.get(plan.of.topic)
+        if topic is None or topic.topic_id != plan.of.topic_id or why_not(topic.name, broker.log_config(topic.configs)):
+            continue
+        partition = topic.partitions[plan.of.partition]
+        end, log_start = remote_end(partition), partition.state.log_start_offset
+        fitting: list[SegmentObject] = []
+        for segment in (each.segment for each in puts if each.plan is plan):
+            if segment.end_offset <= log_start:
+                continue
+            if segment.base_offset <= log_start if end is None else segment.base_offset == end:
+                fitting.append(segment)
+                end = segment.end_offset
+        if fitting:
+            yield SegmentObjectsRecord(
+                topic_id=plan.of.topic_id,
+                partition=plan.of.partition,
+                planned_at=plan.planned_at,
+                segments=tuple(fitting),
+            )
+
+
+def _named(image: MetadataImage, puts: Sequence[_Put]) -> set[str]:
+    """The ids of the segments of the partitions of `puts`, and of those that are dropped already."""
+    named = {segment.segment_id for dropped in image.dropped for segment in dropped.segments}
+    for of in {each.plan.of for each in puts}:
+        partition = image.find(of.topic, of.partition)
+        named.update(segment.segment_id for segment in (() if partition is None else partition.segments))
+    return named
+
+
+def check_segment(directory: Path, segment: StoredSegment) -> None:
+    """Raise CorruptRecordError unless the closed segment consists of whole batches of its offsets with right CRCs."""
+    path = segment_file(directory, segment.base_offset, LOG_SUFFIX)
+    fd = os.open(path, READ_FLAGS)
+    try:
+        size_bytes = os.fstat(fd).st_size
+        if not size_bytes:
+            return
+        mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    finally:
+        os.close(fd)
+    # The mapping ends with the last array that refers to it.
+    data = np.frombuffer(mapped, dtype=np.uint8)
+    at, next_offset = 0, segment.base_offset
+    while at < size_bytes:
+        scan = scan_batches(data[at:], file=str(path), file_position=at, max_batches=_BATCHES_A_SCAN)
+        if not len(scan.batches):
+            raise scan.fault or _wrong(path, at, f"whole batches up to byte {size_bytes}", "a torn batch")
+        first, last = int(scan.batches["base_offset"][0]), int(scan.batches["last_offset"][-1])
+        if first < next_offset or last >= segment.end_offset:
+            expected = f"offsets from {next_offset} to {segment.end_offset - 1}"
+            raise _wrong(path, at, expected, f"offsets from {first} to {last}")
+        verify_crcs(data[at:], scan.batches, data_position=at, file=str(path))
+        at += scan.consumed_bytes
+        next_offset = last + 1
+
+
+def _wrong(path: Path, position: int, expected: str, found: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        file=str(path),
+        position=position,
+        expected=expected,
+        found=found,
+        advice="nothing was copied; run kafkalog verify, and restore the segment from a copy",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TierJob:
+    """Copies the segments of tiered topics; without topics in the options, of all that are tiered."""
+
+    action: str = ACTION
+
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
+        native = on_file_system(job_run.open())
+        if native.remote_storage is None:
+            raise InvalidConfigError(
+                f"{native.path} has no remote storage: set {LOCATION_CONFIG} with kafkalog configs --broker-defaults"
+            )
+        chosen = native.partitions(job_run.topics)
+        if job_run.topics is not None:
+            return chosen
+        is_tiered = {name: why_not(name, native.log_config(name)) is None for name in native.topics()}
+        return [each for each in chosen if is_tiered[each.topic]]
+
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        work = partial(_run_tier, job_run)
+        yield from run_chunks(tasks, partitions, work, action=self.action, partitions_max=PARTITIONS_A_COMMIT)
+
+
+def _run_tier(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return tier_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
