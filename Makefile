@@ -49,8 +49,9 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Three processes on two cores: some tests wait for other processes.
 pytest-check: $(VENV)/.installed-test
-	$(PY) -m pytest -n 2 -q tests/unit tests/property -m "not interop and not spark" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 3 -q tests/unit tests/property -m "not interop and not spark" $(PYTEST_ARGS)
 
 # The tests' Java processes live for seconds: for them the second compiler, and checking Spark's classes, cost more than
 # they gain.
@@ -58,8 +59,9 @@ QUICK_JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOp
 pytest: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
 # So for their Python processes: numpy would start a thread more in each.
 pytest: export OPENBLAS_NUM_THREADS ?= 1
+# Four processes on two cores: half of the time such tests wait for a broker, a stream or another process.
 pytest: $(VENV)/.installed-test java
-	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
 test-stores: $(VENV)/.installed-test java
