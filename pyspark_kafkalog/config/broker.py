@@ -199,6 +199,21 @@ _OWN: Final = {definition.name: definition for definition in _DEFINITIONS}
 #: All broker-level configurations that are read, by name.
 BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(_OWN | _topic_fallbacks())
 
+#: Those that Kafka can change while a broker runs, besides what concerns its listeners and threads of requests.
+DYNAMIC_BROKER_CONFIGS: Final = frozenset(
+    {
+        "log.cleaner.threads",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.backoff.ms",
+        "num.recovery.threads.per.data.dir",
+        "producer.id.expiration.ms",
+        *(config.synonyms[0].definition.name for config in TOPIC_CONFIGS.values() if config.synonyms),
+    }
+)
+
 
 def _default(name: str) -> Any:
     return _OWN[name].default

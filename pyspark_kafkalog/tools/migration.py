@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigChange, TopicChange
 from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
@@ -290,20 +290,6 @@ def _exported_tree(each: ExportedPartition) -> dict[str, object]:
 
 
 _BROKER: Final = '--bootstrap-server "${BOOTSTRAP:-localhost:9092}"'
-#: Broker-level settings that Kafka can change while it runs, besides the defaults of topics' configurations.
-_DYNAMIC: Final = frozenset(
-    {
-        "log.cleaner.threads",
-        "log.cleaner.dedupe.buffer.size",
-        "log.cleaner.io.buffer.size",
-        "log.cleaner.io.buffer.load.factor",
-        "log.cleaner.io.max.bytes.per.second",
-        "log.cleaner.backoff.ms",
-        "num.recovery.threads.per.data.dir",
-        "producer.id.expiration.ms",
-        *(config.synonyms[0].definition.name for config in TOPIC_CONFIGS.values() if config.synonyms),
-    }
-)
 _RESOURCE_OPTIONS: Final[Mapping[ResourceType, str]] = {
     ResourceType.TOPIC: "--topic",
     ResourceType.GROUP: "--group",
@@ -373,15 +359,15 @@ def _broker_config_commands(change: ConfigChange) -> Iterator[str]:
     entity = "--entity-default" if change.name == ALL_BROKERS else f"--entity-name {change.name}"
     dynamic = ConfigChange(
         name=change.name,
-        added={key: value for key, value in change.added.items() if key in _DYNAMIC},
-        deleted=tuple(key for key in change.deleted if key in _DYNAMIC),
+        added={key: value for key, value in change.added.items() if key in DYNAMIC_BROKER_CONFIGS},
+        deleted=tuple(key for key in change.deleted if key in DYNAMIC_BROKER_CONFIGS),
     )
     yield from _config_commands(f"--entity-type brokers {entity}", dynamic)
     for key, value in change.added.items():
-        if key not in _DYNAMIC:
+        if key not in DYNAMIC_BROKER_CONFIGS:
             yield f"# in the broker's server.properties, before it is started: {key}={value}"
     for key in change.deleted:
-        if key not in _DYNAMIC:
+        if key not in DYNAMIC_BROKER_CONFIGS:
             yield f"# in the broker's server.properties, before it is started: remove {key}"
 
 

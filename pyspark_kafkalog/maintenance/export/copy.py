@@ -194,13 +194,17 @@ def _pin_file(source: Path, pin: Path, fs: FileSystem) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPartition:
-    """One partition with its offsets in the checkpoints, and the bytes linked and copied."""
+    """One partition with its offsets in the checkpoints, and the bytes linked and copied.
+
+    `is_tiered`: its log begins in remote storage.
+    """
 
     topic_partition: TopicPartition
     log_start_offset: int
     high_watermark: int
     linked_bytes: int = 0
     copied_bytes: int = 0
+    is_tiered: bool = False
 
 
 def copy_log(
@@ -255,13 +259,14 @@ def write_checkpoints(
     """Write the checkpoint files with the partitions' offsets, and those of other partitions in `keep`.
 
     With `cleaned` None the cleaner's checkpoint is unchanged. Recovery points and high watermarks are the log end
-    offsets. A log start offset is written only if it is above the base of the first segment.
+    offsets. A log start offset is written if it is above the base of the first segment, and for a tiered partition,
+    whose log start a broker learns nowhere else.
     """
     ends = {each.topic_partition: each.high_watermark for each in exported}
     starts = {
         each.topic_partition: each.log_start_offset
         for each in exported
-        if each.log_start_offset > _first_base(target / str(each.topic_partition))
+        if each.is_tiered or each.log_start_offset > _first_base(target / str(each.topic_partition))
     }
     offsets: dict[str, Mapping[TopicPartition, int]] = {
         RECOVERY_POINT_CHECKPOINT: ends,
@@ -341,22 +346,29 @@ def copy_root(
     """As `back_up`, from pinned logs. `image` is what the copy contains; partitions without a state have no log."""
     fs = root.fs
     with unfinished_copy(target, fs):
-        exported = []
-        for topic, topic_partition in _partitions(logs, image):
-            directory = target / str(topic_partition)
-            fs.mkdir(directory)
-            write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
-            if topic.partitions[topic_partition.partition].state.log_end_offset:
-                exported.append(copy_log(logs, topic_partition, directory, link=link, clock=root.clock, fs=fs))
-            else:
-                exported.append(
-                    ExportedPartition(topic_partition=topic_partition, log_start_offset=0, high_watermark=0)
-                )
+        exported = copy_logs(root, logs, target, image, link=link)
         if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
             shutil.copytree(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, symlinks=True)
             _sync_files(target / KEPT_METADATA_DIR, fs)
         properties = read_meta_properties(root.path / META_PROPERTIES)
         finish_copy(target, image, exported, properties, cleaned=logs.cleaned, fs=fs)
+    return exported
+
+
+def copy_logs(
+    root: FileRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool
+) -> list[ExportedPartition]:
+    """Make the directories of the pinned partitions that are in `image`, with their logs."""
+    fs = root.fs
+    exported = []
+    for topic, topic_partition in _partitions(logs, image):
+        directory = target / str(topic_partition)
+        fs.mkdir(directory)
+        write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
+        if topic.partitions[topic_partition.partition].state.log_end_offset:
+            exported.append(copy_log(logs, topic_partition, directory, link=link, clock=root.clock, fs=fs))
+        else:
+            exported.append(ExportedPartition(topic_partition=topic_partition, log_start_offset=0, high_watermark=0))
     return exported
 
 

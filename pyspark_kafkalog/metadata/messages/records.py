@@ -57,8 +57,8 @@ def _types_by_api_key() -> Mapping[int, type[MetadataRecord]]:
     return {each.schema().api_key: each for each in METADATA_RECORDS}
 
 
-def encode_record(record: MetadataRecord, *, version: int | None = None) -> bytes:
-    """The record's value, in `version` or else the newest version of its type.
+def encode_record(record: Message, *, version: int | None = None) -> bytes:
+    """The value of a metadata record, or one of `__remote_log_metadata`, in `version` or the newest of its type.
 
     Raises InvalidRecordError for values that its schema does not allow.
     """

@@ -213,6 +213,11 @@ def was_clean_shutdown(root: Path) -> bool:
     return (root / CLEAN_SHUTDOWN_FILE).exists()
 
 
+def write_clean_shutdown(root: Path, *, fs: FileSystem = LOCAL) -> None:
+    """Mark `root` as left by a broker that was stopped cleanly, durably. It has no broker epoch yet."""
+    fs.write_file_atomic(root / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
+
+
 def remove_clean_shutdown(root: Path, *, fs: FileSystem = LOCAL) -> None:
     """Mark `root` as in use: after a crash from here on, its logs must be recovered."""
     fs.unlink_if_there(root / CLEAN_SHUTDOWN_FILE)

@@ -1,0 +1,229 @@
+"""Makes a directory that a new Kafka broker starts on, from a log directory as of one commit.
+
+    <target>/
+      orders-0/ …                                      logs as a broker closes them: copy.py
+      __remote_log_metadata-0/ …                       if segments are in remote storage: remote_log_topic.py
+      *-offset-checkpoint, .kafka_cleanshutdown        as after a clean stop
+      __cluster_metadata-0/<offset>-0000000000.checkpoint   KRaft's metadata: topics with ids, partitions,
+                                                       configurations, access control entries, producer ids
+      meta.properties                                  the root's cluster id and node id, a new directory id
+
+The broker is a node with both roles, the only voter of its quorum. It starts without being formatted, elects itself,
+and leads all partitions in the leader epochs after those of the log directory. Topics keep their ids, by which the
+objects of their tiered segments are named: these stay where they are, and the broker's remote storage must be the same
+place in the same layout. From then on they belong to the broker, which deletes them by its retention: the log directory
+must not be used any more, or its own retention deletes them too.
+
+Until all is on disk, the directory has the marker of an unfinished copy (copy.py), and meta.properties comes next to
+last: after a crash no broker starts on it, and the next export into it removes its contents and starts over.
+
+Source of what a broker expects: kafka.server.KafkaRaftServer, org.apache.kafka.controller.QuorumController,
+org.apache.kafka.server.log.remote.storage.RemoteLogManager.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
+from pyspark_kafkalog.maintenance.export.copy import (
+    ExportedPartition,
+    copy_logs,
+    only_topics,
+    pinned_logs,
+    unfinished_copy,
+    write_checkpoints,
+)
+from pyspark_kafkalog.maintenance.export.remote_log_topic import write_remote_log_topic
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, image_records
+from pyspark_kafkalog.metadata.local.snapshots import write_snapshot as write_metadata_snapshot
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
+from pyspark_kafkalog.metadata.snapshots import SnapshotId
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    MetaProperties,
+    read_meta_properties,
+    write_clean_shutdown,
+    write_meta_properties,
+)
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
+from pyspark_kafkalog.storage.log.producers import java_hash_order
+from pyspark_kafkalog.storage.names import (
+    META_PROPERTIES,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TopicPartition,
+    random_uuid,
+    segment_file,
+)
+from pyspark_kafkalog.tiered.metadata_topic import remote_segment
+from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
+
+_NO_LEADER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewBroker:
+    """What the broker begins with: `image` has its topics, `tiered` what of them is in remote storage.
+
+    `metadata_partitions` is the number of partitions of `__remote_log_metadata`.
+    """
+
+    image: MetadataImage
+    tiered: Mapping[TopicIdPartition, Sequence[RemoteSegment]]
+    cluster_id: str
+    metadata_partitions: int
+
+
+def export_new_broker(
+    root: FileRoot,
+    target: Path,
+    topics: Collection[str] | None = None,
+    *,
+    metadata_partitions: int,
+    link: bool = True,
+) -> list[ExportedPartition]:
+    """Make `target` a new broker's directory with `topics` (None: all), as described above.
+
+    `target` is absent, empty or an unfinished copy. `metadata_partitions` is what the broker's configuration
+    rlmm.config.remote.log.metadata.topic.num.partitions says. Raises LogDirError for any other `target`, and the errors
+    of `pinned_logs`.
+    """
+    with pinned_logs(root, topics) as logs, unfinished_copy(target, root.fs):
+        image = exportable_image(logs.image, {each.topic for each in logs.partitions})
+        copied = copy_logs(root, logs, target, image, link=link)
+        properties = read_meta_properties(root.path / META_PROPERTIES)
+        cluster_id = properties.cluster_id or random_uuid(random.SystemRandom())
+        broker = NewBroker(image, tiered_segments(image), cluster_id, metadata_partitions)
+        return finish_new_broker(target, broker, copied, cleaned=logs.cleaned, clock=root.clock, fs=root.fs)
+
+
+def exportable_image(image: MetadataImage, names: Collection[str]) -> MetadataImage:
+    """The image with the topics called `names`, but not a `__remote_log_metadata` of earlier times."""
+    topics = [image.topics[name] for name in sorted(names) if name != REMOTE_LOG_METADATA_TOPIC]
+    return only_topics(image, topics)
+
+
+def tiered_segments(image: MetadataImage) -> dict[TopicIdPartition, Sequence[RemoteSegment]]:
+    """What of each partition is in remote storage."""
+    return {
+        TopicIdPartition(topic.name, topic.topic_id, each.partition): [remote_segment(one) for one in each.segments]
+        for topic in image.topics.values()
+        for each in topic.partitions
+        if each.segments
+    }
+
+
+def finish_new_broker(
+    target: Path,
+    broker: NewBroker,
+    copied: Collection[ExportedPartition],
+    *,
+    cleaned: Mapping[TopicPartition, int],
+    clock: Callable[[], int],
+    fs: FileSystem,
+) -> list[ExportedPartition]:
+    """Make the unfinished copy `target`, in which the logs are, the directory of `broker`; its partitions.
+
+    `cleaned` is the cleaner's checkpoint.
+    """
+    rng = random.SystemRandom()
+    image, config = broker.image, broker_config(broker.image)
+    tiered = {name for name, each in image.topics.items() if config.log_config(each.configs).remote_storage_enable}
+    exported = [replace(each, is_tiered=each.topic_partition.topic in tiered) for each in copied]
+    for each in exported:
+        if each.is_tiered:
+            complete_snapshots(target / str(each.topic_partition), config.producer_id_expiration_ms, clock(), fs)
+    written = list(exported)
+    if broker.tiered:
+        topic, partitions = write_remote_log_topic(
+            target,
+            broker.tiered,
+            topic_id=random_uuid(rng),
+            partitions_count=broker.metadata_partitions,
+            broker_id=image.node.broker_id,
+            clock=clock,
+            fs=fs,
+        )
+        image = only_topics(image, [*image.topics.values(), topic])
+        written += partitions
+    write_checkpoints(target, written, cleaned=cleaned, keep={}, fs=fs)
+    directory_id = random_uuid(rng)
+    _write_metadata(metadata_dir(target), image, directory_id, fs)
+    write_clean_shutdown(target, fs=fs)
+    properties = MetaProperties(cluster_id=broker.cluster_id, node_id=image.node.broker_id, directory_id=directory_id)
+    write_meta_properties(target / META_PROPERTIES, properties, fs=fs)
+    fs.fsync_dir(target)
+    fs.unlink(metadata_dir(target) / FORMAT_MARKER)  # now it is whole
+    fs.fsync_dir(metadata_dir(target))
+    return exported
+
+
+def complete_snapshots(directory: Path, expiration_ms: int, now_ms: int, fs: FileSystem) -> None:
+    """Write the producer snapshots that are missing at the bases of the segments, without which no broker copies them.
+
+    A log that was adopted, or repaired, may lack some.
+    """
+    listing = PartitionListing.read(directory)
+    known = set(listing.snapshot_offsets)
+    for base_offset in listing.base_offsets:
+        if base_offset and base_offset not in known:
+            producers = producer_state_at(
+                directory,
+                base_offset,
+                log_start_offset=listing.base_offsets[0],
+                expiration_ms=expiration_ms,
+                now_ms=now_ms,
+            )
+            entries = [each.entry() for each in java_hash_order(producers.producers)]
+            write_snapshot(segment_file(directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX), entries, fs=fs, durable=True)
+    fs.fsync_dir(directory)
+
+
+def _write_metadata(directory: Path, image: MetadataImage, directory_id: str, fs: FileSystem) -> None:
+    node = replace(image.node, log_dirs=(directory_id,))
+    image = replace(image, brokers={node.broker_id: node})
+    write_metadata_snapshot(
+        directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name,
+        _broker_records(image),
+        last_contained_timestamp_ms=image.last_timestamp_ms,
+        epoch=LEADER_EPOCH,
+        fs=fs,
+    )
+
+
+def _broker_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Kafka's own records of the image, as of a node that is not running.
+
+    The broker registers itself when it starts, and is elected leader of each partition then.
+    """
+    for record in image_records(image):
+        if record.schema().api_key >= NATIVE_API_KEYS_FROM or isinstance(record, RegisterBrokerRecord):
+            continue
+        if not _is_of_file(record):
+            yield record.replace(leader=_NO_LEADER) if isinstance(record, PartitionRecord) else record
+
+
+def _is_of_file(record: MetadataRecord) -> bool:
+    """Whether it is a setting that a broker takes only from its file."""
+    return (
+        isinstance(record, ConfigRecord)
+        and record.resource_type == BROKER_RESOURCE
+        and record.name not in DYNAMIC_BROKER_CONFIGS
+    )
