@@ -10,11 +10,10 @@ TopicBasedRemoteLogMetadataManager (whose configurations of the topic these are)
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
-
-import numpy as np
 
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.messages.records import encode_record
@@ -42,9 +41,11 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 def metadata_partition(of: TopicIdPartition, partitions_count: int) -> int:
     """The partition of `__remote_log_metadata`, which has `partitions_count`, for the copies of a partition."""
+    import numpy as np
+
     from pyspark_kafkalog.record.partitioner import murmur2  # imports compiled code
 
-    most, least = np.frombuffer(decode_uuid(of.topic_id), dtype=">u8").tolist()
+    most, least = struct.unpack(">QQ", decode_uuid(of.topic_id))
     hashed = 1
     for each in (_hash_of_long(least), _hash_of_long(most), of.partition):  # java.util.Objects.hash
         hashed = (31 * hashed + each) & _INT32

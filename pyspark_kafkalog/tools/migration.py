@@ -23,6 +23,7 @@ from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDiffere
 from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.tiered.metadata_topic import METADATA_PARTITIONS
 from pyspark_kafkalog.tools.command import Command, UsageError, add_local_only, add_path, open_log_dir
 from pyspark_kafkalog.tools.output import add_output, output_of
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
@@ -211,6 +212,16 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="replace the records of the broker's partitions (--to)"
     )
     parser.add_argument(
+        "--new-broker", action="store_true", help="make DIR a directory that a new Kafka broker starts on (--to)"
+    )
+    parser.add_argument(
+        "--metadata-partitions",
+        metavar="N",
+        type=int,
+        default=METADATA_PARTITIONS,
+        help="partitions of __remote_log_metadata, as the broker is configured (default: %(default)s; --new-broker)",
+    )
+    parser.add_argument(
         "--set-aside",
         metavar="DIR",
         type=Path,
@@ -233,7 +244,12 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside and --server-properties cannot be used with --to")
     if options.set_aside is not None and options.output == "json":
         raise UsageError("--set-aside prints a script, which --output json cannot")
+    if options.new_broker and (options.to is None or options.overwrite):
+        raise UsageError("--new-broker needs --to, and cannot be used with --overwrite")
+    if options.metadata_partitions < 1:
+        raise UsageError(f"--metadata-partitions must be 1 or more, not {options.metadata_partitions}")
     from pyspark_kafkalog.maintenance.export.export import export_to
+    from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker, server_properties
     from pyspark_kafkalog.root.file_root import on_file_system
     from pyspark_kafkalog.root.objects.object_root import ObjectRoot
     from pyspark_kafkalog.tools.command import topic_pattern
@@ -252,8 +268,17 @@ def _run_export(options: argparse.Namespace) -> int:
             topics = [name for name in root.topics() if pattern.matches(name)]
             if not topics:
                 raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
-        exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
+        if options.new_broker:
+            exported = export_new_broker(
+                root, options.to, topics, metadata_partitions=options.metadata_partitions, link=not options.copy
+            )
+        else:
+            exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
     output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
+    if options.new_broker and options.output != "json":
+        settings = server_properties(root.store.image, options.to.resolve(), options.metadata_partitions)
+        sys.stdout.write("The broker's server.properties, besides its listeners and remote storage:\n")
+        sys.stdout.writelines(f"{name}={value}\n" for name, value in settings.items())
     return 0
 
 

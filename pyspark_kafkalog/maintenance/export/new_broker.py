@@ -40,7 +40,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
 )
 from pyspark_kafkalog.maintenance.export.remote_log_topic import write_remote_log_topic
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
-from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, image_records
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, broker_configs, image_records
 from pyspark_kafkalog.metadata.local.snapshots import write_snapshot as write_metadata_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
@@ -72,10 +72,12 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.tiered.metadata_topic import remote_segment
+from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG
 from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 _NO_LEADER: Final = -1
+_NOT_OF_KAFKA: Final = frozenset({"staging.retention.ms", LAYOUT_CONFIG, LOCATION_CONFIG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,27 @@ def export_new_broker(
         cluster_id = properties.cluster_id or random_uuid(random.SystemRandom())
         broker = NewBroker(image, tiered_segments(image), cluster_id, metadata_partitions)
         return finish_new_broker(target, broker, copied, cleaned=logs.cleaned, clock=root.clock, fs=root.fs)
+
+
+def server_properties(image: MetadataImage, target: Path, metadata_partitions: int) -> dict[str, str]:
+    """What the file of the broker on `target` must say; the host and port of the voter are to be changed.
+
+    Its listeners, and remote.log.storage.manager.* with rsm.config.*, depend on where it runs.
+    """
+    node_id = image.node.broker_id
+    offsets = image.topics.get("__consumer_offsets")
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": f"{node_id}@localhost:9093",
+        "log.dirs": str(target),
+        "rlmm.config.remote.log.metadata.topic.num.partitions": str(metadata_partitions),
+    }
+    own = {name: value for name, value in broker_configs(image).items() if name not in _NOT_OF_KAFKA}
+    settings |= {name: value for name, value in sorted(own.items()) if name not in DYNAMIC_BROKER_CONFIGS}
+    if offsets is not None:
+        settings["offsets.topic.num.partitions"] = str(len(offsets.partitions))
+    return settings
 
 
 def exportable_image(image: MetadataImage, names: Collection[str]) -> MetadataImage:
