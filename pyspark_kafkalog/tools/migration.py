@@ -215,6 +215,11 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         "--new-broker", action="store_true", help="make DIR a directory that a new Kafka broker starts on (--to)"
     )
     parser.add_argument(
+        "--tiered",
+        action="store_true",
+        help="leave merged segments in the object store, as tiered segments of the broker (--new-broker)",
+    )
+    parser.add_argument(
         "--metadata-partitions",
         metavar="N",
         type=int,
@@ -246,6 +251,8 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside prints a script, which --output json cannot")
     if options.new_broker and (options.to is None or options.overwrite):
         raise UsageError("--new-broker needs --to, and cannot be used with --overwrite")
+    if options.tiered and not options.new_broker:
+        raise UsageError("--tiered needs --new-broker")
     if options.metadata_partitions < 1:
         raise UsageError(f"--metadata-partitions must be 1 or more, not {options.metadata_partitions}")
     from pyspark_kafkalog.maintenance.export.export import export_to
@@ -268,15 +275,24 @@ def _run_export(options: argparse.Namespace) -> int:
             topics = [name for name in root.topics() if pattern.matches(name)]
             if not topics:
                 raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
+        if options.tiered and not isinstance(root, ObjectRoot):
+            raise UsageError("--tiered is for log directories on an object store: others keep what they have tiered")
         if options.new_broker:
             exported = export_new_broker(
-                root, options.to, topics, metadata_partitions=options.metadata_partitions, link=not options.copy
+                root,
+                options.to,
+                topics,
+                metadata_partitions=options.metadata_partitions,
+                link=not options.copy,
+                tiered=options.tiered,
             )
         else:
             exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
     output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
     if options.new_broker and options.output != "json":
-        settings = server_properties(root.store.image, options.to.resolve(), options.metadata_partitions)
+        settings = server_properties(
+            root.store.image, options.to.resolve(), options.metadata_partitions, tiered=options.tiered
+        )
         sys.stdout.write("The broker's server.properties, besides its listeners and remote storage:\n")
         sys.stdout.writelines(f"{name}={value}\n" for name, value in settings.items())
     return 0

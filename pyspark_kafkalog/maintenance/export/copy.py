@@ -175,10 +175,10 @@ def _finish_killed_swaps(root: FileRoot, topic_partition: TopicPartition, source
 def _names(directory: Path, state: LogState) -> list[str]:
     """The files of the log as of `state`; the copy cuts off what they contain beyond its end.
 
-    Segments entirely below the log start offset are omitted: retention has yet to remove them.
+    Segments entirely below the local log start offset are omitted: retention has yet to remove them.
     """
     listing = PartitionListing.read(directory)
-    first = max((base for base in listing.base_offsets if base <= state.log_start_offset), default=0)
+    first = max((base for base in listing.base_offsets if base <= state.local_log_start_offset), default=0)
     names = [LEADER_EPOCH_CHECKPOINT] if LEADER_EPOCH_CHECKPOINT in listing.others else []
     for suffix, offsets in listing.files.items():
         last = state.log_end_offset if suffix == PRODUCER_SNAPSHOT_SUFFIX else state.active_base_offset

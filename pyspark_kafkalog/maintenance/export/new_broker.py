@@ -38,9 +38,11 @@ from pyspark_kafkalog.maintenance.export.copy import (
     unfinished_copy,
     write_checkpoints,
 )
+from pyspark_kafkalog.maintenance.export.export import refuse_target
+from pyspark_kafkalog.maintenance.export.object_copy import copy_object_logs
 from pyspark_kafkalog.maintenance.export.remote_log_topic import write_remote_log_topic
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
-from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, broker_configs, image_records
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage, broker_configs, image_records
 from pyspark_kafkalog.metadata.local.snapshots import write_snapshot as write_metadata_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
@@ -53,6 +55,7 @@ from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     read_meta_properties,
@@ -61,10 +64,11 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 from pyspark_kafkalog.storage.log.producers import java_hash_order
 from pyspark_kafkalog.storage.names import (
+    INTERNAL_TOPICS,
     META_PROPERTIES,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
@@ -84,66 +88,111 @@ _NOT_OF_KAFKA: Final = frozenset({"staging.retention.ms", LAYOUT_CONFIG, LOCATIO
 class NewBroker:
     """What the broker begins with: `image` has its topics, `tiered` what of them is in remote storage.
 
-    `metadata_partitions` is the number of partitions of `__remote_log_metadata`.
+    `cluster_id` None: a random one. `metadata_partitions` is the number of partitions of `__remote_log_metadata`.
     """
 
     image: MetadataImage
     tiered: Mapping[TopicIdPartition, Sequence[RemoteSegment]]
-    cluster_id: str
+    cluster_id: str | None
     metadata_partitions: int
 
 
 def export_new_broker(
-    root: FileRoot,
+    root: FileRoot | ObjectRoot,
     target: Path,
     topics: Collection[str] | None = None,
     *,
     metadata_partitions: int,
     link: bool = True,
+    tiered: bool = False,
 ) -> list[ExportedPartition]:
     """Make `target` a new broker's directory with `topics` (None: all), as described above.
 
     `target` is absent, empty or an unfinished copy. `metadata_partitions` is what the broker's configuration
-    rlmm.config.remote.log.metadata.topic.num.partitions says. Raises LogDirError for any other `target`, and the errors
-    of `pinned_logs`.
+    rlmm.config.remote.log.metadata.topic.num.partitions says. `tiered`: segment objects of a root on an object store
+    become tiered segments, where they are, if the topic's cleanup.policy is delete. Raises LogDirError for any other
+    `target`, and the errors of `pinned_logs` or `copy_object_root`.
     """
+    refuse_target(root, target)
+    if isinstance(root, ObjectRoot):
+        return _export_object_root(root, target, topics, metadata_partitions, tiered=tiered)
     with pinned_logs(root, topics) as logs, unfinished_copy(target, root.fs):
-        image = exportable_image(logs.image, {each.topic for each in logs.partitions})
+        image = _exportable_image(logs.image, {each.topic for each in logs.partitions})
         copied = copy_logs(root, logs, target, image, link=link)
         properties = read_meta_properties(root.path / META_PROPERTIES)
-        cluster_id = properties.cluster_id or random_uuid(random.SystemRandom())
-        broker = NewBroker(image, tiered_segments(image), cluster_id, metadata_partitions)
+        broker = NewBroker(image, _tiered_segments(image), properties.cluster_id, metadata_partitions)
         return finish_new_broker(target, broker, copied, cleaned=logs.cleaned, clock=root.clock, fs=root.fs)
 
 
-def server_properties(image: MetadataImage, target: Path, metadata_partitions: int) -> dict[str, str]:
+def _export_object_root(
+    root: ObjectRoot, target: Path, topics: Collection[str] | None, metadata_partitions: int, *, tiered: bool
+) -> list[ExportedPartition]:
+    root.refresh()
+    fs = LOCAL
+    partitions = root.partitions(topics)
+    image = _exportable_image(root.store.image, {each.topic for each in partitions})
+    remote: set[str] = set()
+    if tiered:
+        image = _with_remote_storage(image)
+        remote = {name for name, each in image.topics.items() if _has_remote_storage(image, each)}
+    partitions = [each for each in partitions if each.topic in image.topics]
+    with unfinished_copy(target, fs):
+        copied = copy_object_logs(root, image, partitions, target, clock=root.clock, fs=fs, tiered=remote)
+        segments = {of: each for of, each in _tiered_segments(image).items() if of.topic in remote}
+        cluster_id = None if root.identity is None else root.identity.cluster_id
+        broker = NewBroker(image, segments, cluster_id, metadata_partitions)
+        exported = [each.exported for each in copied]
+        return finish_new_broker(target, broker, exported, cleaned={}, clock=root.clock, fs=fs)
+
+
+def _with_remote_storage(image: MetadataImage) -> MetadataImage:
+    """The image with remote.storage.enable for all topics whose segments a broker can have in remote storage."""
+    config = broker_config(image)
+    topics = [
+        replace(each, configs={**each.configs, "remote.storage.enable": "true"})
+        if each.name not in INTERNAL_TOPICS and not config.log_config(each.configs).compact
+        else each
+        for each in image.topics.values()
+    ]
+    return only_topics(image, topics)
+
+
+def _has_remote_storage(image: MetadataImage, topic: TopicImage) -> bool:
+    return broker_config(image).log_config(topic.configs).remote_storage_enable
+
+
+def server_properties(
+    image: MetadataImage, target: Path, metadata_partitions: int, *, tiered: bool = False
+) -> dict[str, str]:
     """What the file of the broker on `target` must say; the host and port of the voter are to be changed.
 
-    Its listeners, and remote.log.storage.manager.* with rsm.config.*, depend on where it runs.
+    Its listeners, and remote.log.storage.manager.* with rsm.config.*, depend on where it runs. `tiered` is that of
+    `export_new_broker`.
     """
     node_id = image.node.broker_id
-    offsets = image.topics.get("__consumer_offsets")
     settings = {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
         "controller.quorum.voters": f"{node_id}@localhost:9093",
         "log.dirs": str(target),
-        "rlmm.config.remote.log.metadata.topic.num.partitions": str(metadata_partitions),
     }
     own = {name: value for name, value in broker_configs(image).items() if name not in _NOT_OF_KAFKA}
     settings |= {name: value for name, value in sorted(own.items()) if name not in DYNAMIC_BROKER_CONFIGS}
-    if offsets is not None:
-        settings["offsets.topic.num.partitions"] = str(len(offsets.partitions))
+    if "__consumer_offsets" in image.topics:
+        settings["offsets.topic.num.partitions"] = str(len(image.topics["__consumer_offsets"].partitions))
+    if tiered or broker_config(image).remote_log_storage_system_enable:
+        settings["remote.log.storage.system.enable"] = "true"
+        settings["rlmm.config.remote.log.metadata.topic.num.partitions"] = str(metadata_partitions)
     return settings
 
 
-def exportable_image(image: MetadataImage, names: Collection[str]) -> MetadataImage:
+def _exportable_image(image: MetadataImage, names: Collection[str]) -> MetadataImage:
     """The image with the topics called `names`, but not a `__remote_log_metadata` of earlier times."""
     topics = [image.topics[name] for name in sorted(names) if name != REMOTE_LOG_METADATA_TOPIC]
     return only_topics(image, topics)
 
 
-def tiered_segments(image: MetadataImage) -> dict[TopicIdPartition, Sequence[RemoteSegment]]:
+def _tiered_segments(image: MetadataImage) -> dict[TopicIdPartition, Sequence[RemoteSegment]]:
     """What of each partition is in remote storage."""
     return {
         TopicIdPartition(topic.name, topic.topic_id, each.partition): [remote_segment(one) for one in each.segments]
@@ -168,11 +217,11 @@ def finish_new_broker(
     """
     rng = random.SystemRandom()
     image, config = broker.image, broker_config(broker.image)
-    tiered = {name for name, each in image.topics.items() if config.log_config(each.configs).remote_storage_enable}
+    tiered = {name for name, each in image.topics.items() if _has_remote_storage(image, each)}
     exported = [replace(each, is_tiered=each.topic_partition.topic in tiered) for each in copied]
     for each in exported:
         if each.is_tiered:
-            complete_snapshots(target / str(each.topic_partition), config.producer_id_expiration_ms, clock(), fs)
+            _complete_snapshots(target / str(each.topic_partition), config.producer_id_expiration_ms, clock(), fs)
     written = list(exported)
     if broker.tiered:
         topic, partitions = write_remote_log_topic(
@@ -190,7 +239,9 @@ def finish_new_broker(
     directory_id = random_uuid(rng)
     _write_metadata(metadata_dir(target), image, directory_id, fs)
     write_clean_shutdown(target, fs=fs)
-    properties = MetaProperties(cluster_id=broker.cluster_id, node_id=image.node.broker_id, directory_id=directory_id)
+    properties = MetaProperties(
+        cluster_id=broker.cluster_id or random_uuid(rng), node_id=image.node.broker_id, directory_id=directory_id
+    )
     write_meta_properties(target / META_PROPERTIES, properties, fs=fs)
     fs.fsync_dir(target)
     fs.unlink(metadata_dir(target) / FORMAT_MARKER)  # now it is whole
@@ -198,7 +249,7 @@ def finish_new_broker(
     return exported
 
 
-def complete_snapshots(directory: Path, expiration_ms: int, now_ms: int, fs: FileSystem) -> None:
+def _complete_snapshots(directory: Path, expiration_ms: int, now_ms: int, fs: FileSystem) -> None:
     """Write the producer snapshots that are missing at the bases of the segments, without which no broker copies them.
 
     A log that was adopted, or repaired, may lack some.

@@ -3,7 +3,8 @@
 The result is that of copy.py: a whole native root with the same ids, which cannot be opened before it is finished. A
 partition's batches, of its segment objects and then of its runs, are appended to a log with their offsets and leader
 epochs. The engine of file roots so makes segments by the topic's configuration, indexes, producer snapshots and the
-leader epoch checkpoint. The log is closed as a broker closes it.
+leader epoch checkpoint. The log is closed as a broker closes it. For a new broker (new_broker.py), segment objects can
+stay where they are, as its tiered segments: then the log in the directory begins where they end.
 
 Nothing is pinned. Objects do not change, and what a merge has replaced remains for file.delete.delay.ms; after that the
 same offsets are read from its segments. Records that retention, delete-records or the deletion of a topic has taken
@@ -16,7 +17,7 @@ Memory: `_PARTITIONS_AT_ONCE` partitions, each with the pieces of objects that i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,12 +27,14 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, exported_partition, finish_copy, unfinished_copy
+from pyspark_kafkalog.maintenance.objects.merge import leader_epochs
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, write_topic_id
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.follower import delete_records
@@ -39,6 +42,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
+    LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
@@ -69,25 +73,56 @@ def copy_object_root(
     image = root.store.image
     partitions = root.partitions(topics)
     with unfinished_copy(target, fs):
-        copied = _copy_logs(_Source(root, image, clock, fs, threading.Event()), partitions, target)
-        exported = [
-            exported_partition(each, state, copied_bytes=copied_bytes)
-            for each, (state, copied_bytes) in zip(partitions, copied, strict=True)
-        ]
-        states = {each: state for each, (state, _) in zip(partitions, copied, strict=True)}
+        copied = copy_object_logs(root, image, partitions, target, clock=clock, fs=fs)
+        exported = [each.exported for each in copied]
+        states = {each.exported.topic_partition: each.state for each in copied}
         finish_copy(target, _as_file_root(image, states), exported, _properties(root, image), cleaned={}, fs=fs)
     return exported
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedLog:
+    """A partition that was copied, and the state of its log in the copy."""
+
+    exported: ExportedPartition
+    state: LogState
+
+
+def copy_object_logs(
+    root: ObjectRoot,
+    image: MetadataImage,
+    partitions: Sequence[TopicPartition],
+    target: Path,
+    *,
+    clock: Callable[[], int],
+    fs: FileSystem,
+    tiered: Collection[str] = (),
+) -> list[CopiedLog]:
+    """Copy the logs of `partitions` as of `image` into directories of `target`; they are then on disk.
+
+    Of the topics in `tiered`, only what follows the segment objects is copied. Raises as `copy_object_root`.
+    """
+    source = _Source(root, image, clock, fs, threading.Event(), frozenset(tiered))
+    copied = _copy_logs(source, partitions, target)
+    return [
+        CopiedLog(exported_partition(each, state, copied_bytes=copied_bytes), state)
+        for each, (state, copied_bytes) in zip(partitions, copied, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
-    """What is copied: `root` as of `image`. `stop` is set when another partition could not be copied."""
+    """What is copied: `root` as of `image`. `stop` is set when another partition could not be copied.
+
+    The segment objects of the topics in `tiered` stay where they are.
+    """
 
     root: ObjectRoot
     image: MetadataImage
     clock: Callable[[], int]
     fs: FileSystem
     stop: threading.Event
+    tiered: frozenset[str]
 
     def runs(self, topic_partition: TopicPartition, start_offset: int, end_offset: int) -> Iterable[BatchRun]:
         """The batches of a partition that overlap the offsets; none once `stop` is set. Raises as `LogReader.runs`."""
@@ -146,10 +181,14 @@ def _copy_partition(source: _Source, topic_partition: TopicPartition, target: Pa
 def _copy_log(source: _Source, topic: TopicImage, partition: PartitionImage, directory: Path) -> tuple[LogState, int]:
     topic_partition = TopicPartition(topic.name, partition.partition)
     start_offset, end_offset = partition.state.log_start_offset, partition.state.log_end_offset
-    runs = iter(source.runs(topic_partition, _first_offset(partition), end_offset))
+    is_tiered = topic.name in source.tiered and len(partition.segments) > 0
+    first_offset = partition.segments[-1].end_offset if is_tiered else _first_offset(partition)
+    runs = iter(source.runs(topic_partition, first_offset, end_offset))
     first = next(runs, None)
     # The log begins with its first batch, or without one, empty, at its end.
     base_offset = end_offset if first is None else min(int(first.batches["base_offset"][0]), end_offset)
+    if is_tiered:
+        base_offset = first_offset  # where the remote segments end
     _take_producers(source, topic, partition, base_offset, directory)
     config = broker_config(source.image)
     log = UnifiedLog.open(
@@ -166,10 +205,22 @@ def _copy_log(source: _Source, topic: TopicImage, partition: PartitionImage, dir
         for run in runs:
             copied_bytes += _append(log, run)
         _end_at(log, end_offset, leader_epoch=partition.state.leader_epoch)
-        delete_records(log, start_offset)
+        if not is_tiered:
+            delete_records(log, start_offset)
         state = replace(log.state(), leader_epoch=partition.state.leader_epoch)
         log.close()
+    if is_tiered:
+        state = replace(state, log_start_offset=start_offset, local_log_start_offset=base_offset)
+        _put_earlier_epochs(directory / LEADER_EPOCH_CHECKPOINT, partition, base_offset, source.fs)
     return state, copied_bytes
+
+
+def _put_earlier_epochs(path: Path, partition: PartitionImage, base_offset: int, fs: FileSystem) -> None:
+    """Add the leader epochs of the remote segments, which end at `base_offset`, to those of the local log."""
+    earlier = [each for each in leader_epochs(partition) if each.start_offset < base_offset]
+    own = read_epochs(path)
+    fs.unlink_if_there(path)
+    LeaderEpochCheckpoint.open(path, fs=fs).assign_many([*earlier, *own])
 
 
 def _first_offset(partition: PartitionImage) -> int:

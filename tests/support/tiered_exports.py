@@ -1,0 +1,111 @@
+"""Tiered logs that are given back to a broker: how they come about, and what a broker says of their offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from java_processes import free_port
+from kafka_clients import ConsumedRecord, consume
+from kafka_oracle import Broker, KafkaOracleError, run_tool, tiering
+from tiered_roots import file_root
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.metadata.image import partition_state_record
+from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord, SegmentObjectsRecord
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
+from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
+
+METADATA_PARTITIONS: Final = 3
+_SECONDS_MAX: Final = 30
+_OFFSET_TOOL: Final = "org.apache.kafka.tools.GetOffsetShell"
+
+
+def set_leader_epoch(log_dir: LogDir, of: TopicPartition) -> None:
+    """Elect a leader again: later batches have the next epoch."""
+    root = file_root(log_dir)
+    topic_id = root.store.refresh().topic(of.topic).topic_id
+    record = PartitionChangeRecord(partition_id=of.partition, topic_id=topic_id, leader=1)
+    root.store.commit(lambda _: [record], operation="elect leader")
+
+
+def tier_closed_segments(log_dir: LogDir, of: TopicPartition) -> int:
+    """Copy all closed segments of the partition to the root's remote storage; returns their number."""
+    root = file_root(log_dir)
+    image, storage = root.store.refresh(), root.remote_storage
+    assert storage is not None
+    directory = root.path / str(of)
+    bases = list_base_offsets(directory)
+    partition = TopicIdPartition(of.topic, image.topic(of.topic).topic_id, of.partition)
+    segments = tuple(
+        put_segment(
+            storage.store(),
+            partition,
+            directory,
+            base_offset,
+            end_offset,
+            epochs=LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).entries,
+            segment_id=new_segment_id(image.next_offset),
+            now_ms=root.clock(),
+            layout=storage.layout,
+        )
+        for base_offset, end_offset in pairwise(bases)
+    )
+    record = SegmentObjectsRecord(
+        topic_id=partition.topic_id, partition=of.partition, planned_at=image.next_offset, segments=segments
+    )
+    root.store.commit(lambda _: [record], operation="tier")
+    return len(segments)
+
+
+def drop_local_segments(log_dir: LogDir, of: TopicPartition, *, kept: int) -> int:
+    """Commit the local log start at the base of the last `kept` segments; those below stay for retention to remove."""
+    root = file_root(log_dir)
+    image = root.store.refresh()
+    offset = list_base_offsets(root.path / str(of))[-kept]
+    state = replace(image.partition(of.topic, of.partition).state, local_log_start_offset=offset)
+    record = partition_state_record(image.topic(of.topic).topic_id, of.partition, state)
+    root.store.commit(lambda _: [record], operation="local retention")
+    return offset
+
+
+def new_broker(home: Path, tier: Path) -> Broker:
+    """A broker, not started, whose `data` an export makes; it tiers to `tier` by LocalTieredStorage."""
+    home.mkdir()
+    port = free_port()
+    settings = {**tiering(tier), "controller.quorum.voters": f"1@127.0.0.1:{port}"}
+    return Broker(home, settings=settings, controller_port=port)
+
+
+def consumed(broker: Broker, topic: str, isolation: str = "read_uncommitted") -> list[ConsumedRecord]:
+    """All records of the topic; a broker that has just started refuses reads of remote segments for a moment."""
+    until = time.monotonic() + _SECONDS_MAX
+    while True:
+        try:
+            return consume(broker.bootstrap, topic, isolation=isolation)
+        except KafkaOracleError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def offsets_of(broker: Broker, topic: str, spec: str) -> dict[int, int]:
+    """The offset of each partition as Kafka's own tool lists it: earliest, earliest-local, latest-tiered, a time."""
+    done = run_tool(_OFFSET_TOOL, "--bootstrap-server", broker.bootstrap, "--topic", topic, "--time", spec)
+    assert done.returncode == 0, done.stderr
+    lines = (line.rsplit(":", 2) for line in done.stdout.splitlines())
+    return {int(partition): int(offset) for _, partition, offset in lines}
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < until, what
+        time.sleep(0.1)
