@@ -154,11 +154,12 @@ def put_segment(
     segment_id: str,
     now_ms: int,
     layout: OwnLayout = OwnLayout.AIVEN,
+    is_cleaned: bool = False,
 ) -> SegmentObject:
     """Put the closed segment at `base_offset` of `directory`, which ends at `end_offset`, into the store.
 
-    `epochs` are the leader epochs of the log. The producer snapshot at `end_offset` must exist, as a broker demands.
-    Raises ObjectStoreError, OSError.
+    `epochs` are the leader epochs of the log. `is_cleaned`: the log cleaner has written it. The
+    producer snapshot at `end_offset` must exist, as a broker demands. Raises ObjectStoreError, OSError.
     """
     leader_epochs = [each for each in epochs if each.start_offset < end_offset]
     own_epochs = clamp_epochs(leader_epochs, base_offset, end_offset - 1)
@@ -184,6 +185,7 @@ def put_segment(
         leader_epochs=tuple(
             SegmentLeaderEpoch(leader_epoch=each.epoch, start_offset=each.start_offset) for each in own_epochs
         ),
+        is_cleaned=is_cleaned,
     )
     _put_file(store, log_key(of, segment, layout), log)
     if layout is OwnLayout.AIVEN:

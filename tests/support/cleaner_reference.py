@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.isolation import aborted_transactions
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
-from pyspark_kafkalog.storage.segment.stored import closed_segments
+from pyspark_kafkalog.storage.segment.stored import closed_segments, local_extent
 
 
 def write_segment(directory: Path, base_offset: int, batches: Iterable[bytes], config: LogConfig) -> None:
@@ -88,7 +89,7 @@ def clean_directory(
     """Clean the segments below `end_offset` as the cleaner does; counts, and how many shards the keys took."""
     part = _part(directory, run)
     survivors, shards = find_survivors(part, OffsetMap(map_bytes, 0.9))
-    copier = GroupCopier(part, survivors, run.rules, CleanedTransactions.of(part.aborted), run.config, fs)
+    copier = GroupCopier(part, survivors, run.rules, CleanedTransactions.of(part.aborted), run.config, directory, fs)
     counts = CopyCounts()
     for group in group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset):
         counts = counts.plus(copier.copy(group))
@@ -107,14 +108,14 @@ def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> N
         noted.merge(pickle.loads(pickle.dumps(keep_by_map(part, offset_map))))
     groups = group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset)
     for group, transactions in reversed(list(zip(groups, transactions_at(part, groups), strict=True))):
-        GroupCopier(part, noted, run.rules, transactions, run.config, LOCAL).copy(group)
+        GroupCopier(part, noted, run.rules, transactions, run.config, directory, LOCAL).copy(group)
     for group in groups:
         swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=LOCAL)
 
 
 def _part(directory: Path, run: Pass) -> LogPart:
     return LogPart(
-        directory=directory,
+        extent_of=partial(local_extent, directory),
         segments=tuple(closed_segments(directory, run.end_offset, with_index_sizes=True)),
         first_dirty_offset=run.first_dirty_offset,
         end_offset=run.end_offset,

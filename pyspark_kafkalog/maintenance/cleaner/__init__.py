@@ -8,5 +8,6 @@ filter           which batches stay, by Kafka's rules, and the bytes of those th
 copy             copying the survivors of a group of segments into a new segment
 kernels_cleaner  the compiled parts of the above
 job              cleaning all partitions that are due, the filthiest first; large ones in several tasks
+outcome          what is the same for both kinds of roots: which are due, active producers, reports
 run_record       what a run stores for its metrics: uncleanable partitions, and totals
 """

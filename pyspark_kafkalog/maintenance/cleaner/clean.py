@@ -19,6 +19,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,37 +30,34 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
-    ENTRY_BYTES,
     LogPart,
     OffsetMap,
     find_survivors,
+    map_bytes,
     remove_task_files,
 )
+from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, active_producers, judge, with_counts
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
+from pyspark_kafkalog.maintenance.objects.clean import CleanerLimits, clean_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.isolation import aborted_transactions
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producer_replay import load_latest_snapshot, producer_state_at
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
+from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments, local_extent
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-ACTION: Final = "clean"
 
 
 def clean_partition(
@@ -78,33 +76,45 @@ def clean_partition(
 
     `now_ms` is the time to use, by default the clock's. `dedupe_buffer_bytes` is by default
     log.cleaner.dedupe.buffer.size, `throttle` log.cleaner.io.max.bytes.per.second. `offset_map` is used instead of a
-    new one. With `dry_run` nothing changes. Errors of the partition are in the report. Raises ReadOnlyLogDirError for a
+    new one. With `dry_run` nothing changes. Errors of the partition are in the report. On an object root,
+    commits replace segments (objects/clean.py). Raises ReadOnlyLogDirError for a
     broker's directory, and UnknownTopicError.
     """
+    topic_partition = TopicPartition(topic, partition)
+    broker = root.native().broker_config()
+    now = root.native().clock() if now_ms is None else now_ms
+    limits = CleanerLimits(
+        buffer_bytes=dedupe_buffer_bytes or broker.log_cleaner_dedupe_buffer_size,
+        load_factor=broker.log_cleaner_io_buffer_load_factor,
+        throttle=throttle or Throttle(broker.log_cleaner_io_max_bytes_per_second),
+    )
+    objects = root.native()
+    if isinstance(objects, ObjectRoot):
+        return clean_log(
+            objects, topic_partition, limits, now_ms=now, force=force, dry_run=dry_run, offset_map=offset_map
+        )
     native = on_file_system(root)
     native.refresh()
-    topic_partition = TopicPartition(topic, partition)
     native.partition(topic, partition)
     began = time.perf_counter()
-    now = native.clock() if now_ms is None else now_ms
-    broker = native.broker_config()
-    report = empty_report(topic_partition, ACTION)
+    report = empty_report(topic_partition, CLEAN_ACTION)
     cleaning = Cleaning(
         root=native,
         topic_partition=topic_partition,
         now_ms=now,
-        buffer_bytes=dedupe_buffer_bytes or broker.log_cleaner_dedupe_buffer_size,
-        load_factor=broker.log_cleaner_io_buffer_load_factor,
-        throttle=throttle or Throttle(broker.log_cleaner_io_max_bytes_per_second),
+        buffer_bytes=limits.buffer_bytes,
+        load_factor=limits.load_factor,
+        throttle=limits.throttle,
     )
     try:
         if not has_directory(native, topic_partition):
             return replace(report, skipped="nothing was ever written to it")
         if dry_run:
-            return judge(report, cleaning.inspect(), force=force)
+            found = cleaning.inspect()
+            return judge(report, found.plan, found.config, force=force)
         with partition_lock(cleaning.directory, fs=native.fs) as is_mine:
             if not is_mine:
-                return left_to_another_run(topic_partition, ACTION)
+                return left_to_another_run(topic_partition, CLEAN_ACTION)
             report = _clean(cleaning, report, force=force, offset_map=offset_map)
     except (KafkalogError, OSError) as error:
         _LOG.warning("%s: cleaning failed: %s", topic_partition, error)
@@ -121,7 +131,9 @@ def _clean(
         part = cleaning.part(found)
         survivors, shards = find_survivors(part, offset_map or cleaning.new_map(found.plan))
         transactions = CleanedTransactions.of(part.aborted)
-        copier = GroupCopier(part, survivors, cleaning.rules(found), transactions, found.config, cleaning.root.fs)
+        copier = GroupCopier(
+            part, survivors, cleaning.rules(found), transactions, found.config, found.directory, cleaning.root.fs
+        )
         groups = cleaning.groups(found)
         counts = CopyCounts()
         for group in groups:
@@ -195,7 +207,7 @@ class Cleaning:
             found = self.inspect()  # finished swaps change the segments
             if found.plan.resets_checkpoint:
                 self._write_checkpoint(found, found.plan.first_dirty_offset)
-        return judge(report, found, force=force), found
+        return judge(report, found.plan, found.config, force=force), found
 
     def target(self, found: CleanablePartition) -> SwapTarget:
         """The partition as the target of swaps."""
@@ -205,7 +217,7 @@ class Cleaning:
         """The part of the log to read, with a new seed for the hash of keys."""
         plan = found.plan
         return LogPart(
-            directory=found.directory,
+            extent_of=partial(local_extent, found.directory),
             segments=plan.segments,
             first_dirty_offset=plan.first_dirty_offset,
             end_offset=plan.first_uncleanable_offset,
@@ -221,9 +233,8 @@ class Cleaning:
         return group_segments(plan.segments, found.config, first_uncleanable_offset=plan.first_uncleanable_offset)
 
     def map_bytes(self, plan: CleanPlan) -> int:
-        """The size of the buffer, or less if the dirty part has fewer offsets than the buffer has room for keys."""
-        keys_max = plan.first_uncleanable_offset - plan.first_dirty_offset
-        return min(self.buffer_bytes, ENTRY_BYTES * (int(keys_max / self.load_factor) + 2))
+        """The size of the map that the plan needs, within the buffer."""
+        return map_bytes(plan, self.buffer_bytes, self.load_factor)
 
     def new_map(self, plan: CleanPlan) -> OffsetMap:
         """An empty map for the plan, within the buffer."""
@@ -235,7 +246,7 @@ class Cleaning:
             now_ms=self.now_ms,
             delete_retention_ms=found.config.delete_retention_ms,
             end_offset=found.plan.first_uncleanable_offset,
-            producers=_active_producers(
+            producers=active_producers(
                 found.directory,
                 found.state,
                 now_ms=self.now_ms,
@@ -248,7 +259,7 @@ class Cleaning:
     ) -> PartitionReport:
         """After all groups are swapped in: write the checkpoint and complete the report."""
         self._write_checkpoint(found, found.plan.first_uncleanable_offset)
-        return _with_counts(report, counts, segments=len(found.plan.segments) - groups, shards=shards)
+        return with_counts(report, counts, segments=len(found.plan.segments) - groups, shards=shards)
 
     def remove_deleted(self) -> None:
         """Remove `.deleted` files whose delay is over."""
@@ -264,59 +275,3 @@ class Cleaning:
             offsets = {each: at for each, at in read_offset_checkpoint(path).items() if each.topic in topics}
             offsets[self.topic_partition] = offset
             write_offset_checkpoint(path, offsets, fs=self.root.fs)
-
-
-def judge(report: PartitionReport, found: CleanablePartition, *, force: bool = False) -> PartitionReport:
-    """The report with the dirty ratio and the dirty range, and with the reason (`skipped`) for not cleaning, if any."""
-    plan = found.plan
-    if not found.config.compact:
-        return replace(report, skipped="cleanup.policy is not compact")
-    is_due = plan.needs_cleaning(found.config.min_cleanable_dirty_ratio) or (force and plan.cleanable_bytes > 0)
-    skipped = None
-    if not is_due or plan.first_dirty_offset >= plan.first_uncleanable_offset:
-        skipped = "nothing to clean" if not plan.cleanable_bytes else "not dirty enough"
-    return replace(
-        report,
-        skipped=skipped,
-        dirty_percent=round(100 * plan.dirty_ratio, 1),
-        first_dirty_offset=plan.first_dirty_offset,
-        first_uncleanable_offset=plan.first_uncleanable_offset,
-    )
-
-
-def _with_counts(report: PartitionReport, counts: CopyCounts, *, segments: int, shards: int) -> PartitionReport:
-    return replace(
-        report,
-        bytes_read=counts.bytes_read,
-        bytes_kept=counts.bytes_kept,
-        bytes_dropped=counts.bytes_read - counts.bytes_kept,
-        records_read=counts.records_read,
-        records_kept=counts.records_kept,
-        records_dropped=counts.records_read - counts.records_kept,
-        recopy_percent=round(100 * counts.bytes_kept / counts.bytes_read, 1) if counts.bytes_read else None,
-        segments_dropped=segments,
-        key_shards=shards,
-    )
-
-
-def _active_producers(
-    directory: Path, state: LogState, *, now_ms: int, expiration_ms: int
-) -> dict[int, ProducerStateEntry]:
-    """The producers that a broker would know at the end of the log, by id.
-
-    They come from the latest snapshot and, if a producer with an id has written since the log began, the batches after
-    it.
-    """
-    if state.producer is not None:
-        producers = producer_state_at(
-            directory,
-            state.log_end_offset,
-            log_start_offset=state.log_start_offset,
-            expiration_ms=expiration_ms,
-            now_ms=now_ms,
-        )
-    else:
-        producers = ProducerStateManager(directory, expiration_ms=expiration_ms)
-        load_latest_snapshot(producers, state.log_start_offset, state.log_end_offset, now_ms)
-    producers.remove_expired(now_ms)
-    return {producer_id: each.entry() for producer_id, each in producers.producers.items()}

@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,15 +99,16 @@ class GroupCopier:
     rules: RetentionRules
     transactions: CleanedTransactions
     config: LogConfig
+    directory: Path
     fs: FileSystem
 
     def copy(self, group: Sequence[StoredSegment]) -> CopyCounts:
-        """Write the new segment. It is on disk when this returns, and not in use before it is swapped in.
+        """Write the new segment into `directory`: on disk when this returns, not in use before it is swapped in.
 
         On an error the written files are removed.
         """
         segment = LogSegment(
-            self.part.directory,
+            self.directory,
             group[0].base_offset,
             self.config,
             fs=self.fs,

@@ -30,7 +30,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,12 +41,10 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.clean import (
-    ACTION,
     CleanablePartition,
     Cleaning,
     clean_partition,
     inspect_partition,
-    judge,
 )
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
@@ -66,12 +64,16 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     save_keep_bitmaps,
     save_map,
 )
-from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
+from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, judge
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, NoRecord
 from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks, Throttle
+from pyspark_kafkalog.maintenance.objects.clean import CleanableLog, inspect_log
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -90,11 +92,11 @@ def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -
     `bytes_per_second` is the rate at which each task may read and write.
     """
     began = time.perf_counter()
-    report = empty_report(cleaning.topic_partition, ACTION)
+    report = empty_report(cleaning.topic_partition, CLEAN_ACTION)
     try:
         with shared_partition_lock(cleaning.directory, fs=cleaning.root.fs) as ticket:
             if ticket is None:
-                return left_to_another_run(cleaning.topic_partition, ACTION)
+                return left_to_another_run(cleaning.topic_partition, CLEAN_ACTION)
             report, found = cleaning.begin(report, force=False)
             if report.skipped is None:
                 plan = _SpreadPlan.of(cleaning, found, ticket, bytes_per_second)
@@ -264,7 +266,7 @@ def _copy(plan: _SpreadPlan, number: int, start: CleanedTransactions, bitmaps: i
         else:
             offset_map = load_map(plan.directory, plan.load_factor)
             survivors = MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset))
-        return GroupCopier(part, survivors, plan.rules, start, plan.config, LOCAL).copy(group)
+        return GroupCopier(part, survivors, plan.rules, start, plan.config, plan.directory, LOCAL).copy(group)
 
 
 #: Partitions that one task inspects.
@@ -321,10 +323,10 @@ class CleanerJob:
 
     @property
     def action(self) -> str:
-        return ACTION
+        return CLEAN_ACTION
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        root = on_file_system(job_run.open())
+        root = job_run.open().native()
         config = root.broker_config()
         if not config.log_cleaner_enable or not config.log_cleaner_threads:
             _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
@@ -334,12 +336,13 @@ class CleanerJob:
         return root.partitions([name for name in names if name in asked or root.log_config(name).compact])
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
-        record = CleanerRecord(job_run)
-        config = on_file_system(job_run.open()).broker_config()
+        root = job_run.open().native()
+        record = NoRecord() if isinstance(root, ObjectRoot) else CleanerRecord(job_run)
+        config = root.broker_config()
         limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
         inspect = partial(_inspect, job_run, limits)
-        for found in run_chunks(tasks, partitions, inspect, action=ACTION, partitions_max=_PARTITIONS_A_TASK):
+        for found in run_chunks(tasks, partitions, inspect, action=CLEAN_ACTION, partitions_max=_PARTITIONS_A_TASK):
             if isinstance(found, DirtyPartition):
                 dirty.append(found)
             else:
@@ -349,6 +352,7 @@ class CleanerJob:
         share_bytes = sum(each.read_bytes for each in dirty) // tasks.slots
         is_large = {
             each: tasks.slots > 1
+            and not isinstance(root, ObjectRoot)
             and each.read_bytes >= self.spread_bytes
             and (each.offsets > map_entries or each.read_bytes > share_bytes)
             for each in dirty
@@ -356,6 +360,8 @@ class CleanerJob:
         for report in _clean_all(tasks, job_run, is_large, limits):
             yield record.took(report)
         record.close()
+        if isinstance(root, ObjectRoot) and not job_run.dry_run:
+            clean_up_root(root)
 
 
 def _inspect(
@@ -363,27 +369,36 @@ def _inspect(
 ) -> list[PartitionReport | DirtyPartition]:
     """Inspect a chunk of partitions, in a task."""
     root = job_run.open()
-    native = on_file_system(root)
-    now_ms = native.clock() if job_run.now_ms is None else job_run.now_ms
-    checkpoint = read_offset_checkpoint(native.path / CLEANER_OFFSET_CHECKPOINT)
+    now_ms = root.native().clock() if job_run.now_ms is None else job_run.now_ms
+    inspect = _inspection(root, now_ms)
     results: list[PartitionReport | DirtyPartition] = []
     for topic_partition in partitions:
         try:
-            found = inspect_partition(native, topic_partition, checkpoint.get(topic_partition), now_ms)
+            found = inspect(topic_partition)
         except (KafkalogError, OSError) as error:
-            results.append(failed(topic_partition, ACTION, error))
+            results.append(failed(topic_partition, CLEAN_ACTION, error))
             continue
-        report = judge(empty_report(topic_partition, ACTION), found)
+        report = judge(empty_report(topic_partition, CLEAN_ACTION), found.plan, found.config)
         if report.skipped is None and not job_run.dry_run:
             plan = found.plan
             read_bytes = sum(each.size_bytes for each in plan.segments)
             offsets = plan.first_uncleanable_offset - plan.first_dirty_offset
             results.append(DirtyPartition(topic_partition, plan.dirty_ratio, read_bytes, offsets))
-        elif job_run.dry_run:
+        elif job_run.dry_run or isinstance(found, CleanableLog):
             results.append(report)
         else:
             results.append(_clean(root, job_run, topic_partition, limits))  # nothing to clean, only leftovers to remove
     return results
+
+
+def _inspection(root: Root, now_ms: int) -> Callable[[TopicPartition], CleanablePartition | CleanableLog]:
+    """The function that plans the cleaning of a partition."""
+    native = root.native()
+    if isinstance(native, ObjectRoot):
+        return partial(inspect_log, native, now_ms=now_ms)
+    files = on_file_system(root)
+    checkpoint = read_offset_checkpoint(files.path / CLEANER_OFFSET_CHECKPOINT)
+    return lambda each: inspect_partition(files, each, checkpoint.get(each), now_ms)
 
 
 def _clean_all(
@@ -403,7 +418,7 @@ def _clean_all(
             try:
                 yield future.result()
             except TaskFailedError as error:
-                yield failed(futures[future], ACTION, error)
+                yield failed(futures[future], CLEAN_ACTION, error)
 
 
 def _clean_spread(

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -33,11 +33,13 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
 from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
+from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, DropsBatches, IndexedRecords, RecordChunk
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import FileSystem, described
+from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 ENTRY_BYTES: Final = 24
@@ -189,15 +191,21 @@ class LatestMarks:
         return found.view(np.bool_) & is_inside
 
 
+def map_bytes(plan: CleanPlan, buffer_bytes: int, load_factor: float) -> int:
+    """The size of the buffer, or less if the dirty part has fewer offsets than the buffer has room for keys."""
+    keys_max = plan.first_uncleanable_offset - plan.first_dirty_offset
+    return min(buffer_bytes, ENTRY_BYTES * (int(keys_max / load_factor) + 2))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
-    """The input of a cleaning: `segments`, in order, of the partition in `directory`, up to `end_offset`.
+    """The input of a cleaning: `segments`, in order, up to `end_offset`; `extent_of` is a segment as it is read.
 
     The dirty part begins at `first_dirty_offset`. `aborted` are the aborted transactions that reach into the segments;
     `seed` is two words for the hash of keys, the same for all tasks of one cleaning.
     """
 
-    directory: Path
+    extent_of: Callable[[StoredSegment], Extent]
     segments: Sequence[StoredSegment]
     first_dirty_offset: int
     end_offset: int
@@ -216,8 +224,7 @@ class LogPart:
         """A reader of the segment, beginning with the batch that contains `start_offset`."""
         after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
         return ChunkReader(
-            directory=self.directory,
-            base_offset=segment.base_offset,
+            extent=self.extent_of(segment),
             start_offset=start_offset,
             limit_offset=self.segments[after].base_offset if after < len(self.segments) else self.end_offset,
             seed=self.seed,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -26,7 +25,7 @@ from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, ope
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.scan import verify_crcs
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
+from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.units import INT64_MAX
@@ -186,15 +185,14 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReader:
-    """Reads the batches of the segment at `base_offset` that reach `start_offset` or above, including control batches.
+    """Reads the batches of the segment `extent` that reach `start_offset` or above, including control batches.
 
     `limit_offset` is the base offset of the next segment. `before_read` is called with the number of bytes before they
     are yielded, and may block. `drops`, which threads call, can exclude batches from being read. Reading raises
     DiskFormatError for damage, and FileNotFoundError when the segment has been deleted.
     """
 
-    directory: Path
-    base_offset: int
+    extent: Extent
     start_offset: int
     limit_offset: int | None
     seed: NDArray[np.uint64]
@@ -251,8 +249,8 @@ class ChunkReader:
             verify_crcs(piece.run.data, piece.batches, data_position=piece.run.position, file=piece.run.file)
             return piece, work(piece)
 
-        with SegmentReader(LocalExtent(self.directory, self.base_offset)) as segment:
-            is_inside = self.start_offset > self.base_offset
+        with SegmentReader(self.extent) as segment:
+            is_inside = self.start_offset > self.extent.base_offset
             runs = segment.runs(
                 segment.position_for_offset(self.start_offset) if is_inside else 0,
                 start_offset=self.start_offset,

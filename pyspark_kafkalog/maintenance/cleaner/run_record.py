@@ -162,6 +162,17 @@ def write_last_run(root: Path, run: CleanerRun, *, fs: FileSystem = LOCAL) -> No
     fs.write_file_atomic(root / LAST_RUN_FILE, json.dumps(asdict(run)).encode(), durable=False)
 
 
+class NoRecord:
+    """Of a run over an object root, whose history shows the commits of a cleaning."""
+
+    def took(self, report: PartitionReport) -> PartitionReport:
+        """The report."""
+        return report
+
+    def close(self) -> None:
+        """Nothing is stored."""
+
+
 class CleanerRecord:
     """Records the outcome of one run; nothing in a dry run. A failure to write is logged and otherwise ignored."""
 

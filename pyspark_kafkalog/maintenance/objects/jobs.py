@@ -20,7 +20,7 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedMetadata, CleanedUp, clean_up
-from pyspark_kafkalog.maintenance.objects.merge import MergePlan, merge_partition
+from pyspark_kafkalog.maintenance.objects.merge import MergePlan, merge_all
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.root.admin import broker_config
@@ -50,10 +50,7 @@ def _merge(root: ObjectRoot, topic_partition: TopicPartition, action: str, dry_r
         plan = MergePlan.of_partition(root.store.refresh(), topic_partition, config.segment_bytes)
         return report if plan is None else replace(report, bytes_read=plan.size_bytes, bytes_kept=plan.size_bytes)
     size_bytes = dropped = 0
-    while True:
-        merged = merge_partition(root.store, root.objects, config, topic_partition, clock=root.clock)
-        if merged is None or not merged.segments:  # all is done, or another run does it
-            break
+    for merged in merge_all(root.store, root.objects, config, topic_partition, clock=root.clock):
         size_bytes += merged.size_bytes
         dropped += merged.runs_count + merged.replaced_count - len(merged.segments)
     return replace(report, bytes_read=size_bytes, bytes_kept=size_bytes, segments_dropped=max(dropped, 0))

@@ -10,7 +10,8 @@ one's commit is not made, and it deletes what it has put. A kill before step 3 l
 clean-up deletes them. Nothing is locked.
 
 A segment of less than half of segment.bytes is merged again with the runs after it, if it is at most twice as large as
-all that follows: so what is merged often is small.
+all that follows: so what is merged often is small. One that the cleaner has cleaned stays as it is, since the cleaned
+part of the log ends with it (clean.py).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.extent_changes import with_segments
+from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
+from pyspark_kafkalog.maintenance.objects.stored import topic_id_partition
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
@@ -38,7 +39,6 @@ from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, new_segment_id, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import MIB
@@ -96,9 +96,7 @@ class MergePlan:
             size_bytes += segments[first].size_bytes
         replaced = segments[first:]
         return MergePlan(
-            TopicIdPartition(
-                topic_partition.topic, image.topic(topic_partition.topic).topic_id, topic_partition.partition
-            ),
+            topic_id_partition(image, topic_partition),
             segments[first - 1] if first else None,
             replaced,
             runs_count,
@@ -111,29 +109,12 @@ class MergePlan:
 
     def record(self, segments: Sequence[SegmentObject]) -> SegmentObjectsRecord:
         """The record with which `segments` replace the extents."""
-        return SegmentObjectsRecord(
-            topic_id=self.of.topic_id,
-            partition=self.of.partition,
-            planned_at=self.planned_at,
-            replaced_runs=self.runs_count,
-            replaced_segments=tuple(each.segment_id for each in self.replaced),
-            segments=tuple(segments),
-        )
-
-    def fits(self, image: MetadataImage, record: SegmentObjectsRecord) -> bool:
-        """Whether the extents are still there in `image`."""
-        partition = image.find(self.of.topic, self.of.partition)
-        if partition is None or image.topics[self.of.topic].topic_id != self.of.topic_id:
-            return False
-        try:
-            with_segments(str(self.of.topic_partition), partition, record)
-        except InvalidRecordError:
-            return False
-        return True
+        return segments_record(self.of, self.planned_at, self.replaced, segments, replaced_runs=self.runs_count)
 
 
 def _is_merged_again(segment: SegmentObject, following_bytes: int, segment_bytes: int) -> bool:
-    return segment.size_bytes < segment_bytes // 2 and segment.size_bytes <= 2 * following_bytes
+    is_small = segment.size_bytes < segment_bytes // 2
+    return is_small and not segment.is_cleaned and segment.size_bytes <= 2 * following_bytes
 
 
 def leader_epochs(partition: PartitionImage) -> Iterator[EpochEntry]:
@@ -187,16 +168,25 @@ def merge_partition(
             )
             for base_offset, end_offset in pairwise(bases)
         ]
-    record = plan.record(segments)
-
-    def build(newest: MetadataImage) -> list[MetadataRecord]:
-        return [record] if plan.fits(newest, record) else []
-
-    is_made = metadata.commit(build, operation=OPERATION).commit is not None
-    if not is_made:  # nor will it ever be: these segments are known to nobody else
-        objects.delete([key for each in segments for key in segment_keys(plan.of, each.base_offset, each.segment_id)])
+    is_made = replace_extents(metadata, objects, plan.of, plan.record(segments), operation=OPERATION)
     made = tuple(segments) if is_made else ()
     return Merged(topic_partition, plan.runs_count, len(plan.replaced), plan.size_bytes, made)
+
+
+def merge_all(
+    metadata: MetadataStore,
+    objects: ObjectStore,
+    config: LogConfig,
+    topic_partition: TopicPartition,
+    *,
+    clock: Callable[[], int],
+) -> Iterator[Merged]:
+    """Merge the runs of a partition until none is left, or another run does it; see `merge_partition`."""
+    while True:
+        merged = merge_partition(metadata, objects, config, topic_partition, clock=clock)
+        if merged is None or not merged.segments:
+            return
+        yield merged
 
 
 def _build_segments(

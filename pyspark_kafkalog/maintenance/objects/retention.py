@@ -8,16 +8,12 @@ cleans up the root (clean_up.py), which deletes objects that any commit has drop
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.stored import stored_extents
 from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, plan_retention
-from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
-from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
-from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 
 class ObjectLogs:
@@ -35,7 +31,7 @@ class ObjectLogs:
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
         config = self._root.log_config(topic_partition.topic)
-        extents = self._extents(image, topic_partition)
+        extents = stored_extents(self._root, topic_partition, self._now_ms)
         plan = plan_retention((), extents, lambda extent: extent.max_timestamp_ms, config, state, now_ms=self._now_ms)
         return PlannedRetention(topic_partition, topic.topic_id, state, config, plan)
 
@@ -47,32 +43,3 @@ class ObjectLogs:
 
     def finish(self, now_ms: int | None) -> None:
         clean_up_root(self._root, now_ms=now_ms)
-
-    def _extents(self, image: MetadataImage, topic_partition: TopicPartition) -> list[StoredPart]:
-        partition = image.partition(topic_partition.topic, topic_partition.partition)
-        of = TopicIdPartition(
-            topic_partition.topic, image.topic(topic_partition.topic).topic_id, topic_partition.partition
-        )
-        segments = segment_parts(
-            partition, lambda each: self._put_ms(segment_keys(of, each.base_offset, each.segment_id)[0])
-        )
-        rows = partition.runs.table
-        names = ("base_offset", "end_offset", "size_bytes", "max_timestamp_ms", "object_id")
-        runs = [
-            StoredPart(base_offset, end_offset, size_bytes, timestamp_ms, partial(self._written_ms, image, object_id))
-            for base_offset, end_offset, size_bytes, timestamp_ms, object_id in zip(
-                *(rows[name].tolist() for name in names), strict=True
-            )
-        ]
-        return [*segments, *runs]
-
-    def _written_ms(self, image: MetadataImage, object_id: int) -> int:
-        """When the data of a run were written; of those inside a commit, when it was made."""
-        found = image.objects.find(object_id)
-        if found is None or not found.is_inline:
-            return self._now_ms if found is None else self._put_ms(found.key)
-        commit = self._root.store.log.read(found.commit_offset)
-        return self._now_ms if commit is None else commit.timestamp_ms
-
-    def _put_ms(self, key: str) -> int:
-        return self._root.objects.head(key).last_modified_ms

@@ -495,6 +495,7 @@ class SegmentObject(Message):
     leader_epoch_index_bytes: int = 0
     transaction_index_bytes: int = 0
     leader_epochs: tuple[SegmentLeaderEpoch, ...] = ()
+    is_cleaned: bool = False
     unknown_tags: UnknownTags = ()
 
 

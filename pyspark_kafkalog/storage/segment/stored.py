@@ -58,6 +58,11 @@ class StoredSegment:
         return NO_TIMESTAMP
 
 
+def local_extent(directory: Path, segment: StoredSegment) -> LocalExtent:
+    """A segment of the partition in `directory`, for reading it alone."""
+    return LocalExtent(directory, segment.base_offset)
+
+
 def closed_segments(directory: Path, active_base_offset: int, *, with_index_sizes: bool = False) -> list[StoredSegment]:
     """The segments below the active one, in order; empty for a partition without a directory."""
     try:

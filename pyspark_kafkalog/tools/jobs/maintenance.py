@@ -31,6 +31,9 @@ line for each partition of a compacted topic when it is done; "skipped" states w
 this command beside readers and writers, to run it twice at once (a partition that another run is working on is left to
 that run), and to kill it at any time.
 
+In an object store, what writes have put there is merged into segments when it fills one; all segments but the last are
+cleaned. The end of a run deletes objects that are not needed any more.
+
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
 log.cleaner.backoff.ms by default.

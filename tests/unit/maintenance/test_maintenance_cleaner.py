@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from engine_fixtures import KAFKA_FIXTURES, manifest
+from root_places import RootPlace, is_object_place
 from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTopicError
@@ -22,6 +23,7 @@ from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.swap import has_unfinished
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -37,13 +39,15 @@ def append(log_dir: LogDir, keys: list[str], values: list[str | None], at_ms: in
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> LogDir:
+def log_dir(root_place: RootPlace) -> LogDir:
     """Some ten segments, of which four fit a new one; keys 0 to 9, in each write two of them."""
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: NOW_MS)
+    log_dir = LogDir.create(root_place, clock=lambda: NOW_MS)
     log_dir.create_topic("orders", partitions=1, configs=CONFIGS)
     for number in range(40):
         keys = [str(number % 10), str(number * 7 % 10)] * 4
         append(log_dir, keys, [f"{number}-{at}" + "." * 20 for at in range(8)])
+    if is_object_place(root_place):
+        merge_segments(log_dir.root)
     log_dir.alter_topic("orders", add={"internal.segment.bytes": "6000"})
     return log_dir
 
@@ -58,6 +62,15 @@ def records(log_dir: LogDir) -> list[tuple[int, bytes, bytes | None]]:
 
 def latest(found: list[tuple[int, bytes, bytes | None]]) -> dict[bytes, tuple[int, bytes | None]]:
     return {key: (offset, value) for offset, key, value in found}
+
+
+def clean_below(log_dir: LogDir) -> int:
+    """The end of the clean part: the cleaner's checkpoint."""
+    root = log_dir.root.native()
+    if isinstance(root, ObjectRoot):
+        segments = root.store.refresh().partition("orders", 0).segments
+        return [each.end_offset for each in segments if each.is_cleaned][-1]
+    return read_offset_checkpoint(Path(log_dir.path) / CLEANER_OFFSET_CHECKPOINT)[ORDERS]
 
 
 def directory(log_dir: LogDir) -> Path:
@@ -77,7 +90,7 @@ def test_cleaning_keeps_only_latest_record_of_each_key(log_dir: LogDir) -> None:
     assert report.recopy_percent is not None
     assert report.recopy_percent < 30
     assert report.segments_dropped > 3
-    assert read_offset_checkpoint(log_dir.path / CLEANER_OFFSET_CHECKPOINT) == {ORDERS: report.first_uncleanable_offset}
+    assert clean_below(log_dir) == report.first_uncleanable_offset
 
 
 def test_second_cleaning_changes_nothing(log_dir: LogDir) -> None:
@@ -145,6 +158,7 @@ def test_log_that_is_not_dirty_enough_is_cleaned_only_with_force(log_dir: LogDir
     assert clean_partition(log_dir.root, "orders", 0, force=True).skipped is None
 
 
+@pytest.mark.file_roots
 def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
     with partition_lock(directory(log_dir)):
         assert clean_partition(log_dir.root, "orders", 0).skipped == "another run has the partition"
@@ -158,6 +172,7 @@ def test_topic_is_cleaned_only_with_cleanup_policy_compact(log_dir: LogDir) -> N
     assert clean_partition(log_dir.root, "orders", 0).skipped is None
 
 
+@pytest.mark.file_roots
 def test_unwritten_partition_without_directory_is_skipped(log_dir: LogDir) -> None:
     log_dir.create_topic("empty", partitions=1, configs=CONFIGS)
     shutil.rmtree(log_dir.path / "empty-0")
@@ -166,6 +181,7 @@ def test_unwritten_partition_without_directory_is_skipped(log_dir: LogDir) -> No
         clean_partition(log_dir.root, "missing", 0)
 
 
+@pytest.mark.file_roots
 def test_lost_directory_of_written_partition_is_reported(log_dir: LogDir) -> None:
     shutil.rmtree(directory(log_dir))
     reports = [
@@ -182,6 +198,7 @@ def test_cleaning_of_broker_directory_is_rejected() -> None:
         clean_partition(LogDir.open(KAFKA_FIXTURES / "compacted-1-dirty").root, "compacted-plain", 0)
 
 
+@pytest.mark.file_roots
 def test_files_of_cleaned_segments_are_deleted_after_delay(log_dir: LogDir) -> None:
     def deleted() -> list[Path]:
         return list(directory(log_dir).glob("*.deleted"))
@@ -194,6 +211,7 @@ def test_files_of_cleaned_segments_are_deleted_after_delay(log_dir: LogDir) -> N
     assert not deleted()
 
 
+@pytest.mark.file_roots
 def test_topic_recreated_during_cleaning_is_not_changed(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     find = cleaner.find_survivors
 
@@ -231,6 +249,7 @@ def test_recreated_topic_does_not_inherit_cleaner_checkpoint(log_dir: LogDir) ->
     assert (report.first_uncleanable_offset or 0) > (cleaned.first_uncleanable_offset or 0)
 
 
+@pytest.mark.file_roots
 def test_topic_recreated_as_cleaning_finishes_gets_no_checkpoint(
     log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +318,7 @@ def test_cleaning_killed_at_any_change_loses_nothing(
     assert died_at > 60
 
 
+@pytest.mark.file_roots
 def test_cleaning_on_full_disk_fails_and_keeps_latest_records(log_dir: LogDir) -> None:
     class Full(FileSystem):
         def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:

@@ -20,6 +20,7 @@ from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, Inde
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 
 _MASK = (1 << 64) - 1
 
@@ -166,7 +167,7 @@ def test_chunk_rows_match_their_records(tmp_path: Path, keys: list[bytes | None]
     seed = np.array([5, 6], np.uint64)
     told: list[int] = []
     reader = ChunkReader(
-        directory=tmp_path, base_offset=7, start_offset=0, limit_offset=None, seed=seed, before_read=told.append
+        extent=LocalExtent(tmp_path, 7), start_offset=0, limit_offset=None, seed=seed, before_read=told.append
     )
     (found,) = [chunk.records for chunk in reader.chunks()]
     assert found.offsets.tolist() == [each.offset for each in records]

@@ -1,0 +1,72 @@
+"""Commits that new segment objects take the place of extents, as the last step of a merge, a cleaning or a reindexing.
+
+The commit names the extents to replace and fails to apply if one of them is gone: another job has replaced it, or
+retention has dropped it. Then the new objects are deleted at once, since no commit will ever name them. A kill before
+the commit leaves them to the clean-up (clean_up.py); after it the old objects are dropped, and deleted after a delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.extent_changes import with_segments
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.tiered.own_layouts import segment_keys
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
+
+
+def replace_extents(
+    metadata: MetadataStore,
+    objects: ObjectStore,
+    of: TopicIdPartition,
+    record: SegmentObjectsRecord,
+    *,
+    operation: str,
+) -> bool:
+    """Commit `record`, whose segments have been put; False if the extents that it replaces are gone.
+
+    Raises the errors of a commit, also for a record that was planned below the staging horizon, and ObjectStoreError.
+    """
+
+    def build(newest: MetadataImage) -> list[MetadataRecord]:
+        return [record] if extents_are_there(newest, of, record) else []
+
+    if metadata.commit(build, operation=operation).commit is not None:
+        return True
+    objects.delete([key for each in record.segments for key in segment_keys(of, each.base_offset, each.segment_id)])
+    return False
+
+
+def segments_record(
+    of: TopicIdPartition,
+    planned_at: int,
+    replaced: Sequence[SegmentObject],
+    segments: Sequence[SegmentObject],
+    *,
+    replaced_runs: int = 0,
+) -> SegmentObjectsRecord:
+    """The record with which `segments` take the place of `replaced` and of the runs after them."""
+    return SegmentObjectsRecord(
+        topic_id=of.topic_id,
+        partition=of.partition,
+        planned_at=planned_at,
+        replaced_runs=replaced_runs,
+        replaced_segments=tuple(each.segment_id for each in replaced),
+        segments=tuple(segments),
+    )
+
+
+def extents_are_there(image: MetadataImage, of: TopicIdPartition, record: SegmentObjectsRecord) -> bool:
+    """Whether the extents that `record` replaces are in `image`, as they were."""
+    partition = image.find(of.topic, of.partition)
+    if partition is None or image.topics[of.topic].topic_id != of.topic_id:
+        return False
+    try:
+        with_segments(str(of.topic_partition), partition, record)
+    except InvalidRecordError:
+        return False
+    return True
