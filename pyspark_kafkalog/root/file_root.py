@@ -32,7 +32,8 @@ from pyspark_kafkalog.root.directories import (
 from pyspark_kafkalog.root.native import Build, NativeRoot
 from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.remote.own_log import own_remote_part
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
 from pyspark_kafkalog.root.staging import LocalStaging, Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
@@ -62,6 +63,8 @@ class FileRoot(NativeRoot):
         """`store_options`: how the store of `remote_storage` is reached, where the environment does not tell."""
         super().__init__(store, clock=clock)
         self._store_options = store_options
+        #: The configurations that `remote_storage` was made from, and it.
+        self._remote_storage: tuple[Mapping[str, Mapping[str, str]], OwnStorage | None] | None = None
         self.directories: tuple[Path, ...] = (store.root,)
         self._fs = fs
         self._unflushed_store: LocalMetadataStore | None = None
@@ -82,7 +85,16 @@ class FileRoot(NativeRoot):
 
         Raises InvalidConfigError, InvalidOptionError for wrong store options.
         """
-        return OwnStorage.of(self.broker_config(), self._store_options)
+        configs = self._store.image.broker_configs
+        if self._remote_storage is None or self._remote_storage[0] is not configs:
+            self._remote_storage = configs, OwnStorage.of(self.broker_config(), self._store_options)
+        return self._remote_storage[1]
+
+    def _remote_part(self, topic: TopicImage, partition: PartitionImage) -> RemotePart | None:
+        storage = self.remote_storage
+        if storage is None:
+            return None
+        return own_remote_part(self.path, storage, self._store_options, topic, partition)
 
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
         state = partition.state
@@ -98,6 +110,7 @@ class FileRoot(NativeRoot):
             log_end_offset=state.log_end_offset,
             active_base_offset=state.active_base_offset,
             active_size_bytes=state.active_size_bytes,
+            remote=self._remote_part(topic, partition),
             # Only a transaction that was open when a broker's directory was adopted can be open here.
             stable=state.last_stable_offset,
         )
@@ -107,7 +120,13 @@ class FileRoot(NativeRoot):
         if commits is None or self._planned_version != self.version:
             commits = self._planned_commits = CommitFiles(*map(str, self._store.last_and_next_file))
             self._planned_version = self.version
-        return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, commits)
+        image = self._store.image
+        topic, partition = (
+            image.topics.get(topic_partition.topic),
+            image.find(topic_partition.topic, topic_partition.partition),
+        )
+        remote = None if topic is None or partition is None else self._remote_part(topic, partition)
+        return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, commits, remote)
 
     def delete_topic(self, name: str) -> None:
         """Commit the topic's deletion, then rename its directories; they are removed after file.delete.delay.ms."""

@@ -79,7 +79,7 @@ class LocalPartition:
 
     `topic_id` None: a broker's directory has no id for the topic, or the id is not to be checked. `identity`: that of
     the log directory, None if it has no ids. `commits` None: a broker's directory. `remote`: what of the log is in
-    remote storage, if it was opened with that.
+    remote storage, if that is known.
     """
 
     root: str

@@ -85,9 +85,9 @@ class RemotePart:
 class PartitionSnapshot:
     """One partition as of one version of its root: its files and its offsets, in Kafka's terms.
 
-    Offsets [log_start_offset, high_watermark) exist. Those below `local_log_start_offset` are in remote storage only;
-    the two starts differ only for a broker with tiered storage. `remote` is the remote part of the log, if the root was
-    opened with its remote storage, and [readable_start_offset, high_watermark) can be read. `log_end_offset` is the end
+    Offsets [log_start_offset, high_watermark) exist. Those below `local_log_start_offset` are in remote storage only.
+    `remote` is the remote part of the log, if a native root tiers its segments or a broker's directory was opened with
+    its remote storage, and [readable_start_offset, high_watermark) can be read. `log_end_offset` is the end
     of the last whole, valid batch; it is above the high watermark only in a broker's directory, whose checkpoint may be
     older than its log. The active segment's base offset and size in bytes are -1 where they could only be found by
     reading the file system.

@@ -1,6 +1,9 @@
 """A partition's log whose older segments are remote: remote and local extents as one sequence, without a seam.
 
-An offset that is local is read locally, also if it is remote too. A broker deletes a local segment once it is remote:
+    BrokerRemoteLog   the remote segments that a broker copied; those of a native root are root.remote.own_log
+    TieredExtents     the remote segments, then the local ones: what a LogReader reads
+
+An offset that is local is read locally, also if it is remote too. Local retention deletes segments that are remote:
 when the local segments no longer begin where the known remote ones end, the list of these is looked up again. Remote
 segments are read by ranges of their objects, their indexes as a whole, through a cache. An object can be deleted while
 it is read: then the list is looked up again, too, once for each object. If the segment is gone from the list as well,
@@ -17,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
 from pyspark_kafkalog.errors import DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
@@ -26,7 +29,7 @@ from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted, parse_aborted
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents
-from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.tiered.byte_source import RemoteBytes
 from pyspark_kafkalog.tiered.index_cache import process_cache
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexBytes, IndexKind
@@ -36,19 +39,60 @@ from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 _Index = TypeVar("_Index", bound=MappedIndex)
 
 #: Segments with transaction indexes behind a task's range that travel with its plan.
-_LATER_SEGMENTS_MAX: Final = 64
+LATER_SEGMENTS_MAX: Final = 64
 _BASE_OFFSET: Final = attrgetter("base_offset")
 _NO_LOCAL: Final = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteLog:
+class RemoteSegmentExtent(Extent, Protocol):
+    """A remote segment as an Extent."""
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def segment_id(self) -> str: ...
+
+    def aborted_transactions(self) -> list[AbortedTxn]:
+        """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
+        ...
+
+
+class RemoteLog(Protocol):
     """The remote part of one partition's log; can be pickled.
 
-    `segments` are those to read, as `lineage.readable_segments` returns them. `highest_offset` is the last offset that
-    was ever copied, -1 if none was. Of the offsets below `known_end_offset` no segment is missing in the list that a
-    reader needs. `is_whole` is False if there are more transaction indexes than those of the listed segments.
+    `location`: what error messages call the storage. `highest_offset` is the last offset that was ever copied, -1 if
+    none was. Of the offsets below `known_end_offset` no segment is missing that a reader needs. `is_whole` is False if
+    there are more transaction indexes than those of the segments that it lists.
     """
+
+    @property
+    def location(self) -> str: ...
+
+    @property
+    def partition(self) -> TopicIdPartition: ...
+
+    @property
+    def highest_offset(self) -> int: ...
+
+    @property
+    def known_end_offset(self) -> int: ...
+
+    @property
+    def is_whole(self) -> bool: ...
+
+    def extents_below(self, offset: int) -> Sequence[RemoteSegmentExtent]:
+        """The segments that begin below `offset`, in order. Makes no request."""
+        ...
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemoteLog:
+        """What a reader of the offsets [start_offset, end_offset) needs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRemoteLog:
+    """A RemoteLog of segments that a broker copied, as `lineage.readable_segments` returns them."""
 
     storage: RemoteStorage
     partition: TopicIdPartition
@@ -57,13 +101,21 @@ class RemoteLog:
     known_end_offset: int
     is_whole: bool = True
 
-    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemoteLog:
-        """What a reader of the offsets [start_offset, end_offset) needs."""
+    @property
+    def location(self) -> str:
+        return self.storage.location
+
+    def extents_below(self, offset: int) -> list[RemoteExtent]:
+        return [
+            RemoteExtent(self.storage, self.partition, each) for each in self.segments if each.start_offset < offset
+        ]
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> BrokerRemoteLog:
         inside = tuple(
             each for each in self.segments if each.last_offset >= start_offset and each.start_offset < end_offset
         )
         later = [each for each in self.segments if each.start_offset >= end_offset and each.has_transaction_index]
-        kept = later[:_LATER_SEGMENTS_MAX] if committed else []
+        kept = later[:LATER_SEGMENTS_MAX] if committed else []
         return replace(self, segments=(*inside, *kept), is_whole=not committed or len(kept) == len(later))
 
 
@@ -82,6 +134,10 @@ class RemoteExtent:
     @property
     def end_offset(self) -> int:
         return self.segment.next_offset
+
+    @property
+    def segment_id(self) -> str:
+        return self.segment.segment_id
 
     @property
     def known_size_bytes(self) -> int:
@@ -142,14 +198,11 @@ class TieredExtents:
         self._look_up = look_up
         self._lost: set[str] = set()
         self._looked_up_for = -1  # the local start for which the remote part was looked up again
+        self._listed: tuple[int, Sequence[RemoteSegmentExtent]] = (0, ())  # of the remote part, below that offset
 
     @property
     def name(self) -> str:
-        return (
-            self._local.name
-            if self._local is not None
-            else f"{self._remote.storage.location}: {self._remote.partition}"
-        )
+        return self._local.name if self._local is not None else f"{self._remote.location}: {self._remote.partition}"
 
     def current(self) -> list[Extent]:
         """Remote segments as they were looked up last, then the local ones as they are now."""
@@ -157,28 +210,26 @@ class TieredExtents:
         if local and self._remote.known_end_offset < local[0].base_offset != self._looked_up_for:
             self._looked_up_for = local[0].base_offset
             self._look_up_again()
-        remote = self._remote_extents()
-        if local:
-            remote = [each for each in remote if each.base_offset < local[0].base_offset]
-        return [*remote, *local]
+        return [*self._remote_extents(_local_start(local)), *local]
 
     def after_loss(self, extent: Extent) -> list[Extent]:
         """The extents after a remote object turned out to be missing, looked up again.
 
         Raises OffsetOutOfRangeError if its segment should still be there; later calls of `current` leave it out.
         """
-        if not isinstance(extent, RemoteExtent):
-            return self.current()
-        segment = extent.segment
-        self._look_up_again()
-        self._lost.add(segment.segment_id)
-        if segment.segment_id in {each.segment_id for each in self._remote.segments}:
-            raise OffsetOutOfRangeError(
-                f"offsets {segment.start_offset} to {segment.last_offset} of {self._remote.partition.topic_partition} "
-                f"are in the remote segment {segment.segment_id}, and objects of it are missing in "
-                f"{self._remote.storage.location}"
-            )
+        if not isinstance(extent, LocalExtent):
+            self._lose(cast(RemoteSegmentExtent, extent))
         return self.current()
+
+    def _lose(self, extent: RemoteSegmentExtent) -> None:
+        self._look_up_again()
+        self._lost.add(extent.segment_id)
+        if any(each.segment_id == extent.segment_id for each in self._remote.extents_below(_NO_LOCAL)):
+            raise OffsetOutOfRangeError(
+                f"offsets {extent.base_offset} to {extent.end_offset - 1} of {self._remote.partition.topic_partition} "
+                f"are in the remote segment {extent.segment_id}, and objects of it are missing in "
+                f"{self._remote.location}"
+            )
 
     def is_being_replaced(self, base_offset: int) -> bool:
         return self._local is not None and self._local.is_being_replaced(base_offset)
@@ -191,7 +242,7 @@ class TieredExtents:
         while True:
             extents = self.current()
             local_start = _local_start(extents)
-            remote = [each for each in extents if isinstance(each, RemoteExtent)]
+            remote = self._remote_extents(local_start)
             try:
                 found = self._aborted(remote, local_start, start_offset, end_offset)
             except _LookedUpAgain:
@@ -200,7 +251,7 @@ class TieredExtents:
                 return AbortedTransactions(found)
 
     def _aborted(
-        self, remote: Sequence[RemoteExtent], local_start: int, start_offset: int, end_offset: int
+        self, remote: Sequence[RemoteSegmentExtent], local_start: int, start_offset: int, end_offset: int
     ) -> Collection[AbortedTxn]:
         """From the remote segments in order, then from the local ones. Raises _LookedUpAgain."""
         found: dict[tuple[int, int], AbortedTxn] = {}
@@ -209,7 +260,7 @@ class TieredExtents:
             try:
                 entries = extent.aborted_transactions()
             except FileNotFoundError:
-                self.after_loss(extent)
+                self._lose(extent)
                 raise _LookedUpAgain from None
             result = collect_aborted(entries, start_offset, end_offset)
             found.update({(each.producer_id, each.last_offset): each for each in result.transactions})
@@ -223,16 +274,18 @@ class TieredExtents:
             found.update({(each.producer_id, each.last_offset): each for each in local.transactions})
         return found.values()
 
-    def _remote_extents(self) -> list[RemoteExtent]:
-        return [
-            RemoteExtent(self._remote.storage, self._remote.partition, each)
-            for each in self._remote.segments
-            if each.segment_id not in self._lost
-        ]
+    def _remote_extents(self, local_start: int) -> Sequence[RemoteSegmentExtent]:
+        """The remote segments that begin below the local ones."""
+        if self._listed[0] != local_start:
+            self._listed = local_start, self._remote.extents_below(local_start)
+        if not self._lost:
+            return self._listed[1]
+        return [each for each in self._listed[1] if each.segment_id not in self._lost]
 
     def _look_up_again(self) -> None:
         found = self._look_up()
-        self._remote = replace(self._remote, segments=(), is_whole=True) if found is None else found
+        self._remote = self._remote.part(0, 0, committed=False) if found is None else found
+        self._listed = 0, ()
 
 
 class _LookedUpAgain(Exception):
@@ -241,4 +294,4 @@ class _LookedUpAgain(Exception):
 
 def _local_start(extents: Sequence[Extent]) -> int:
     """The first local offset; above all offsets without local segments."""
-    return next((each.base_offset for each in extents if not isinstance(each, RemoteExtent)), _NO_LOCAL)
+    return next((each.base_offset for each in extents if isinstance(each, LocalExtent)), _NO_LOCAL)

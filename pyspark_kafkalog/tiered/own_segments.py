@@ -90,6 +90,10 @@ class SegmentObjectExtent:
         return self.segment.end_offset
 
     @property
+    def segment_id(self) -> str:
+        return self.segment.segment_id
+
+    @property
     def known_size_bytes(self) -> int:
         return self.segment.size_bytes
 

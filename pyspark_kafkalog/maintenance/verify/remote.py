@@ -30,7 +30,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.tiered.bucket import read_bucket_log
-from pyspark_kafkalog.tiered.extents import RemoteExtent
+from pyspark_kafkalog.tiered.extents import BrokerRemoteLog, RemoteExtent, RemoteLog
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.remote_log_metadata import RemotePartition
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption
@@ -72,8 +72,12 @@ def _snapshots(root: ReadOnlyRoot) -> dict[TopicIdPartition, PartitionSnapshot]:
         each.remote.log.partition: each
         for topic in root.topics()
         for each in root.topic(topic, without_links=True).partitions
-        if each.remote is not None and (each.remote.log.segments or each.remote.log.highest_offset >= 0)
+        if each.remote is not None and (_segments_of(each.remote.log) or each.remote.log.highest_offset >= 0)
     }
+
+
+def _segments_of(log: RemoteLog) -> Sequence[RemoteSegment]:
+    return log.segments if isinstance(log, BrokerRemoteLog) else ()
 
 
 class _PartitionCheck:
@@ -121,7 +125,7 @@ class _PartitionCheck:
     def _segments(self) -> Sequence[RemoteSegment]:
         """The segments that readers read."""
         if self._noted is not None:
-            return () if self._found is None or self._found.remote is None else self._found.remote.log.segments
+            return () if self._found is None or self._found.remote is None else _segments_of(self._found.remote.log)
         log = read_bucket_log(self._storage, self._partition, self._objects)
         return () if log is None else log.segments
 
@@ -246,7 +250,7 @@ class _PartitionCheck:
         """Whether the segment is listed, and noted, now as before: a broker may have deleted it meanwhile."""
         if self._found is not None and self._found.remote is not None:
             log = self._found.remote.look_up()
-            return log is not None and segment.segment_id in {each.segment_id for each in log.segments}
+            return log is not None and segment.segment_id in {each.segment_id for each in _segments_of(log)}
         objects = self._storage.layout.objects_of(self._storage.store(), self._partition)
         return (segment.start_offset, segment.segment_id) in self._storage.layout.copies(objects)
 

@@ -1,0 +1,261 @@
+"""Reads of a native root that has copied segments: across the seam, with old plans, beside deletions."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_store import FaultyStore
+from pyspark.sql.pandas.types import to_arrow_schema
+from tiered_fixtures import ISOLATIONS, rows_of
+from tiered_logs import (
+    OF,
+    T0,
+    bases,
+    copy_closed,
+    delete_local,
+    file_root,
+    fill,
+    image_of,
+    move_local_start,
+    move_log_start,
+    remove_files,
+    rows,
+    tiering_root,
+)
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import DataLossError, OffsetOutOfRangeError
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.spark.options.parse import parse_read_options
+from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
+from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
+from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.tiered import index_cache, own_storage
+
+
+@pytest.fixture(params=["aiven", "local"])
+def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> LogDir:
+    """A root whose partition has some 35 segments, none of them remote, and two leader epochs."""
+    made = tiering_root(tmp_path / "root", tmp_path / "tier", layout=request.param)
+    rng = random.Random(7)
+    fill(made, rng, 60)
+    fill(made, rng, 60)
+    return made
+
+
+def small(tmp_path: Path) -> LogDir:
+    made = tiering_root(tmp_path / "root", tmp_path / "tier")
+    fill(made, random.Random(3), 12)
+    return made
+
+
+def planned(log_dir: LogDir, **options: str) -> list[OffsetRangePartition]:
+    """The tasks of a batch read, as they arrive on an executor."""
+    given = {"path": str(log_dir.path), "assign": '{"orders":[0]}', "includeHeaders": "true", **options}
+    reader = KafkalogBatchReader(parse_read_options(given), read_schema(include_headers=True))
+    return pickle.loads(pickle.dumps(list(reader.partitions())))  # type: ignore[no-any-return]
+
+
+def task_rows(tasks: list[OffsetRangePartition]) -> list[tuple[Any, ...]]:
+    schema = to_arrow_schema(read_schema(include_headers=True), timezone="UTC")
+    read = (read_same_topic(task, read_offset_range(task, schema)) for task in tasks)
+    return [row for batches in read for batch in batches for row in rows_of(batch)]
+
+
+def middle(log_dir: LogDir) -> int:
+    """The base offset of a segment in the middle of the log."""
+    found = bases(log_dir)
+    return found[len(found) // 2]
+
+
+def test_remote_and_local_rows_are_those_of_the_untiered_log(log_dir: LogDir) -> None:
+    before = {isolation: rows(log_dir, isolation=isolation) for isolation in ISOLATIONS}
+    assert before["read_uncommitted"] != before["read_committed"]
+    copied = copy_closed(log_dir)
+    delete_local(log_dir, middle(log_dir))
+    found = log_dir.partition(*_of())
+    assert (found.log_start_offset, found.readable_start_offset) == (0, 0)
+    assert found.local_log_start_offset == bases(log_dir)[0] > 0
+    assert found.latest_tiered_offset == copied - 1
+    assert {isolation: rows(log_dir, isolation=isolation) for isolation in ISOLATIONS} == before
+
+
+def _of() -> tuple[str, int]:
+    return OF.topic, OF.partition
+
+
+def test_every_range_across_the_seam_has_its_rows(tmp_path: Path) -> None:
+    log_dir = small(tmp_path)
+    before = {isolation: rows(log_dir, isolation=isolation) for isolation in ISOLATIONS}
+    copy_closed(log_dir)
+    delete_local(log_dir, middle(log_dir))
+    end = log_dir.partition(*_of()).high_watermark
+    schema = KAFKA_SCHEMA
+    for isolation in ISOLATIONS:
+        reader = log_dir.reader(*_of())
+        for start in range(0, end, 2):
+            for stop in range(start + 1, end + 1, 2):
+                batches = reader.read(start, stop, schema=schema, committed=isolation == "read_committed")
+                found = [row for batch in batches for row in batch.to_pylist()]
+                assert found == [row for row in before[isolation] if start <= row["offset"] < stop]
+
+
+def test_time_look_ups_give_what_they_gave_before(log_dir: LogDir) -> None:
+    end = log_dir.partition(*_of()).high_watermark
+    times = [T0 - 30_000, *(T0 + 1000 * at for at in range(0, end + 40, 3))]
+
+    def look_ups() -> list[Any]:
+        log_dir.refresh()
+        reader = log_dir.reader(*_of())
+        return [reader.offset_for_timestamp(each, 0, end) for each in times] + [reader.offset_of_max_timestamp(0, end)]
+
+    before = look_ups()
+    copy_closed(log_dir)
+    delete_local(log_dir, middle(log_dir))
+    assert look_ups() == before
+
+
+def test_offset_that_is_local_is_read_without_a_request(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_closed(log_dir)
+    monkeypatch.setattr(own_storage, "open_objects", lambda location, settings: pytest.fail("the store was opened"))
+    assert rows(log_dir)
+    move_local_start(log_dir, middle(log_dir))  # the files are still there
+    assert rows(log_dir, isolation="read_committed")
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_plan_made_before_anything_was_copied_reads_on_remotely(log_dir: LogDir, isolation: str) -> None:
+    options = {"isolationLevel": isolation, "maxBytesPerPartition": "2000"}
+    tasks = planned(log_dir, **options)
+    assert len(tasks) > 4
+    before = task_rows(tasks)
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-3])
+    assert task_rows(tasks) == before
+    assert task_rows(planned(log_dir, **options)) == before
+
+
+def test_plan_made_while_half_was_remote_reads_what_became_remote_later(log_dir: LogDir) -> None:
+    copy_closed(log_dir, 10)
+    delete_local(log_dir, bases(log_dir)[5])
+    tasks = planned(log_dir, isolationLevel="read_committed", maxBytesPerPartition="2000")
+    before = task_rows(tasks)
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    assert task_rows(tasks) == before
+
+
+def test_reader_whose_next_file_is_deleted_goes_on_remotely(log_dir: LogDir) -> None:
+    before = rows(log_dir)
+    copy_closed(log_dir)
+    reader = log_dir.reader(*_of())
+    runs = reader.runs(0, log_dir.partition(*_of()).high_watermark)
+    seen = [int(run.batches["last_offset"][-1]) for run in _some(runs, 3)]
+    delete_local(log_dir, bases(log_dir)[-2])
+    seen += [int(run.batches["last_offset"][-1]) for run in runs]
+    assert seen == sorted(set(seen))
+    assert seen[-1] >= before[-1]["offset"]
+
+
+def _some(runs: Iterator[Any], count: int) -> Iterator[Any]:
+    for _ in range(count):
+        yield next(runs)
+
+
+def test_tasks_carry_no_segments_that_they_do_not_read(log_dir: LogDir) -> None:
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    tasks = planned(log_dir, maxBytesPerPartition="1500")
+    segments = len(image_of(log_dir).segments)
+    sizes = [len(each.planned.remote.log.segments) for each in tasks]  # type: ignore[attr-defined]
+    assert segments > 20
+    assert max(sizes) <= 6
+
+
+def test_log_start_in_the_remote_part_cuts_inside_a_segment(log_dir: LogDir) -> None:
+    before = rows(log_dir)
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    tasks = planned(log_dir, failOnDataLoss="false")
+    move_log_start(log_dir, 101)
+    expected = [row for row in before if row["offset"] >= 101]
+    assert rows(log_dir) == expected
+    assert [row[1] for row in task_rows(tasks)] == [row["offset"] for row in expected]
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 100 of orders-0 is not in \[101"):
+        rows(log_dir, 100)
+
+
+def test_missing_object_that_is_named_is_data_loss_that_names_it(log_dir: LogDir) -> None:
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    segment = image_of(log_dir).segments[4]
+    storage = file_root(log_dir).remote_storage
+    assert storage is not None
+    index_cache._cache.cache_clear()
+    _delete_log(log_dir, segment.base_offset)
+    with pytest.raises(OffsetOutOfRangeError, match=f"are in the remote segment {segment.segment_id}, and objects of"):
+        rows(log_dir)
+    assert rows(log_dir, segment.end_offset)
+    with pytest.raises(DataLossError, match=f"records of offsets {segment.base_offset} to {segment.end_offset} are"):
+        task_rows(planned(log_dir))
+
+
+def _delete_log(log_dir: LogDir, base_offset: int) -> None:
+    location = Path(log_dir.broker_configs()["rsm.config.location"])
+    (path,) = location.rglob(f"{base_offset:020d}-*.log")
+    path.unlink()
+
+
+def test_objects_that_retention_drops_and_deletes_are_out_of_range(log_dir: LogDir) -> None:
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    tasks = planned(log_dir)
+    first, second = image_of(log_dir).segments[:2]
+    move_log_start(log_dir, second.base_offset)
+    _delete_log(log_dir, first.base_offset)
+    with pytest.raises(DataLossError, match=f"0 to {second.base_offset}"):
+        task_rows(tasks)
+    assert rows(log_dir)[0]["offset"] >= second.base_offset
+
+
+def test_file_that_is_gone_without_a_commit_is_no_gap(log_dir: LogDir) -> None:
+    """A local file that was lost, of which there is no copy, must not be skipped."""
+    copy_closed(log_dir, 3)
+    delete_local(log_dir, image_of(log_dir).segments[-1].end_offset)
+    remove_files(log_dir, bases(log_dir)[2])
+    with pytest.raises(OffsetOutOfRangeError, match="is in no segment"):
+        rows(log_dir)
+
+
+def test_deleted_and_recreated_topic_is_not_read_with_the_old_segments(log_dir: LogDir) -> None:
+    copy_closed(log_dir)
+    tasks = planned(log_dir)
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=1)
+    fill(log_dir, random.Random(1), 5)
+    with pytest.raises(DataLossError):
+        task_rows(tasks)
+
+
+def test_plan_and_reads_of_a_store_take_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FaultyStore()
+    monkeypatch.setattr(own_storage, "open_objects", lambda location, settings: store)
+    log_dir = tiering_root(tmp_path / "root", "s3://bucket/tier")
+    fill(log_dir, random.Random(7), 60)
+    before = rows(log_dir)
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    store.requests.clear()
+    tasks = planned(log_dir, isolationLevel="read_committed")
+    assert store.requests == {}
+    index_cache._cache.cache_clear()
+    assert rows(log_dir) == before
+    segments = len(image_of(log_dir).segments)
+    assert store.requests["get_ranges"] <= 2 * segments
+    assert set(store.requests) == {"get_ranges"}
+    assert len(tasks) == 1
