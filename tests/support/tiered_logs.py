@@ -153,7 +153,7 @@ def copy_closed(log_dir: LogDir, count: int | None = None, *, of: TopicPartition
     due = [
         each
         for each in closed_segments(directory, partition.state.active_base_offset)
-        if each.base_offset >= copied and each.next_base_offset <= partition.state.last_stable_offset
+        if each.base_offset >= copied and each.end_offset <= partition.state.last_stable_offset
     ][:count]
     segments = tuple(
         put_segment(
@@ -161,7 +161,7 @@ def copy_closed(log_dir: LogDir, count: int | None = None, *, of: TopicPartition
             TopicIdPartition(of.topic, topic_id, of.partition),
             directory,
             each.base_offset,
-            each.next_base_offset,
+            each.end_offset,
             epochs=LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).entries,
             segment_id=new_segment_id(image.next_offset),
             now_ms=T0,
