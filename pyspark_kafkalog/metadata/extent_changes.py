@@ -185,8 +185,11 @@ def with_segments(
 ) -> tuple[PartitionImage, Sequence[SegmentObject], NDArray[np.int64]]:
     """`partition`, called `name`, with the record's segments, the segments they replace, and the runs' object ids.
 
+    Without segments the record replaces all by nothing: those of a file root whose remote storage is switched off.
     Raises InvalidRecordError unless exactly the extents that the record states are replaced.
     """
+    if not record.segments:
+        return _without_segments(name, partition, record)
     _check_segments(name, record)
     start, end = record.segments[0].base_offset, record.segments[-1].end_offset
     first = sum(each.end_offset <= start for each in partition.segments)
@@ -210,12 +213,27 @@ def with_segments(
     return after, replaced, runs["object_id"]
 
 
+def _without_segments(
+    name: str, partition: PartitionImage, record: SegmentObjectsRecord
+) -> tuple[PartitionImage, Sequence[SegmentObject], NDArray[np.int64]]:
+    """See `with_segments`."""
+    segments, runs = partition.segments, partition.runs
+    found = tuple(each.segment_id for each in segments)
+    if not found or record.replaced_segments != found or record.replaced_runs or len(runs):
+        raise InvalidRecordError(
+            f"{name}: a SegmentObjectsRecord without segments replaces {len(record.replaced_segments)} segments and "
+            f"{record.replaced_runs} runs: expected all of the {len(found)} segments that there are, and "
+            f"{len(runs)} runs"
+        )
+    return replace(partition, segments=()), segments, runs.table["object_id"]
+
+
 def _check_segments(name: str, record: SegmentObjectsRecord) -> None:
     segments = record.segments
     are_contiguous = all(one.end_offset == other.base_offset for one, other in pairwise(segments))
-    if not segments or not are_contiguous or not all(0 <= each.base_offset < each.end_offset for each in segments):
+    if not are_contiguous or not all(0 <= each.base_offset < each.end_offset for each in segments):
         found = ", ".join(f"[{each.base_offset}, {each.end_offset})" for each in segments[:10])
-        raise InvalidRecordError(f"{name}: a SegmentObjectsRecord has segments of the offsets {found or 'of none'}")
+        raise InvalidRecordError(f"{name}: a SegmentObjectsRecord has segments of the offsets {found}")
     for each in segments:
         if min(each.size_bytes, *_index_sizes(each)) < 0:
             raise InvalidRecordError(f"{name}: the segment at {each.base_offset} has a negative size")

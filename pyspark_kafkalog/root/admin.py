@@ -14,7 +14,8 @@ Source of the rules: org.apache.kafka.controller.ReplicationControlManager and C
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
@@ -27,11 +28,13 @@ from pyspark_kafkalog.metadata.image import (
     MetadataImage,
     broker_configs,
     partition_record,
+    partition_state_record,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     MetadataRecord,
     RemoveTopicRecord,
+    SegmentObjectsRecord,
     TopicRecord,
 )
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
@@ -102,11 +105,36 @@ def alter_configs(
     if both:
         raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
     kept = {key: value for key, value in configs.items() if key not in delete}
-    validate_topic_configs({**kept, **add}, broker_configs, existing=configs)
+    config = validate_topic_configs({**kept, **add}, broker_configs, existing=configs)
     return [
         *(_config_record(name, key, value) for key, value in add.items() if configs.get(key) != value),
         *(_config_record(name, key, None) for key in delete if key in configs),
+        *([] if config.remote_storage_enable or image.is_object_root else _without_remote_log(image, name)),
     ]
+
+
+def _without_remote_log(image: MetadataImage, name: str) -> Iterator[MetadataRecord]:
+    """End the remote part of the topic's logs: they begin locally, and all segments in remote storage are dropped.
+
+    Source of the rule: ReplicaManager and TopicConfigHandler.maybeUpdateRemoteLogComponents of kafka.server, when
+    remote.log.delete.on.disable is set, which is demanded before.
+    """
+    topic = image.topic(name)
+    for partition in topic.partitions:
+        state, local_start = partition.state, partition.state.local_log_start_offset
+        if state.has_remote_start:
+            yield partition_state_record(
+                topic.topic_id, partition.partition, replace(state, log_start_offset=local_start)
+            )
+        # Those that end at or below the log start are dropped by the record before.
+        left = tuple(each.segment_id for each in partition.segments if each.end_offset > local_start)
+        if left:
+            yield SegmentObjectsRecord(
+                topic_id=topic.topic_id,
+                partition=partition.partition,
+                planned_at=image.next_offset,
+                replaced_segments=left,
+            )
 
 
 def _check_new_name(image: MetadataImage, name: str) -> None:

@@ -466,6 +466,32 @@ def test_local_log_start_above_active_segment_is_refused() -> None:
         commit(image, local_log_start(image, 16))
 
 
+def test_all_remote_segments_are_dropped_once_the_log_begins_locally() -> None:
+    image = tiered_log(local=5)
+    with pytest.raises(InvalidRecordError, match="segments_reach_local_log_start"):
+        commit(image, merged(replaced=(segment(0, 5, 1), segment(5, 9, 2))))
+    image = commit(image, log_start(image, 5), merged(replaced=(segment(5, 9, 2),)))
+    assert ranges(image) == ([], [])
+    assert [each.base_offset for each in image.dropped[0].segments] == [0, 5]
+    assert reloaded(image) == image
+    image = commit(image, merged(segment(4, 12, 3)))
+    assert ranges(image) == ([(4, 12)], [])
+
+
+@pytest.mark.parametrize(("replaced", "runs"), [((1,), 0), ((2, 1), 0), ((1, 2), 1), ((), 0)])
+def test_segments_are_dropped_only_as_they_are_stated(replaced: tuple[int, ...], runs: int) -> None:
+    stated = tuple(segment(0, 5, each) for each in replaced)
+    with pytest.raises(InvalidRecordError, match=r"expected all of the 2 segments"):
+        commit(tiered_log(local=-1), merged(replaced=stated, runs=runs))
+
+
+def test_dropping_segments_leaves_no_run() -> None:
+    image = commit(new_root(), data_object("data/a", (0, 5)), data_object("data/b", (0, 5)))
+    image = commit(image, merged(segment(0, 5, 1), runs=1))
+    with pytest.raises(InvalidRecordError, match="and 1 runs"):
+        commit(image, merged(replaced=(segment(0, 5, 1),)))
+
+
 def test_object_root_has_no_local_log_start() -> None:
     image = commit(new_root(), data_object("data/a", (0, 5)))
     with pytest.raises(InvalidRecordError, match="segments_reach_local_log_start"):
