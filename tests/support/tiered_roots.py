@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
@@ -19,10 +21,16 @@ SMALL_SEGMENTS: Final = {"internal.segment.bytes": "2000", "index.interval.bytes
 
 
 def tiered_root(
-    path: Path, location: Path | str, *, layout: str = "aiven", partitions: int = 1, **configs: str
+    path: Path,
+    location: Path | str,
+    *,
+    layout: str = "aiven",
+    partitions: int = 1,
+    clock: Callable[[], int] = time_ms,
+    **configs: str,
 ) -> LogDir:
     """A root at `path` that tiers to `location`, with the topic orders; `configs` with `_` for `.`."""
-    log_dir = LogDir.create(path)
+    log_dir = LogDir.create(path, clock=clock)
     log_dir.alter_broker_configs(
         add={
             "rsm.config.location": str(location),

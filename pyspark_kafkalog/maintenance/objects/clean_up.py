@@ -15,18 +15,19 @@ happens after one to two times staging.retention.ms, if a clean-up runs that oft
 one makes writes expire early, which fail then.
 
 Remote storage may be shared with other roots and with brokers. So only segments of topics that the image knows, by
-their ids, are orphans there. What is left of a copy that was killed before its topic was deleted stays; verify finds
-it.
+their ids, are orphans there. Those of a deleted topic are deleted with what its deletion has dropped: no commit can
+name them any more. If nothing of it was ever committed, what a killed copy has left stays, and verify finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon
 from pyspark_kafkalog.metadata.messages.metadata_records import (
+    DroppedObjectsRecord,
     MetadataRecord,
     ObjectsDeletedRecord,
     StagingHorizonRecord,
@@ -72,11 +73,15 @@ def clean_up(
     clock: Callable[[], int],
 ) -> CleanedUp:
     """Delete dropped objects and orphans. Lists all objects in the store. Raises ObjectStoreError, KafkalogError."""
-    dropped_count = _delete_dropped(metadata, objects, layout, clock() - file_delete_delay_ms)
     image = _move_horizon(metadata, clock() - staging_retention_ms)
+    due = [each for each in image.dropped if each.timestamp_ms <= clock() - file_delete_delay_ms]
+    dropped = [key for each in due for key in _keys(each, layout)]
+    if dropped:
+        objects.delete(dropped)
+    gone = {segment.topic_id for each in due for segment in each.segments} - image.topic_names.keys()
     orphans_count = orphans_bytes = 0
     found: list[ObjectMetadata] = []
-    for each in orphans(image, objects, layout):
+    for each in orphans(image, objects, layout, gone_topic_ids=gone):
         found.append(each)
         if len(found) == _DELETED_AT_ONCE:
             objects.delete([orphan.key for orphan in found])
@@ -85,29 +90,24 @@ def clean_up(
         orphans_bytes += each.size_bytes
     if found:
         objects.delete([orphan.key for orphan in found])
-    return CleanedUp(dropped_count, orphans_count, orphans_bytes)
+    if due:
+        _forget_dropped(metadata, below=due[-1].commit_offset + 1)
+    return CleanedUp(len(dropped), orphans_count, orphans_bytes)
 
 
-def _delete_dropped(metadata: CleanedMetadata, objects: SegmentStore, layout: OwnLayout, until_ms: int) -> int:
-    """Delete what commits until `until_ms` have dropped; the number of objects."""
-    keys: list[str] = []
-    below = -1
-    for each in metadata.refresh().dropped:
-        if each.timestamp_ms > until_ms:
-            break
-        keys += each.data_keys
-        keys += [key for segment in each.segments for key in dropped_keys(segment, layout)]
-        below = each.commit_offset + 1
-    if below < 0:
-        return 0
-    objects.delete(keys)
+def _keys(dropped: DroppedObjectsRecord, layout: OwnLayout) -> list[str]:
+    """The keys of the objects that a commit has dropped."""
+    return [*dropped.data_keys, *(key for segment in dropped.segments for key in dropped_keys(segment, layout))]
+
+
+def _forget_dropped(metadata: CleanedMetadata, below: int) -> None:
+    """Commit that what was dropped below that metadata offset does not exist any more."""
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
         is_left = any(each.commit_offset < below for each in image.dropped)
         return [ObjectsDeletedRecord(dropped_below=below)] if is_left else []
 
     metadata.commit(build, operation=OPERATION)
-    return len(keys)
 
 
 def _move_horizon(metadata: CleanedMetadata, until_ms: int) -> MetadataImage:
@@ -124,11 +124,16 @@ def _move_horizon(metadata: CleanedMetadata, until_ms: int) -> MetadataImage:
 
 
 def orphans(
-    image: MetadataImage, objects: SegmentStore, layout: OwnLayout = OwnLayout.AIVEN
+    image: MetadataImage,
+    objects: SegmentStore,
+    layout: OwnLayout = OwnLayout.AIVEN,
+    *,
+    gone_topic_ids: Collection[str] = (),
 ) -> Iterator[ObjectMetadata]:
     """The data and segment objects that have expired and that `image` does not name. Lists all objects in the store.
 
-    Objects with other keys are left out, and in remote storage those of topics that `image` does not know.
+    Objects with other keys are left out, and in remote storage those of topics that `image` does not know. All that was
+    put for `gone_topic_ids`, of deleted topics, has expired.
     """
     horizon = image.staging_horizon.offset
     named = {each.key for each in image.objects}
@@ -148,7 +153,8 @@ def orphans(
         if image.is_object_root and data is not None:
             is_expired = data.planned_at < horizon
         elif segment is not None and (image.is_object_root or segment.partition.topic_id in topic_ids):
-            is_expired = segment.segment_id not in segments and planned_at_of(segment.segment_id) < horizon
+            expires_below = image.next_offset + 1 if segment.partition.topic_id in gone_topic_ids else horizon
+            is_expired = segment.segment_id not in segments and planned_at_of(segment.segment_id) < expires_below
         else:
             continue
         if is_expired:
