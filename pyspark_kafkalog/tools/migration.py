@@ -217,7 +217,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tiered",
         action="store_true",
-        help="leave merged segments in the object store, as tiered segments of the broker (--new-broker)",
+        help="leave segments in remote storage, or merged ones in the object store, instead of copying them (--to)",
     )
     parser.add_argument(
         "--metadata-partitions",
@@ -251,8 +251,8 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--set-aside prints a script, which --output json cannot")
     if options.new_broker and (options.to is None or options.overwrite):
         raise UsageError("--new-broker needs --to, and cannot be used with --overwrite")
-    if options.tiered and not options.new_broker:
-        raise UsageError("--tiered needs --new-broker")
+    if options.tiered and options.to is None:
+        raise UsageError("--tiered needs --to")
     if options.metadata_partitions < 1:
         raise UsageError(f"--metadata-partitions must be 1 or more, not {options.metadata_partitions}")
     from pyspark_kafkalog.maintenance.export.export import export_to
@@ -275,8 +275,8 @@ def _run_export(options: argparse.Namespace) -> int:
             topics = [name for name in root.topics() if pattern.matches(name)]
             if not topics:
                 raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
-        if options.tiered and not isinstance(root, ObjectRoot):
-            raise UsageError("--tiered is for log directories on an object store: others keep what they have tiered")
+        if options.tiered and not options.new_broker and isinstance(root, ObjectRoot):
+            raise UsageError("--tiered needs --new-broker for a log directory on an object store")
         if options.new_broker:
             exported = export_new_broker(
                 root,
@@ -287,7 +287,14 @@ def _run_export(options: argparse.Namespace) -> int:
                 tiered=options.tiered,
             )
         else:
-            exported = export_to(root, options.to, topics, link=not options.copy, overwrite=options.overwrite)
+            exported = export_to(
+                root,
+                options.to,
+                topics,
+                link=not options.copy,
+                overwrite=options.overwrite,
+                tiered=options.tiered,
+            )
     output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
     if options.new_broker and options.output != "json":
         settings = server_properties(

@@ -78,7 +78,7 @@ def test_broker_serves_tiered_file_root_tiers_on_and_deletes_by_retention(tmp_pa
     own = {path.name for path in store.rglob("*.log")}
     assert len(own) == sum(tiered.values()) > 20
     broker = new_broker(tmp_path / "broker", tier)
-    export = ["export", "--path", str(log_dir.path), "--to", str(broker.data), "--new-broker"]
+    export = ["export", "--path", str(log_dir.path), "--to", str(broker.data), "--new-broker", "--tiered"]
     assert main([*export, "--metadata-partitions", str(METADATA_PARTITIONS)]) == 0
 
     with broker:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +14,11 @@ from kafka_oracle import Broker, KafkaOracleError, run_tool, tiering
 from tiered_roots import file_root
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.tier.copy import tier_segments
 from pyspark_kafkalog.metadata.image import partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord, SegmentObjectsRecord
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
-from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.storage.names import TopicPartition
 
 METADATA_PARTITIONS: Final = 3
 _SECONDS_MAX: Final = 30
@@ -38,31 +35,9 @@ def set_leader_epoch(log_dir: LogDir, of: TopicPartition) -> None:
 
 def tier_closed_segments(log_dir: LogDir, of: TopicPartition) -> int:
     """Copy all closed segments of the partition to the root's remote storage; returns their number."""
-    root = file_root(log_dir)
-    image, storage = root.store.refresh(), root.remote_storage
-    assert storage is not None
-    directory = root.path / str(of)
-    bases = list_base_offsets(directory)
-    partition = TopicIdPartition(of.topic, image.topic(of.topic).topic_id, of.partition)
-    segments = tuple(
-        put_segment(
-            storage.store(),
-            partition,
-            directory,
-            base_offset,
-            end_offset,
-            epochs=LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).entries,
-            segment_id=new_segment_id(image.next_offset),
-            now_ms=root.clock(),
-            layout=storage.layout,
-        )
-        for base_offset, end_offset in pairwise(bases)
-    )
-    record = SegmentObjectsRecord(
-        topic_id=partition.topic_id, partition=of.partition, planned_at=image.next_offset, segments=segments
-    )
-    root.store.commit(lambda _: [record], operation="tier")
-    return len(segments)
+    (report,) = tier_segments(file_root(log_dir), partitions=[of])
+    assert report.error is None
+    return report.segments_copied
 
 
 def drop_local_segments(log_dir: LogDir, of: TopicPartition, *, kept: int) -> int:

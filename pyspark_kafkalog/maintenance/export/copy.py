@@ -12,8 +12,9 @@
 
 A backup is restored by opening it. Commits continue at the offset at which the copy was made. Earlier commits (the
 history), staged files and the directories of deleted topics are not copied. A copy of selected topics contains those
-topics and everything else of the root. A crash leaves a directory whose marker says that it is unfinished. It cannot be
-opened; the next export into it removes its contents and starts over.
+topics and everything else of the root. What of a log is in remote storage only is copied back to local segments
+(remote_part.py), unless the copy is to name the same segments there. A crash leaves a directory whose marker says that
+it is unfinished. It cannot be opened; the next export into it removes its contents and starts over.
 
 While the logs are copied, hard links pin their files:
 
@@ -48,6 +49,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.maintenance.export.remote_part import copy_remote_part, without_remote_part
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
@@ -94,6 +96,8 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     parse_segment_file,
 )
+from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _PIN_SUFFIX: Final = "-exporting-stray"
 
@@ -101,13 +105,14 @@ _PIN_SUFFIX: Final = "-exporting-stray"
 @dataclass(frozen=True, slots=True)
 class PinnedLogs:
     """`image` is that of the commit. `directories` has the links of each partition with records; `cleaned` is the
-    cleaner's checkpoint at that moment.
+    cleaner's checkpoint at that moment; `storage` is where segments were copied to, None if that is not configured.
     """
 
     image: MetadataImage
     partitions: Sequence[TopicPartition]
     directories: Mapping[TopicPartition, Path]
     cleaned: Mapping[TopicPartition, int]
+    storage: OwnStorage | None
 
     def state(self, topic_partition: TopicPartition) -> LogState:
         return self.image.partition(topic_partition.topic, topic_partition.partition).state
@@ -136,7 +141,8 @@ def pinned_logs(root: FileRoot, topics: Collection[str] | None = None) -> Iterat
                     directories[topic_partition] = pin / str(topic_partition)
                     _pin(root, image, topic_partition, directories[topic_partition])
             cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
-        yield PinnedLogs(image, partitions, directories, cleaned)
+            storage = root.remote_storage
+        yield PinnedLogs(image, partitions, directories, cleaned, storage)
 
 
 def _remove_abandoned(root: FileRoot) -> None:
@@ -213,10 +219,14 @@ def copy_log(
     directory: Path,
     *,
     link: bool,
+    tiered: bool,
     clock: Callable[[], int],
     fs: FileSystem,
 ) -> ExportedPartition:
-    """Copy the log into `directory`, which exists and contains no log. It is on disk when this returns."""
+    """Copy the log into `directory`, which exists and contains no log. It is on disk when this returns.
+
+    With `tiered`, what of it is in remote storage only stays there.
+    """
     state = logs.state(topic_partition)
     linked_bytes = copied_bytes = 0
     source = logs.directories.get(topic_partition)
@@ -229,11 +239,24 @@ def copy_log(
             else:
                 most = state.active_size_bytes if _is_log(name) else None
                 copied_bytes += _copy(source / name, directory / name, fs, most)
+        if state.has_remote_start and not tiered:
+            copied_bytes += _copy_back(logs, topic_partition, directory, fs)
+            state = replace(state, local_log_start_offset=state.log_start_offset)
         copied = PartitionLogs.at(directory.parent, logs.image, clock=clock, fs=fs)
         with copied.resume(topic_partition, state) as log:
             log.close()
     fs.fsync_dir(directory)
     return exported_partition(topic_partition, state, linked_bytes, copied_bytes)
+
+
+def _copy_back(logs: PinnedLogs, topic_partition: TopicPartition, directory: Path, fs: FileSystem) -> int:
+    """Copy what of the log is in remote storage only into `directory`; returns the bytes."""
+    if logs.storage is None:
+        raise LogDirError(f"{topic_partition} begins in remote storage, and {LOCATION_CONFIG} is not set")
+    topic = logs.image.topic(topic_partition.topic)
+    of = TopicIdPartition(topic.name, topic.topic_id, topic_partition.partition)
+    segments = topic.partitions[topic_partition.partition].segments
+    return copy_remote_part(logs.storage, of, segments, directory, _first_base(directory), fs)
 
 
 def exported_partition(
@@ -330,23 +353,35 @@ def _copy(source: Path, target: Path, fs: FileSystem, most: int | None = None) -
 
 
 def back_up(
-    root: FileRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True
+    root: FileRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, tiered: bool = False
 ) -> list[ExportedPartition]:
     """Make `target` a copy of `root` with `topics` (None: all). `target` is absent, empty or an unfinished copy.
 
-    Raises LogDirError for any other `target`, and the errors of `pinned_logs`.
+    With `tiered` it names the same segments in remote storage, and can only take the place of `root`. Raises
+    LogDirError for any other `target`, and the errors of `pinned_logs` and `copy_remote_part`.
     """
     with pinned_logs(root, topics) as logs:
-        return copy_root(root, logs, target, logs.image, link=link, keep_broker_metadata=topics is None)
+        image = logs.image
+        if topics is not None:
+            image = only_topics(image, [image.topics[name] for name in sorted(set(topics))])
+        return copy_root(root, logs, target, image, link=link, tiered=tiered, keep_broker_metadata=topics is None)
 
 
 def copy_root(
-    root: FileRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool, keep_broker_metadata: bool
+    root: FileRoot,
+    logs: PinnedLogs,
+    target: Path,
+    image: MetadataImage,
+    *,
+    link: bool,
+    tiered: bool,
+    keep_broker_metadata: bool,
 ) -> list[ExportedPartition]:
     """As `back_up`, from pinned logs. `image` is what the copy contains; partitions without a state have no log."""
     fs = root.fs
+    image = image if tiered else without_remote_part(image)
     with unfinished_copy(target, fs):
-        exported = copy_logs(root, logs, target, image, link=link)
+        exported = copy_logs(root, logs, target, image, link=link, tiered=tiered)
         if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
             shutil.copytree(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, symlinks=True)
             _sync_files(target / KEPT_METADATA_DIR, fs)
@@ -356,7 +391,7 @@ def copy_root(
 
 
 def copy_logs(
-    root: FileRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool
+    root: FileRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool, tiered: bool
 ) -> list[ExportedPartition]:
     """Make the directories of the pinned partitions that are in `image`, with their logs."""
     fs = root.fs
@@ -366,7 +401,9 @@ def copy_logs(
         fs.mkdir(directory)
         write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
         if topic.partitions[topic_partition.partition].state.log_end_offset:
-            exported.append(copy_log(logs, topic_partition, directory, link=link, clock=root.clock, fs=fs))
+            exported.append(
+                copy_log(logs, topic_partition, directory, link=link, tiered=tiered, clock=root.clock, fs=fs)
+            )
         else:
             exported.append(ExportedPartition(topic_partition=topic_partition, log_start_offset=0, high_watermark=0))
     return exported

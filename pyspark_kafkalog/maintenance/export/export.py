@@ -68,13 +68,14 @@ def export_in_place(root: FileRoot, image: MetadataImage | None = None) -> list[
     """Write the checkpoints of all partitions into the root; cut off what a killed writer left in their logs.
 
     They are as of the newest commit: after a further write, run it again. Raises the errors of resuming a log, and
-    LogDirError when the newest commit is not that of `image`.
+    LogDirError when the newest commit is not that of `image`, or a log begins in remote storage.
     """
     with root_lock(root.path, fs=root.fs):
         root.refresh()
         newest = root.store.image
         if image is not None and newest.next_offset != image.next_offset:
             raise LogDirError(f"{root.path} was written to meanwhile: stop all writers and jobs, and run this again")
+        _refuse_remote(root.path, newest)
         logs = PartitionLogs.at(root.path, newest, clock=root.clock, fs=root.fs)
         exported = []
         for topic_partition in root.partitions():
@@ -87,6 +88,18 @@ def export_in_place(root: FileRoot, image: MetadataImage | None = None) -> list[
     return exported
 
 
+def _refuse_remote(path: Path, image: MetadataImage) -> None:
+    """Raise LogDirError if a log begins in remote storage, of which the broker of the directory does not know."""
+    for topic in image.topics.values():
+        for each in topic.partitions:
+            if each.state.has_remote_start:
+                raise LogDirError(
+                    f"offsets {each.state.log_start_offset} to {each.state.local_log_start_offset - 1} of {topic.name}-"
+                    f"{each.partition} in {path} are in remote storage, which the directory's broker does not know: "
+                    "export to another directory with --to, with --new-broker and --tiered to leave them there"
+                )
+
+
 def export_to(
     root: FileRoot | ObjectRoot,
     target: Path,
@@ -94,19 +107,27 @@ def export_to(
     *,
     link: bool = True,
     overwrite: bool = False,
+    tiered: bool = False,
 ) -> list[ExportedPartition]:
     """Copy the partitions of `topics` (None: all) to `target`, as described above, as of one commit.
 
     `link` creates hard links of closed segments if the file system supports them. A `target` with a meta.properties is
     a stopped broker's directory. It must contain the partitions' directories, without records in those that are to get
-    some, unless `overwrite`. A root on an object store is only copied to a new root; neither option has a meaning then.
+    some, unless `overwrite`. A root on an object store is only copied to a new root; none of the options has a meaning
+    then. With `tiered`, segments in remote storage stay there only, which a broker's directory cannot have: its topics
+    have ids of their own.
     Raises LogDirError for any other `target` that is not empty.
     """
     refuse_target(root, target)
     if isinstance(root, ObjectRoot):
         return _export_object_root(root, target, topics)
     if is_native_root(target) or not (target / META_PROPERTIES).exists():
-        return back_up(root, target, topics, link=link)
+        return back_up(root, target, topics, link=link, tiered=tiered)
+    if tiered:
+        raise LogDirError(
+            f"{target} is a broker's log directory, whose topics have other ids than those that the objects in remote "
+            "storage are named by: export without --tiered, or to a new directory with --new-broker"
+        )
     with pinned_logs(root, topics) as logs, root_lock(target, fs=root.fs):
         mountable = [
             topic_partition
@@ -168,7 +189,7 @@ def _mount(
     for path in directory.iterdir():
         if path.name != PARTITION_METADATA and path.is_file():
             root.fs.unlink(path)
-    return copy_log(logs, topic_partition, directory, link=link, clock=root.clock, fs=root.fs)
+    return copy_log(logs, topic_partition, directory, link=link, tiered=False, clock=root.clock, fs=root.fs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +225,9 @@ def return_to_broker(
     with pinned_logs(root, [topic.name for topic in topics]) as logs:
         if logs.image.next_offset != image.next_offset:
             raise LogDirError(f"{root.path} was written to meanwhile: stop all writers and jobs, and run this again")
-        copy_root(root, logs, set_aside, only_topics(image, topics), link=True, keep_broker_metadata=False)
+        copy_root(
+            root, logs, set_aside, only_topics(image, topics), link=True, tiered=False, keep_broker_metadata=False
+        )
     return ReturnToBroker(export_in_place(root, image), differences, set_aside)
 
 

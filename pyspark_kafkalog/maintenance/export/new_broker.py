@@ -2,17 +2,17 @@
 
     <target>/
       orders-0/ …                                      logs as a broker closes them: copy.py
-      __remote_log_metadata-0/ …                       if segments are in remote storage: remote_log_topic.py
+      __remote_log_metadata-0/ …                       if segments stay in remote storage: remote_log_topic.py
       *-offset-checkpoint, .kafka_cleanshutdown        as after a clean stop
       __cluster_metadata-0/<offset>-0000000000.checkpoint   KRaft's metadata: topics with ids, partitions,
                                                        configurations, access control entries, producer ids
       meta.properties                                  the root's cluster id and node id, a new directory id
 
 The broker is a node with both roles, the only voter of its quorum. It starts without being formatted, elects itself,
-and leads all partitions in the leader epochs after those of the log directory. Topics keep their ids, by which the
-objects of their tiered segments are named: these stay where they are, and the broker's remote storage must be the same
+and leads all partitions in the leader epochs after those of the log directory. Topics keep their ids, by which objects
+in remote storage are named. So tiered segments can stay where they are, if the broker's remote storage is the same
 place in the same layout. From then on they belong to the broker, which deletes them by its retention: the log directory
-must not be used any more, or its own retention deletes them too.
+must not be used any more, or its own retention deletes them too. Otherwise they are copied back (remote_part.py).
 
 Until all is on disk, the directory has the marker of an unfinished copy (copy.py), and meta.properties comes next to
 last: after a crash no broker starts on it, and the next export into it removes its contents and starts over.
@@ -41,6 +41,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
 from pyspark_kafkalog.maintenance.export.export import refuse_target
 from pyspark_kafkalog.maintenance.export.object_copy import copy_object_logs
 from pyspark_kafkalog.maintenance.export.remote_log_topic import write_remote_log_topic
+from pyspark_kafkalog.maintenance.export.remote_part import without_remote_part
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage, broker_configs, image_records
 from pyspark_kafkalog.metadata.local.snapshots import write_snapshot as write_metadata_snapshot
@@ -109,16 +110,17 @@ def export_new_broker(
     """Make `target` a new broker's directory with `topics` (None: all), as described above.
 
     `target` is absent, empty or an unfinished copy. `metadata_partitions` is what the broker's configuration
-    rlmm.config.remote.log.metadata.topic.num.partitions says. `tiered`: segment objects of a root on an object store
-    become tiered segments, where they are, if the topic's cleanup.policy is delete. Raises LogDirError for any other
-    `target`, and the errors of `pinned_logs` or `copy_object_root`.
+    rlmm.config.remote.log.metadata.topic.num.partitions says. With `tiered`, segments in remote storage stay there as
+    the broker's. So do segment objects of a root on an object store if the topic's cleanup.policy is delete. Raises
+    LogDirError for any other `target`, and the errors of `back_up` or `copy_object_root`.
     """
     refuse_target(root, target)
     if isinstance(root, ObjectRoot):
         return _export_object_root(root, target, topics, metadata_partitions, tiered=tiered)
     with pinned_logs(root, topics) as logs, unfinished_copy(target, root.fs):
-        image = _exportable_image(logs.image, {each.topic for each in logs.partitions})
-        copied = copy_logs(root, logs, target, image, link=link)
+        image = logs.image if tiered else without_remote_part(logs.image)
+        image = _exportable_image(image, {each.topic for each in logs.partitions})
+        copied = copy_logs(root, logs, target, image, link=link, tiered=tiered)
         properties = read_meta_properties(root.path / META_PROPERTIES)
         broker = NewBroker(image, _tiered_segments(image), properties.cluster_id, metadata_partitions)
         return finish_new_broker(target, broker, copied, cleaned=logs.cleaned, clock=root.clock, fs=root.fs)

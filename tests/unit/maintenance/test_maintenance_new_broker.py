@@ -54,7 +54,7 @@ def rows(log_dir: LogDir, topic: str = TOPIC) -> list[dict[str, object]]:
 
 def exported(original: LogDir, target: Path) -> LogDir:
     """The directory as a broker's, with its remote storage."""
-    export_new_broker(file_root(original), target, metadata_partitions=5)
+    export_new_broker(file_root(original), target, metadata_partitions=5, tiered=True)
     return LogDir.open(target, remote_storage=original.path.parent / "tier")
 
 
@@ -102,6 +102,17 @@ def test_every_local_segment_of_tiered_topic_gets_producer_snapshot(original: Lo
     assert set(listing.base_offsets) <= set(listing.snapshot_offsets)
 
 
+def test_remote_part_is_copied_back_unless_it_is_to_stay(original: LogDir, tmp_path: Path) -> None:
+    expected = rows(original)
+    tiered(original)
+    export_new_broker(file_root(original), tmp_path / "broker", metadata_partitions=5)
+    copy = LogDir.open(tmp_path / "broker")
+    assert rows(copy) == expected
+    assert not list(copy.path.glob("__remote_log_metadata-*"))
+    assert copy.partition(TOPIC, 0).local_log_start_offset == 0
+    assert read_offset_checkpoint(copy.path / "log-start-offset-checkpoint") == {ORDERS: 0}
+
+
 def test_without_tiered_segments_the_broker_makes_its_metadata_topic_itself(original: LogDir, tmp_path: Path) -> None:
     expected = rows(original)
     copy = exported(original, tmp_path / "broker")
@@ -113,12 +124,14 @@ def test_killed_export_leaves_what_no_broker_starts_on_and_is_completed(original
     expected = rows(original)
     tiered(original)
     counting = StoppingFileSystem(10**9)
-    export_new_broker(file_root(LogDir.open(original.path, fs=counting)), tmp_path / "whole", metadata_partitions=2)
+    export_new_broker(
+        file_root(LogDir.open(original.path, fs=counting)), tmp_path / "whole", metadata_partitions=2, tiered=True
+    )
     target, unfinished = tmp_path / "broker", 0
     for stops_at in range(8, counting.changes - 16, 17):
         killed = file_root(LogDir.open(original.path, fs=StoppingFileSystem(stops_at)))
         with pytest.raises(Killed):
-            export_new_broker(killed, target, metadata_partitions=2)
+            export_new_broker(killed, target, metadata_partitions=2, tiered=True)
         forget_images()
         if (target / "__cluster_metadata-0" / "kafkalog-format").exists():
             unfinished += 1
@@ -136,8 +149,7 @@ def test_killed_export_leaves_what_no_broker_starts_on_and_is_completed(original
     [
         (["--new-broker"], "--new-broker needs --to"),
         (["--new-broker", "--to", "x", "--overwrite"], "cannot be used with --overwrite"),
-        (["--to", "x", "--tiered"], "--tiered needs --new-broker"),
-        (["--new-broker", "--to", "x", "--tiered"], "--tiered is for log directories on an object store"),
+        (["--tiered"], "--tiered needs --to"),
         (["--new-broker", "--to", "x", "--metadata-partitions", "0"], "must be 1 or more, not 0"),
     ],
 )
