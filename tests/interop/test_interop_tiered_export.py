@@ -74,7 +74,7 @@ def test_broker_serves_tiered_file_root_tiers_on_and_deletes_by_retention(tmp_pa
     expected = rows(log_dir)
     assert len(expected) == 1600
     tiered = {of: tier_closed_segments(log_dir, of) for of in PARTITIONS}
-    local_starts = {of.partition: drop_local_segments(log_dir, of, kept=4) for of in PARTITIONS}
+    local_starts = {of.partition: drop_local_segments(log_dir, of, kept_bytes=5000) for of in PARTITIONS}
     own = {path.name for path in store.rglob("*.log")}
     assert len(own) == sum(tiered.values()) > 20
     broker = new_broker(tmp_path / "broker", tier)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +13,9 @@ from kafka_oracle import Broker, KafkaOracleError, run_tool, tiering
 from tiered_roots import file_root
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.tier.copy import tier_segments
-from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
 
 METADATA_PARTITIONS: Final = 3
@@ -40,15 +38,13 @@ def tier_closed_segments(log_dir: LogDir, of: TopicPartition) -> int:
     return report.segments_copied
 
 
-def drop_local_segments(log_dir: LogDir, of: TopicPartition, *, kept: int) -> int:
-    """Commit the local log start at the base of the last `kept` segments; those below stay for retention to remove."""
+def drop_local_segments(log_dir: LogDir, of: TopicPartition, *, kept_bytes: int) -> int:
+    """Local retention by size; returns the local log start offset."""
     root = file_root(log_dir)
-    image = root.store.refresh()
-    offset = list_base_offsets(root.path / str(of))[-kept]
-    state = replace(image.partition(of.topic, of.partition).state, local_log_start_offset=offset)
-    record = partition_state_record(image.topic(of.topic).topic_id, of.partition, state)
-    root.store.commit(lambda _: [record], operation="local retention")
-    return offset
+    log_dir.alter_topic(of.topic, add={"local.retention.bytes": str(kept_bytes)})
+    (report,) = apply_retention(root, partitions=[of])
+    assert report.error is None
+    return root.store.refresh().partition(of.topic, of.partition).state.local_log_start_offset
 
 
 def new_broker(home: Path, tier: Path) -> Broker:

@@ -29,7 +29,7 @@ ACL = Acl(
 
 @pytest.fixture
 def original(tmp_path: Path) -> LogDir:
-    """Two leader epochs, of which all closed segments are remote and the last three local too; and a topic besides."""
+    """Two leader epochs, of which all closed segments are remote and the last four local too; and a topic besides."""
     (tmp_path / "tier" / "kafka-tiered-storage").mkdir(parents=True)
     log_dir = tiered_root(tmp_path / "root", tmp_path / "tier" / "kafka-tiered-storage", layout="local")
     append_rounds(log_dir, 10)
@@ -43,9 +43,9 @@ def original(tmp_path: Path) -> LogDir:
 
 
 def tiered(log_dir: LogDir) -> int:
-    """Tier the closed segments, and leave three of the topic's segments local; the local log start."""
+    """Tier the closed segments, and leave four of the topic's segments local; the local log start."""
     tier_closed_segments(log_dir, ORDERS)
-    return drop_local_segments(log_dir, ORDERS, kept=3)
+    return drop_local_segments(log_dir, ORDERS, kept_bytes=5000)
 
 
 def rows(log_dir: LogDir, topic: str = TOPIC) -> list[dict[str, object]]:
@@ -98,7 +98,7 @@ def test_every_local_segment_of_tiered_topic_gets_producer_snapshot(original: Lo
         path.unlink()
     copy = exported(original, tmp_path / "broker")
     listing = PartitionListing.read(copy.path / "orders-0")
-    assert len(listing.base_offsets) == 3
+    assert len(listing.base_offsets) == 4
     assert set(listing.base_offsets) <= set(listing.snapshot_offsets)
 
 
