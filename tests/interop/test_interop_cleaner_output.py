@@ -141,6 +141,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory, start_broker: Callable[...
     return Cleaned(broker, models, ours_until, kafka_until, served)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("topic", [*OURS, THEIRS])
 def test_kafkas_cleaner_keeps_latest_values_after_ours(cleaned: Cleaned, topic: str) -> None:
     records = cleaned.served[topic]
@@ -153,6 +154,7 @@ def test_kafkas_cleaner_keeps_latest_values_after_ours(cleaned: Cleaned, topic: 
         assert f"cleaned log {topic}-0 (dirty section = [{cleaned.ours_until[topic]}, " in log
 
 
+@pytest.mark.full
 def test_java_consumer_reads_same_records_as_librdkafka(cleaned: Cleaned) -> None:
     topic = OURS[1]
     served = cleaned.served[topic]
@@ -169,6 +171,7 @@ def _text(data: bytes | None) -> str:
     return "N" if data is None else data.decode()
 
 
+@pytest.mark.full
 def test_our_cleaner_keeps_latest_values_after_kafkas(cleaned: Cleaned) -> None:
     broker, models = cleaned.broker, cleaned.models
     broker.stop()

@@ -17,6 +17,10 @@ from pyspark_kafkalog.storage.names import TopicPartition
 Row = tuple[int, int, int, bytes]
 
 
+#: Starts several brokers: the full tier alone.
+pytestmark = pytest.mark.full
+
+
 @dataclass(frozen=True)
 class Disks:
     """The nodes' disks, what consumers got of each topic, and what was read of it while brokers ran."""

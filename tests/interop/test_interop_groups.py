@@ -128,6 +128,7 @@ def test_broker_serves_offsets_of_our_groups(broker: Broker, written: Path) -> N
     assert set(kafkas(broker, "--list").splitlines()) >= {*NAMES, "epochs", "partly"}
 
 
+@pytest.mark.full
 def test_both_tools_print_same_of_our_groups(broker: Broker, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = Command("consumer-groups", written, capsys)
     names = [argument for name in ("ключ", "epochs", "partly") for argument in ("--group", name)]
@@ -145,6 +146,7 @@ def test_both_tools_print_same_of_our_groups(broker: Broker, written: Path, caps
         assert cells(out) == cells(kafkas(broker, *arguments))
 
 
+@pytest.mark.full
 def test_both_tools_change_groups_alike(
     broker: Broker, written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaException, Producer
 from kafka_clients import consume, producing
 from kafka_oracle import Broker
@@ -50,6 +51,7 @@ def served(broker: Broker, isolation: str) -> Found:
     ]
 
 
+@pytest.mark.full
 def test_read_to_log_end_equals_what_broker_serves_after_recovery(start_broker: Callable[..., Broker]) -> None:
     # High watermarks are then checkpointed by the clean stop only, whatever time the rest takes.
     broker = start_broker(settings={"replica.high.watermark.checkpoint.interval.ms": "3600000"})

@@ -109,6 +109,7 @@ def test_directory_of_running_broker_is_read_as_served(
     assert broker.is_running
 
 
+@pytest.mark.full
 def test_directory_of_killed_and_of_stopped_broker_is_read_as_served(
     broker: Broker, served: dict[tuple[str, str], list[ConsumedRecord]]
 ) -> None:

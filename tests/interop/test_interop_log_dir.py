@@ -84,6 +84,7 @@ def test_kafka_rebuilds_same_indexes(
     assert compared > PARTITIONS
 
 
+@pytest.mark.full
 def test_kafka_serves_log_append_time(start_broker: Callable[..., Broker], tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("stamped", partitions=1, configs={"message.timestamp.type": "LogAppendTime"})

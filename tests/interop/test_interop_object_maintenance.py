@@ -74,6 +74,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_sizes_metrics_and_verification_agree_with_the_bucket(url: str, tmp_path: Path) -> None:
     log_dir = LogDir.create(url)
     log_dir.create_topic("orders", partitions=2)

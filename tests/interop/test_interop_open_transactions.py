@@ -130,6 +130,7 @@ def killed(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPat
     return Killed(broker, copy, rows)
 
 
+@pytest.mark.full
 def test_open_transactions_of_killed_broker_are_named_ended_and_stay_ended(
     killed: Killed, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -226,6 +226,7 @@ def test_sink_is_ended_when_round_ends_early(root: Path, spark: SparkSession) ->
     assert sink.ended
 
 
+@pytest.mark.full
 def test_next_run_finishes_what_killed_cleaner_left(job: Run, root: Path) -> None:
     before = latest_by_key(root, "users")
     log_dir = LogDir.open(root)

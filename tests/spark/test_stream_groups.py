@@ -58,6 +58,7 @@ def copies(root: Path) -> int:
     return sum(each.high_watermark for each in log_dir.topic("copies").partitions)
 
 
+@pytest.mark.full
 def test_lag_of_running_query_falls_to_zero_and_grows_after_stop(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_kafkalog import LogDir
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 QUERY_SECONDS_MAX = 60
 UNMOUNT_SECONDS_MAX = 20

@@ -44,6 +44,7 @@ def in_thread(run: Callable[[], None]) -> BaseException | None:
     return raised[0] if raised else None
 
 
+@pytest.mark.full
 def test_write_in_thread_without_active_session_fails_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     """The reason for `set_active_session`. When this test fails, Spark is fixed, and the helper can go."""
     write(spark.range(1), "t", tmp_path)  # the data source is known to the session, that is not the cause
@@ -67,6 +68,7 @@ def test_threads_of_pool_write_and_start_queries(spark: SparkSession, tmp_path: 
     assert {log_dir.read(topic).num_rows for topic in log_dir.topics()} == {10}
 
 
+@pytest.mark.full
 def test_threads_inside_foreach_batch_write(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(spark.range(10), "source", root)

@@ -21,7 +21,7 @@ if TIER not in TIERS:
 
 _EXAMPLES_DIVISOR: Final = {"check": 10, "test": 3, "full": 1}
 _EXAMPLES_MIN: Final = 5
-_CRASH_POINTS_SHARE: Final = {"check": 0.02, "test": 0.2, "full": 1.0}
+_CRASH_POINTS_SHARE: Final = {"check": 0.02, "test": 0.1, "full": 1.0}
 
 #: The seed of everything that is sampled in this run; KAFKALOG_SEED repeats a run.
 SEED: Final = int(os.environ.get("KAFKALOG_SEED") or random.SystemRandom().randrange(1 << 32))

@@ -17,7 +17,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, append_rows, history_schema, read_history
 from pyspark_kafkalog.report.history import read_runs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 
 @pytest.fixture

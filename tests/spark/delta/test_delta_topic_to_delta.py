@@ -72,6 +72,7 @@ def test_raw_append_has_source_columns_and_writes_replayed_batch_once(
     assert versions(spark, tmp_path / "table") == ["CREATE TABLE", "WRITE", "WRITE"]
 
 
+@pytest.mark.full
 def test_schema_makes_columns_of_values_and_bad_records_go_to_quarantine_once(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_schema_makes_columns_of_values_and_bad_records_go_to_quarantine_once(
     assert found["x"] == "its key is no struct<number:int>"
 
 
+@pytest.mark.full
 def test_bad_record_fails_query_with_partition_and_offset_and_leaves_table_unchanged(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:
