@@ -12,6 +12,7 @@ from typing import Final
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.metadata.delta import ImageChanges
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, TIERED_FORMAT_VERSION
 
 Invariant = Callable[[MetadataImage, MetadataImage, ImageChanges], str | None]
 
@@ -152,7 +153,9 @@ def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage,
 
 
 def format_version_stays(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    if after.format_version != before.format_version:
+    """Except that remote storage may be configured for a root on a file system."""
+    is_upgrade = (before.format_version, after.format_version) == (FORMAT_VERSION, TIERED_FORMAT_VERSION)
+    if after.format_version != before.format_version and not (is_upgrade and not after.is_object_root):
         return f"the format version would change from {before.format_version} to {after.format_version}"
     return None
 
@@ -195,6 +198,21 @@ def segments_reach_local_log_start(before: MetadataImage, after: MetadataImage, 
             return (
                 f"{name} would have no local log below {state.local_log_start_offset}, and its closed segments in "
                 f"remote storage end at {end_offset}"
+            )
+    return None
+
+
+def segments_need_format_that_has_them(
+    before: MetadataImage, after: MetadataImage, changes: ImageChanges
+) -> str | None:
+    """An earlier version of this package must not read a root on a file system that has remote segments."""
+    if after.is_object_root or after.format_version == TIERED_FORMAT_VERSION:
+        return None
+    for name, partition in _changed_partitions(after, changes):
+        if partition.segments:
+            return (
+                f"{name} would have segments in remote storage in a root of format version {after.format_version}: set "
+                "rsm.config.location, which makes it one of version 2"
             )
     return None
 
@@ -249,6 +267,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     format_version_stays,
     extents_cover_log,
     segments_reach_local_log_start,
+    segments_need_format_that_has_them,
     runs_only_in_object_roots,
     kind_of_root_stays,
     expired_writes_stay_out,

@@ -4,10 +4,11 @@
     FormatRecord in the commit log           the same number: in the first commit, in every snapshot, and in the commit
                                              that changes it
 
-Versions `OLDEST_FORMAT_VERSION` to `FORMAT_VERSION` are read and written; a root keeps its version. Any other version
-is refused. The marker is read first, so a root that this package cannot parse is refused by its version. The commit log
-decides: a process that has the root open reads the FormatRecord of an upgrade before all later commits, and until then
-loses the race for the next commit.
+Versions `OLDEST_FORMAT_VERSION` to `NEWEST_FORMAT_VERSION` are read and written. A root keeps its version until remote
+storage is configured for it, which raises it to `TIERED_FORMAT_VERSION`. Any other version is refused. The marker is
+read first, so a root that this package cannot parse is refused by its version. The commit log decides: a process that
+has the root open reads the FormatRecord of an upgrade before all later commits, and until then loses the race for the
+next commit.
 
 While an export creates a root as a copy of another, the marker is "unfinished copy\\n", which every version refuses.
 
@@ -30,6 +31,11 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 FORMAT_VERSION: Final = 1
 #: Roots of this version and later ones are read and written.
 OLDEST_FORMAT_VERSION: Final = 1
+#: The version of roots on a file system whose logs may begin in remote storage. What does not know it would take the
+#: log to begin at the first local segment.
+TIERED_FORMAT_VERSION: Final = 2
+#: Roots of this version and earlier ones are read and written.
+NEWEST_FORMAT_VERSION: Final = TIERED_FORMAT_VERSION
 
 #: The version of roots in an object store; the only one.
 OBJECT_FORMAT_VERSION: Final = 2
@@ -65,6 +71,12 @@ def is_native_root(root: Path) -> bool:
 def write_marker(directory: Path, fs: FileSystem, version: int = FORMAT_VERSION) -> None:
     """Mark the root with the metadata directory `directory` as native, with format `version`, durably."""
     fs.write_file_atomic(directory / FORMAT_MARKER, b"version=%d\n" % version)
+
+
+def set_marker(directory: Path, fs: FileSystem, version: int) -> None:
+    """As `write_marker`, unless the marker says so already."""
+    if _read_marker(directory) != b"version=%d\n" % version:
+        write_marker(directory, fs, version)
 
 
 def mark_unfinished_copy(directory: Path, fs: FileSystem) -> None:
@@ -138,8 +150,8 @@ def _read_marker(directory: Path) -> bytes | None:
 
 def check_format_version(version: int, file: str) -> None:
     """Raise UnsupportedFormatError, with the name of `file`, unless this package reads `version`."""
-    if not OLDEST_FORMAT_VERSION <= version <= FORMAT_VERSION:
-        raise _unsupported(version, file, newest=FORMAT_VERSION, expected=_supported())
+    if not OLDEST_FORMAT_VERSION <= version <= NEWEST_FORMAT_VERSION:
+        raise _unsupported(version, file, newest=NEWEST_FORMAT_VERSION, expected=_supported())
 
 
 def _unsupported(version: int, file: str, *, newest: int, expected: str) -> UnsupportedFormatError:
@@ -153,9 +165,7 @@ def _unsupported(version: int, file: str, *, newest: int, expected: str) -> Unsu
 
 
 def _supported() -> str:
-    if OLDEST_FORMAT_VERSION == FORMAT_VERSION:
-        return f"format version {FORMAT_VERSION}"
-    return f"a format version from {OLDEST_FORMAT_VERSION} to {FORMAT_VERSION}"
+    return f"a format version from {OLDEST_FORMAT_VERSION} to {NEWEST_FORMAT_VERSION}"
 
 
 def _damaged_marker(path: Path, found: str) -> DiskFormatError:

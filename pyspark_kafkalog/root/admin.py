@@ -32,11 +32,13 @@ from pyspark_kafkalog.metadata.image import (
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
+    FormatRecord,
     MetadataRecord,
     RemoveTopicRecord,
     SegmentObjectsRecord,
     TopicRecord,
 )
+from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
 from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, check_location
 
@@ -201,9 +203,17 @@ def alter_broker_configs(
             _check_overrides(config, topic.name, topic.configs)
     _check_remote_storage(image, BrokerConfig.from_properties(configs), config)
     return [
+        *format_records(image, config),
         *(broker_config_record(name, value) for name, value in add.items() if configs.get(name) != value),
         *(broker_config_record(name, None) for name in delete if name in configs),
     ]
+
+
+def format_records(image: MetadataImage, config: BrokerConfig) -> list[MetadataRecord]:
+    """The record that lets logs of a root on a file system begin in remote storage, if `config` names one."""
+    if image.is_object_root or not config.rsm_config_location or image.format_version == TIERED_FORMAT_VERSION:
+        return []
+    return [FormatRecord(format_version=TIERED_FORMAT_VERSION)]
 
 
 def broker_config_record(name: str, value: str | None) -> MetadataRecord:

@@ -11,13 +11,14 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root import admin
@@ -127,6 +128,13 @@ class FileRoot(NativeRoot):
         )
         remote = None if topic is None or partition is None else self._remote_part(topic, partition)
         return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, commits, remote)
+
+    def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
+        super().alter_broker_configs(add=add, delete=delete)
+        version = self._store.image.format_version
+        if version == TIERED_FORMAT_VERSION:
+            with _after_commit(f"the marker file of {self.path} does not say the format version {version} yet"):
+                set_marker(metadata_dir(self.path), self._fs, version)
 
     def delete_topic(self, name: str) -> None:
         """Commit the topic's deletion, then rename its directories; they are removed after file.delete.delay.ms."""

@@ -37,7 +37,13 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.acl import acl_record
-from pyspark_kafkalog.metadata.image import TOPIC_RESOURCE, BrokerImage, partition_record, partition_state_record
+from pyspark_kafkalog.metadata.image import (
+    TOPIC_RESOURCE,
+    BrokerImage,
+    MetadataImage,
+    partition_record,
+    partition_state_record,
+)
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     MetadataRecord,
@@ -47,7 +53,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.admin import broker_config_record
+from pyspark_kafkalog.root.admin import broker_config_record, format_records
 from pyspark_kafkalog.root.adopt.logs import (
     AdoptedLog,
     LogSummary,
@@ -318,7 +324,8 @@ def _commits(
     plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int, node: BrokerImage
 ) -> Iterator[list[MetadataRecord]]:
     """The records of all topics, in commits of a bounded size; the first one also has the records of the root."""
-    records = [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
+    records = format_records(MetadataImage(), plan.broker_config)
+    records += [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
     if next_producer_id:
         records.append(ProducerIdsRecord(broker_id=node.broker_id, next_producer_id=next_producer_id))
     records.extend(acl_record(acl_id, acl) for acl_id, acl in plan.acls.items())

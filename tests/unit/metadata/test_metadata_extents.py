@@ -52,7 +52,7 @@ def new_root(partitions: int = 2, *, is_object_root: bool = True) -> MetadataIma
     delta = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=1)
     delta.replay(
         [
-            FormatRecord(format_version=1, is_object_root=is_object_root),
+            FormatRecord(format_version=2, is_object_root=is_object_root),
             RegisterBrokerRecord(broker_id=1, incarnation_id=ROOT, log_dirs=(ROOT,)),
             TopicRecord(name="t", topic_id=TOPIC_ID),
             *(PartitionRecord(partition_id=number, topic_id=TOPIC_ID, leader_epoch=0) for number in range(partitions)),
@@ -397,7 +397,7 @@ def test_log_end_without_object_is_refused_in_object_root() -> None:
 
 def test_kind_of_root_cannot_change() -> None:
     with pytest.raises(InvalidRecordError, match="kind_of_root_stays"):
-        commit(new_root(), FormatRecord(format_version=1))
+        commit(new_root(), FormatRecord(format_version=2))
 
 
 def test_tiered_segments_of_file_root_end_below_its_log_and_go_with_log_start() -> None:
@@ -490,6 +490,13 @@ def test_dropping_segments_leaves_no_run() -> None:
     image = commit(image, merged(segment(0, 5, 1), runs=1))
     with pytest.raises(InvalidRecordError, match="and 1 runs"):
         commit(image, merged(replaced=(segment(0, 5, 1),)))
+
+
+def test_remote_segment_in_root_of_first_format_version_is_refused() -> None:
+    image = replace(new_root(is_object_root=False), format_version=1)
+    state = replace(image.partition("t", 0).state, log_end_offset=20)
+    with pytest.raises(InvalidRecordError, match="segments_need_format_that_has_them: t-0 would have segments"):
+        commit(image, partition_state_record(TOPIC_ID, 0, state), merged(segment(0, 5, 1)))
 
 
 def test_object_root_has_no_local_log_start() -> None:

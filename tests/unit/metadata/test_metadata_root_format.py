@@ -19,7 +19,15 @@ from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, FormatRecord, MetadataRecord, TopicRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, is_native_root, metadata_dir
+from pyspark_kafkalog.metadata.root_format import (
+    FORMAT_MARKER,
+    FORMAT_VERSION,
+    NEWEST_FORMAT_VERSION,
+    OLDEST_FORMAT_VERSION,
+    TIERED_FORMAT_VERSION,
+    is_native_root,
+    metadata_dir,
+)
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -27,7 +35,11 @@ from pyspark_kafkalog.tools.main import main
 
 COMMIT_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 ROWS = pa.table({"key": ["a", "b"], "value": ["1", "2"]})
-REFUSED = f"format version {FORMAT_VERSION}, found format version {FORMAT_VERSION + 1}; upgrade pyspark_kafkalog"
+LATER = NEWEST_FORMAT_VERSION + 1
+REFUSED = (
+    f"a format version from {OLDEST_FORMAT_VERSION} to {NEWEST_FORMAT_VERSION}, found format version {LATER}; "
+    "upgrade pyspark_kafkalog"
+)
 
 
 @pytest.fixture
@@ -45,7 +57,7 @@ def publish_upgrade(root: Path) -> None:
     log_dir = LogDir.open(root)
     assert log_dir.version is not None
     header = CommitRecord(commit_id=COMMIT_ID, operation="upgrade")
-    upgrade = FormatRecord(format_version=FORMAT_VERSION + 1)
+    upgrade = FormatRecord(format_version=LATER)
     LocalCommitLog(metadata_dir(root)).publish(log_dir.version, [header, upgrade], timestamp_ms=1)
 
 
@@ -59,7 +71,7 @@ def test_new_and_adopted_roots_have_current_format_version(root: Path, tmp_path:
 
 
 def test_newer_format_marker_is_refused_by_every_way_to_open(root: Path, tmp_path: Path) -> None:
-    mark(root, f"version={FORMAT_VERSION + 1}\n")
+    mark(root, f"version={LATER}\n")
     for opener in (LogDir.open, LogDir.open_or_create, LogDir.adopt, lambda path: adopt(path, dry_run=True)):
         with pytest.raises(UnsupportedFormatError, match=REFUSED):
             opener(root)
@@ -100,14 +112,14 @@ def test_newer_format_marker_is_refused_by_every_command(
 ) -> None:
     (tmp_path / "offsets.json").write_text('{"partitions":[{"topic":"orders","partition":0,"offset":1}],"version":1}')
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a line\n")))
-    mark(root, f"version={FORMAT_VERSION + 1}\n")
+    mark(root, f"version={LATER}\n")
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     for name, *arguments in command_lines(root, tmp_path):
         capsys.readouterr()
         code = main([name, "--path", str(root), *arguments])
         said = capsys.readouterr()
         assert code != 0, name
-        assert f"format version {FORMAT_VERSION + 1}" in said.out + said.err, (name, said)
+        assert f"format version {LATER}" in said.out + said.err, (name, said)
         assert "Traceback" not in said.err
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
@@ -133,7 +145,7 @@ def test_root_without_format_marker_is_not_read_as_that_of_a_broker(root: Path) 
 
 def test_newer_marker_stops_commits_of_open_process(root: Path) -> None:
     log_dir = LogDir.open(root)
-    mark(root, f"version={FORMAT_VERSION + 1}\n")
+    mark(root, f"version={LATER}\n")
     version = log_dir.version
     with pytest.raises(UnsupportedFormatError, match=REFUSED):
         log_dir.append("orders", ROWS)
@@ -194,7 +206,7 @@ def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, mon
 
 
 def test_snapshot_of_newer_format_is_refused_by_version(root: Path) -> None:
-    image = replace(LogDir.open(root).root.native().store.image, format_version=FORMAT_VERSION + 1)
+    image = replace(LogDir.open(root).root.native().store.image, format_version=LATER)
     LocalSnapshots(metadata_dir(root), LOCAL).write(image)
     forget_images()
     with pytest.raises(UnsupportedFormatError, match=rf"\.checkpoint at byte 0: expected {REFUSED}"):
@@ -212,7 +224,8 @@ def test_unknown_tagged_field_of_record_is_ignored(root: Path) -> None:
 
 def test_next_package_version_reads_and_writes_root_of_this_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(root_format, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        patch.setattr(root_format, "FORMAT_VERSION", LATER)
+        patch.setattr(root_format, "NEWEST_FORMAT_VERSION", LATER)
         later = LogDir.open(root)
         later.append("orders", ROWS)
         assert later.root.native().store.image.format_version == FORMAT_VERSION
@@ -222,11 +235,9 @@ def test_next_package_version_reads_and_writes_root_of_this_one(root: Path, monk
 
 
 def test_root_older_than_supported_is_refused_with_upgrade_advice(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(root_format, "FORMAT_VERSION", FORMAT_VERSION + 2)
-    monkeypatch.setattr(root_format, "OLDEST_FORMAT_VERSION", FORMAT_VERSION + 1)
-    said = (
-        f"expected a format version from 2 to 3, found format version {FORMAT_VERSION}; upgrade the log directory first"
-    )
+    monkeypatch.setattr(root_format, "NEWEST_FORMAT_VERSION", LATER + 1)
+    monkeypatch.setattr(root_format, "OLDEST_FORMAT_VERSION", LATER)
+    said = f"from {LATER} to {LATER + 1}, found format version {FORMAT_VERSION}; upgrade the log directory first"
     with pytest.raises(UnsupportedFormatError, match=said):
         LogDir.open(root)
 
@@ -236,3 +247,22 @@ def test_create_over_root_without_its_first_commit_is_refused(root: Path) -> Non
     with pytest.raises(LogDirError, match="is already a log directory"):
         LogDir.create(root)
     assert not (metadata_dir(root) / "00000000000000000000.log").exists()
+
+
+def test_root_that_gets_remote_storage_is_refused_by_packages_that_do_not_know_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open = LogDir.open(root)
+    LogDir.open(root).alter_broker_configs(add={"log.retention.hours": "5"})
+    assert LogDir.open(root).root.native().store.image.format_version == FORMAT_VERSION
+    LogDir.open(root).alter_broker_configs(add={"rsm.config.location": "s3://bucket/tier"})
+    assert (metadata_dir(root) / FORMAT_MARKER).read_text() == f"version={TIERED_FORMAT_VERSION}\n"
+    assert LogDir.open(root).root.native().store.image.format_version == TIERED_FORMAT_VERSION
+    LogDir.open(root).alter_broker_configs(delete=["rsm.config.location"])
+    LogDir.open(root).append("orders", ROWS)
+    monkeypatch.setattr(root_format, "NEWEST_FORMAT_VERSION", FORMAT_VERSION)
+    forget_images()
+    mark(root, f"version={FORMAT_VERSION}\n")  # as after a crash between the commit and the marker
+    for opener in (lambda: LogDir.open(root), is_open.refresh):
+        with pytest.raises(UnsupportedFormatError, match="from 1 to 1, found format version 2; upgrade"):
+            opener()
