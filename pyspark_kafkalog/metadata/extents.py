@@ -136,6 +136,11 @@ class Runs(_Table):
         window: Runs = self._window(self._block, self._start + count, self._end)
         return window
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of their batches."""
+        return int(self.table["size_bytes"].sum(dtype=np.int64))
+
     def count_up_to(self, offset: int) -> int:
         """The number of runs that end at or below `offset`."""
         return int(np.searchsorted(self.table["end_offset"], offset, side="right"))

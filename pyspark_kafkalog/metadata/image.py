@@ -82,6 +82,11 @@ class PartitionImage:
         return bool(self.segments) or len(self.runs) > 0
 
     @property
+    def extents_bytes(self) -> int:
+        """The bytes of the batches in its extents in an object store."""
+        return self.runs.size_bytes + sum(each.size_bytes for each in self.segments)
+
+    @property
     def extents_range(self) -> tuple[int, int]:
         """The first offset of its extents in an object store, and the end; twice the log end without an extent."""
         if not self.has_extents:

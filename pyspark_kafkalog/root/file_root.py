@@ -250,26 +250,30 @@ def _files(staged: Sequence[Staged]) -> list[StagedFile]:
     return files
 
 
-def on_file_system(root: Root) -> FileRoot:
+_EXPORT: Final = "`kafkalog export --path URL --to DIR` copies it to files"
+
+
+def on_file_system(root: Root, *, instead: str = _EXPORT) -> FileRoot:
     """The native root on a file system that `root` is, for work on its files.
 
-    Raises ReadOnlyLogDirError for a broker's directory, LogDirError for a root on an object store.
+    `instead` tells what to do with one on an object store. Raises ReadOnlyLogDirError for a broker's directory,
+    LogDirError for a root on an object store.
     """
     native = root.native()
     if isinstance(native, FileRoot):
         return native
-    raise _no_files_error(root)
+    raise _no_files_error(root, instead)
 
 
 def directory_of(root: Root) -> Path:
     """The root's directory, for work on its files. Raises LogDirError for a root on an object store."""
     if isinstance(root.path, Path):
         return root.path
-    raise _no_files_error(root)
+    raise _no_files_error(root, _EXPORT)
 
 
-def _no_files_error(root: Root) -> LogDirError:
-    return LogDirError(f"{root.path} is on an object store, and this works on the files of a log directory")
+def _no_files_error(root: Root, instead: str) -> LogDirError:
+    return LogDirError(f"{root.path} is on an object store, and this works on the files of a log directory: {instead}")
 
 
 @contextlib.contextmanager

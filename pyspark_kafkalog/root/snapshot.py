@@ -129,8 +129,8 @@ class PartitionSnapshot:
         """The partition's directory. Raises LogDirError if the log is in an object store only."""
         if self.local_directory is None:
             raise LogDirError(
-                f"{self.topic_partition} is in an object store: it has no directory, and what looks at its files works "
-                "for log directories on a file system only"
+                f"{self.topic_partition} is in an object store: it has no directory, and this works on the files of "
+                "a log directory: `kafkalog export --path URL --to DIR` copies them"
             )
         return self.local_directory
 

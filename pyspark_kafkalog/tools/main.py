@@ -11,11 +11,10 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.tools.command import Command, UsageError, one_line
+from pyspark_kafkalog.tools.command import Command, UsageError, one_line, path_or_url
 from pyspark_kafkalog.version import __version__
 
 _TOOLS: Final = "pyspark_kafkalog.tools."
@@ -162,7 +161,7 @@ def _let_path_follow(parser: _Parser) -> None:
     (path,) = [each for each in parser._actions if each.dest == "path"]
     parser.required_path, path.required = path.option_strings[0], False
     for subcommand in subcommands.choices.values():
-        subcommand.add_argument("--path", default=argparse.SUPPRESS, type=Path, help=argparse.SUPPRESS)
+        subcommand.add_argument("--path", default=argparse.SUPPRESS, type=path_or_url, help=argparse.SUPPRESS)
 
 
 def _fail(command: str, error: Exception, exit_code: int) -> int:

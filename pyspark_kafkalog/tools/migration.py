@@ -264,7 +264,7 @@ def _run_export(options: argparse.Namespace) -> int:
     native = open_log_dir(options).root.native()
     exported: Sequence[ExportedPartition]
     if options.to is None:
-        exported = _return_to_broker(on_file_system(native), options)
+        exported = _return_to_broker(on_file_system(native, instead="copy it to files with --to DIR"), options)
         if options.set_aside is not None:
             return 0
     else:

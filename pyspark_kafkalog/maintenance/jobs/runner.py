@@ -21,8 +21,6 @@ from pathlib import Path
 from threading import Event
 from typing import Final, Protocol, TypeVar
 
-import numpy as np
-
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
 from pyspark_kafkalog.root.file_root import on_file_system
@@ -102,8 +100,8 @@ def is_small(root: Path | str, partitions: Sequence[TopicPartition]) -> bool:
         return False
     if isinstance(root, str):
         image = open_root(root).native().store.image
-        runs = [image.partition(each.topic, each.partition).runs.table for each in partitions]
-        return sum(int(each["size_bytes"].sum(dtype=np.int64)) for each in runs) <= LOCAL_BYTES_MAX
+        found = (image.find(each.topic, each.partition) for each in partitions)  # none of the metadata log
+        return sum(each.extents_bytes for each in found if each is not None) <= LOCAL_BYTES_MAX
     size_bytes = 0
     for directory in (each_root / str(each) for each_root in split_paths(root) for each in partitions):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

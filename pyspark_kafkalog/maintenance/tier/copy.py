@@ -60,6 +60,7 @@ ACTION: Final = "tier"
 COMMIT_BYTES: Final = 1024 * MIB
 #: Partitions that one commit covers, and whose locks, one file descriptor each, are held meanwhile.
 PARTITIONS_A_COMMIT: Final = 128
+_IN_STORE: Final = "its segments are in the store, and `kafkalog merge-segments` puts them there"
 _BATCHES_A_SCAN: Final = 1 << 16
 
 
@@ -77,7 +78,7 @@ def tier_segments(
     storage fails, all that are left have its error. Raises ReadOnlyLogDirError for a broker's directory, LogDirError
     for a root in an object store, InvalidConfigError without remote storage, UnknownTopicError.
     """
-    native = on_file_system(root)
+    native = on_file_system(root, instead=_IN_STORE)
     native.refresh()
     storage = native.remote_storage
     if storage is None:
@@ -351,7 +352,7 @@ class TierJob:
     action: str = ACTION
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        native = on_file_system(job_run.open())
+        native = on_file_system(job_run.open(), instead=_IN_STORE)
         if native.remote_storage is None:
             raise InvalidConfigError(
                 f"{native.path} has no remote storage: set {LOCATION_CONFIG} with kafkalog configs --broker-defaults"

@@ -50,6 +50,9 @@ _TASK_BYTES: Final = 256 << 20
 _TASK_UNITS: Final = 64
 #: The most partitions of a root in an object store that a task reads.
 _TASK_PARTITIONS: Final = 16
+_NO_REPAIR: Final = (
+    "lost objects come back from earlier versions, if the bucket keeps them, and `kafkalog reindex` rebuilds indexes"
+)
 _ROOT: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
@@ -65,7 +68,7 @@ class VerifyJob:
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         root = job_run.open()
         if self.is_repairing:
-            on_file_system(root)
+            on_file_system(root, instead=_NO_REPAIR)
         chosen = partitions_of(root, job_run.topics)
         return chosen if job_run.topics is not None or _ROOT in chosen else [_ROOT, *chosen]
 

@@ -35,8 +35,8 @@ from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, VoterEndpoint, parse_control_record
 from pyspark_kafkalog.root.broker_metadata.image import BrokerLog
-from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, RootIdentity, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX
@@ -76,16 +76,16 @@ class Quorum:
         return 0 if replica.node_id == self.leader_id and replica in (self.voters or ()) else None
 
 
-def native_quorum(root: FileRoot) -> Quorum:
+def native_quorum(root: NativeRoot) -> Quorum:
     """A native root's quorum: its node is the single voter and leader; the high watermark follows the last commit."""
-    properties = read_meta_properties(root.path / META_PROPERTIES)
+    identity = root.identity or RootIdentity(None, None)
     node_id = root.store.image.node.broker_id
     return Quorum(
-        cluster_id=properties.cluster_id,
+        cluster_id=identity.cluster_id,
         leader_id=node_id,
         leader_epoch=LEADER_EPOCH,
         high_watermark=root.version,
-        voters=(QuorumReplica(node_id, properties.directory_id, log_end_offset=root.version),),
+        voters=(QuorumReplica(node_id, identity.directory_id, log_end_offset=root.version),),
         as_of_ms=root.clock(),
     )
 

@@ -17,6 +17,7 @@ import os
 import sys
 from typing import Final
 
+from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.storage.names import (
     CHECKPOINT_SUFFIX,
     INDEX_SUFFIX,
@@ -118,6 +119,8 @@ def run(options: argparse.Namespace) -> int:
     deep = options.deep_iteration or decoder is not None
     try:
         for name in split_files(options.files):
+            if is_object_url(name):
+                raise DumpError(f"{name}: expected a file: get the object, or copy the log by `kafkalog export --to DIR`")
             path = normalize_path(name)
             printer.file(path)
             _dump_file(path, printer, findings, options, deep=deep)

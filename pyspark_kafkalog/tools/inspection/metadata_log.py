@@ -172,11 +172,10 @@ def _run_quorum(options: argparse.Namespace) -> int:
 
 def _quorum(log_dir: LogDir) -> Quorum:
     from pyspark_kafkalog.root.broker_metadata.quorum import native_quorum, read_broker_quorum
-    from pyspark_kafkalog.root.file_root import on_file_system
 
     if log_dir.is_broker_directory:
         return read_broker_quorum(log_dir.root.directories[0])
-    return native_quorum(on_file_system(log_dir.root))
+    return native_quorum(log_dir.root.native())
 
 
 def _show_status(quorum: Quorum, output: Output) -> None:

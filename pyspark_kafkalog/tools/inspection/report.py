@@ -17,15 +17,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, warn_of_unread_offsets
+from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, path_or_url, warn_of_unread_offsets
 
 _SAMPLE_BYTES = 256 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The root, as a positional argument or `--path`; the output file; further sources of the report."""
-    parser.add_argument("root", nargs="?", metavar="ROOT", type=Path, help="the log directory")
-    parser.add_argument("--path", metavar="ROOT", type=Path, help="the log directory, as with other commands")
+    parser.add_argument("root", nargs="?", metavar="ROOT", type=path_or_url, help="the log directory")
+    parser.add_argument("--path", metavar="ROOT", type=path_or_url, help="the log directory, as with other commands")
     add_read_to_log_end(parser)
     parser.add_argument(
         "-o",
