@@ -52,7 +52,7 @@ def append_rounds(log_dir: LogDir, count: int, *, partition: int = 0, records: i
     for number in range(count):
         first = end + number * records
         values = [f"record {first + each} of partition {partition}" for each in range(records)]
-        log_dir.append(topic, pa.table({"value": values}), partition=partition)
+        log_dir.append(topic, pa.table({"value": values}), partition=partition, flush="os")
 
 
 def file_root(log_dir: LogDir) -> FileRoot:
