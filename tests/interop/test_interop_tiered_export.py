@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kafka_clients import producing
 from kafka_oracle import Broker
+from s3_proxy import S3Proxy
 from tiered_exports import (
     METADATA_PARTITIONS,
     consumed,
     drop_local_segments,
     new_broker,
+    offsets_at,
     offsets_of,
     set_leader_epoch,
     tier_closed_segments,
     wait_until,
 )
-from tiered_roots import TOPIC, tiered_root
+from tiered_roots import SMALL_SEGMENTS, TOPIC, tiered_root
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.objects.merge import merge_partition
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.settings import store_settings
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, log_key
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.main import main
 
 PARTITIONS = (TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1))
+ENVIRONMENT = {
+    "storeEndpoint": "AWS_ENDPOINT_URL",
+    "storeRegion": "AWS_REGION",
+    "storeAccessKey": "AWS_ACCESS_KEY_ID",
+    "storeSecretKey": "AWS_SECRET_ACCESS_KEY",
+}
 FROM_MS = 1_795_000_000_000
 
 
@@ -86,14 +106,14 @@ def test_broker_serves_tiered_file_root_tiers_on_and_deletes_by_retention(tmp_pa
         assert [(each.partition, each.offset, each.timestamp_ms, each.key, each.value) for each in served] == expected
         image = log_dir.root.native().store.refresh()
         partitions = image.topic(TOPIC).partitions
-        assert offsets_of(broker, TOPIC, "earliest") == {0: 0, 1: 0}
+        assert offsets_at(broker, TOPIC, 0) == {0: 0, 1: 0}
         assert offsets_of(broker, TOPIC, "earliest-local") == local_starts
         assert min(local_starts.values()) > 300
         highest = {each.partition: each.segments[-1].end_offset - 1 for each in partitions}
         assert offsets_of(broker, TOPIC, "latest-tiered") == highest
         for time_ms in (FROM_MS, FROM_MS + 5007, FROM_MS + 19_030):
             first = {each: first_at(expected, each, time_ms) for each in (0, 1)}
-            assert offsets_of(broker, TOPIC, str(time_ms)) == first
+            assert offsets_at(broker, TOPIC, time_ms) == first
 
         with producing(broker.bootstrap, **{"batch.size": 500}) as producer:
             for number in range(400):
@@ -108,3 +128,59 @@ def test_broker_serves_tiered_file_root_tiers_on_and_deletes_by_retention(tmp_pa
         left = consumed(broker, TOPIC)
         assert 0 < len(left) < 400
         assert {each.value for each in left} <= {b"by the broker %d" % number for number in range(400)}
+
+
+def test_broker_serves_merged_segments_of_object_root_from_where_they_are(
+    s3_proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = s3_proxy.new_location().below("log")
+    for option, variable in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, s3_proxy.options()[option])
+    log_dir = LogDir.open_or_create(StoreAddress(location, store_settings(location, {})))
+    log_dir.create_topic(TOPIC, partitions=2, configs={**SMALL_SEGMENTS, "retention.ms": "-1"})
+    fill(log_dir, PARTITIONS[0], range(12))
+    root = log_dir.root.native()
+    assert isinstance(root, ObjectRoot)
+    config = broker_config(root.store.refresh()).log_config(SMALL_SEGMENTS)
+    assert merge_partition(root.store, root.objects, config, PARTITIONS[0], clock=root.clock) is not None
+    for of in PARTITIONS:
+        fill(log_dir, of, range(12, 16))
+    log_dir.refresh()
+    expected = rows(log_dir)
+    store = tmp_path / "tier" / "kafka-tiered-storage"
+    segments = put_in_local_layout(root, store)
+    assert len(segments) > 5
+    broker = new_broker(tmp_path / "broker", tmp_path / "tier")
+    export = ["export", "--path", location.url, "--to", str(broker.data), "--new-broker", "--tiered"]
+    assert main([*export, "--metadata-partitions", str(METADATA_PARTITIONS)]) == 0
+
+    with broker:
+        served = consumed(broker, TOPIC)
+        assert [(each.partition, each.offset, each.timestamp_ms, each.key, each.value) for each in served] == expected
+        assert offsets_at(broker, TOPIC, 0) == {0: 0, 1: 0}
+        assert offsets_of(broker, TOPIC, "earliest-local") == {0: segments[-1].end_offset, 1: 0}
+        with producing(broker.bootstrap, **{"batch.size": 500}) as producer:
+            for number in range(200):
+                producer.produce(TOPIC, value=b"by the broker %d" % number, partition=number % 2)
+        wait_until(lambda: len(list(store.rglob("*.log"))) > len(segments) + 2, "the broker tiers on")
+        assert len(consumed(broker, TOPIC)) == len(expected) + 200
+
+
+def put_in_local_layout(root: ObjectRoot, directory: Path) -> list[SegmentObject]:
+    """The segment objects as LocalTieredStorage finds them: there is no broker here that reads Aiven's layout."""
+    topic = root.store.refresh().topic(TOPIC)
+    found = []
+    for partition in topic.partitions:
+        of = TopicIdPartition(TOPIC, topic.topic_id, partition.partition)
+        for segment in partition.segments:
+            extent = SegmentObjectExtent(root.objects, of, segment)
+            log = directory / log_key(of, segment, OwnLayout.LOCAL)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(extent.open()) as source:
+                log.write_bytes(bytes(source.read(0, segment.size_bytes)))
+            for kind in IndexKind:
+                key, place = index_place(of, segment, kind, OwnLayout.LOCAL)
+                if place is not None or kind is not IndexKind.TRANSACTION:
+                    (directory / key).write_bytes(bytes(extent.index(kind)))
+            found.append(segment)
+    return found

@@ -68,11 +68,24 @@ def consumed(broker: Broker, topic: str, isolation: str = "read_uncommitted") ->
 
 
 def offsets_of(broker: Broker, topic: str, spec: str) -> dict[int, int]:
-    """The offset of each partition as Kafka's own tool lists it: earliest, earliest-local, latest-tiered, a time."""
+    """The offset of each partition as Kafka's own tool lists it, which costs a JVM: earliest-local, latest-tiered."""
     done = run_tool(_OFFSET_TOOL, "--bootstrap-server", broker.bootstrap, "--topic", topic, "--time", spec)
     assert done.returncode == 0, done.stderr
     lines = (line.rsplit(":", 2) for line in done.stdout.splitlines())
     return {int(partition): int(offset) for _, partition, offset in lines}
+
+
+def offsets_at(broker: Broker, topic: str, time_ms: int) -> dict[int, int]:
+    """The first offset of each partition with that timestamp or a later one; 0 ms: the log start."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "kafkalog-tests"})
+    try:
+        numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        asked = [TopicPartition(topic, number, time_ms) for number in numbers]
+        return {each.partition: each.offset for each in consumer.offsets_for_times(asked, timeout=30)}
+    finally:
+        consumer.close()
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:

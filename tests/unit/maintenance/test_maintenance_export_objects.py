@@ -17,6 +17,7 @@ from verify_roots import check_again_at_once, findings_in
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.export import export_to
+from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
@@ -31,6 +32,7 @@ from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -290,3 +292,46 @@ def test_other_targets_are_refused(original: LogDir, tmp_path: Path) -> None:
         with pytest.raises(LogDirError, match=message):
             export_to(root_of(original), tmp_path / name)
     assert (tmp_path / "full" / "note").read_text() == "mine"
+
+
+def test_new_broker_gets_whole_logs(original: LogDir, tmp_path: Path) -> None:
+    before = rows(original)
+    export_new_broker(root_of(original), tmp_path / "broker", metadata_partitions=3)
+    copy = LogDir.open(tmp_path / "broker")
+    assert rows(copy) == before
+    assert not list(copy.path.glob("__remote_log_metadata-*"))
+
+
+def test_new_broker_finds_merged_segments_where_they_are(
+    original: LogDir, bucket: MemoryBucket, tmp_path: Path
+) -> None:
+    before = rows(original)
+    partition = root_of(original).store.refresh().partition("orders", 1)
+    merged_end = partition.segments[-1].end_offset
+    assert 0 < merged_end < partition.state.log_end_offset
+    export_new_broker(root_of(original), tmp_path / "broker", metadata_partitions=3, tiered=True)
+    tier = tmp_path / "tier"
+    for key in sorted(bucket.objects):
+        (tier / key).parent.mkdir(parents=True, exist_ok=True)
+        (tier / key).write_bytes(bucket.body(key))
+    copy = LogDir.open(tmp_path / "broker", remote_storage=tier)
+    assert {of: found for of, found in rows(copy).items() if of[0] != "__remote_log_metadata"} == before
+    found = copy.partition("orders", 1)
+    assert (found.log_start_offset, found.local_log_start_offset) == (0, merged_end)
+    assert found.latest_tiered_offset == merged_end - 1
+    assert list_base_offsets(copy.path / "orders-1")[0] == merged_end
+    assert (copy.path / "orders-1" / f"{merged_end:020d}.snapshot").exists()
+    epochs = LeaderEpochCheckpoint.open(copy.path / "orders-1" / "leader-epoch-checkpoint").entries
+    assert [each.start_offset for each in epochs] == [0, 240]
+    assert copy.topic("orders").configs["remote.storage.enable"] == "true"
+    assert "remote.storage.enable" not in copy.topic("__consumer_offsets").configs
+
+
+def test_log_that_is_merged_to_its_end_goes_on_there_on_a_new_broker(original: LogDir, tmp_path: Path) -> None:
+    merge(original, ORDERS)
+    end = root_of(original).store.refresh().partition("orders", 1).state.log_end_offset
+    export_new_broker(root_of(original), tmp_path / "broker", metadata_partitions=3, tiered=True)
+    copy = LogDir.open(tmp_path / "broker")
+    assert list_base_offsets(copy.path / "orders-1") == [end]
+    assert copy.partition("orders", 1).high_watermark == end
+    assert read_offset_checkpoint(copy.path / "log-start-offset-checkpoint")[ORDERS] == 0
