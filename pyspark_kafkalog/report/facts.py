@@ -19,6 +19,8 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
 from pyspark_kafkalog.maintenance.retention.plan import plan_retention
+from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
+from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
@@ -30,7 +32,10 @@ from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segmen
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """The inputs for one partition: `state` is that of the root's newest commit, or derived from a broker's files."""
+    """The inputs for one partition: `state` is that of the root's newest commit, or derived from a broker's files.
+
+    `image` is what that commit says of a partition of a native root.
+    """
 
     topic_partition: TopicPartition
     directory: Path
@@ -40,6 +45,7 @@ class PartitionFiles:
     cleaner_offset: int | None
     remote_offsets: int = 0
     offsets_above_high_watermark: int = 0
+    image: PartitionImage | None = None
 
 
 def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> PartitionFacts:
@@ -51,7 +57,9 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
     # A broker's partition may have no segment yet: the base offset of the active one is then -1.
     segments = [each for each in stored_segments(files.directory, state) if each.base_offset >= 0]
     times = _Times(files)
-    retention = plan_retention(segments, (), times.largest_ms, files.config, state, now_ms=now_ms)
+    # How old a remote segment without timestamps is, only its store could tell: it counts as young.
+    remote = [] if files.image is None else segment_parts(files.image, lambda _: now_ms)
+    retention = plan_retention(segments, remote, times.largest_part_ms, files.config, state, now_ms=now_ms)
     staged = _staged_sizes(files.directory)
     return PartitionFacts(
         topic_partition=files.topic_partition,
@@ -78,6 +86,10 @@ class _Times:
     def __init__(self, files: PartitionFiles) -> None:
         self._files = files
         self._largest_ms: dict[int, int] = {}
+
+    def largest_part_ms(self, part: StoredSegment | StoredPart) -> int:
+        """The largest timestamp of a local or remote segment, -1 if there is none."""
+        return part.max_timestamp_ms if isinstance(part, StoredPart) else self.largest_ms(part)
 
     def largest_ms(self, segment: StoredSegment) -> int:
         """The largest timestamp, -1 if there is none."""

@@ -90,6 +90,7 @@ def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[T
                     config,
                     False,
                     cleaned.get(topic_partition),
+                    image=each,
                 )
             )
         yield TopicFiles(name, topic.topic_id, topic.configs, config, partitions)

@@ -152,8 +152,15 @@ class ProgressBar:
 
 _Cell = Callable[[PartitionReport], str]
 
-#: A column that is only shown if offsets have expired.
+#: Columns that are only shown if there is something in them, and the field of a report that tells.
 _EXPIRED: Final = "offsets expired"
+_LOCAL_SEGMENTS: Final = "local segments deleted"
+_LOCAL_START: Final = "local log start"
+_OPTIONAL: Final[Mapping[str, str]] = {
+    _EXPIRED: "offsets_expired",
+    _LOCAL_SEGMENTS: "local_segments_dropped",
+    _LOCAL_START: "local_segments_dropped",
+}
 #: By action: the columns of the table after the partition's.
 _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
     "clean": {
@@ -170,13 +177,15 @@ _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
     "retention": {
         "segments deleted": lambda report: f"{report.segments_dropped:,}",
         "bytes deleted": lambda report: size_text(report.bytes_dropped),
-        "log start": lambda report: "-" if report.log_start_offset is None else str(report.log_start_offset),
-        _EXPIRED: lambda report: "-" if report.offsets_expired is None else f"{report.offsets_expired:,}",
+        "log start": lambda report: _offset_text(report.log_start_offset),
+        _LOCAL_SEGMENTS: lambda report: _count_text(report.local_segments_dropped),
+        _LOCAL_START: lambda report: _offset_text(report.local_log_start_offset),
+        _EXPIRED: lambda report: _count_text(report.offsets_expired),
     },
     "tier": {
         "segments copied": lambda report: f"{report.segments_copied:,}",
         "bytes copied": lambda report: size_text(report.bytes_copied),
-        "remote end": lambda report: "-" if report.remote_end_offset is None else str(report.remote_end_offset),
+        "remote end": lambda report: _offset_text(report.remote_end_offset),
     },
     "verify": {
         "errors": lambda report: str(report.errors_found or 0),
@@ -221,9 +230,11 @@ class TextReport:
             (each for each in self._reports if _is_shown(each)), key=lambda each: (each.topic, each.partition)
         )
         failed = [each for each in shown if each.error is not None]
-        columns = dict(_COLUMNS[self._action])
-        if not _sum_of(shown, "offsets_expired"):
-            columns.pop(_EXPIRED, None)
+        columns = {
+            name: cell
+            for name, cell in _COLUMNS[self._action].items()
+            if name not in _OPTIONAL or _sum_of(shown, _OPTIONAL[name])
+        }
         rows = [
             (f"{each.topic}-{each.partition}", *(cell(each) for cell in columns.values()))
             for each in shown
@@ -265,6 +276,7 @@ def _is_shown(report: PartitionReport) -> bool:
         or report.records_dropped
         or report.files_written
         or report.offsets_expired
+        or report.local_segments_dropped
     )
 
 
@@ -289,6 +301,14 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str
         first, *others = row
         cells = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
         yield "  ".join((first.ljust(widths[0]), *cells))
+
+
+def _offset_text(offset: int | None) -> str:
+    return "-" if offset is None else str(offset)
+
+
+def _count_text(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 def _sum_of(reports: Sequence[PartitionReport], name: str) -> int:
@@ -322,10 +342,13 @@ def _sum_retained(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
     segments, size = _sum_of(reports, "segments_dropped"), size_text(_sum_of(reports, "bytes_dropped"))
     verb = "would be deleted" if is_dry_run else "deleted"
     deleted = f"{plural(segments, 'segment')}, {size}, {verb} {_in_partitions(reports, 'segments_dropped')}"
-    expired = _sum_of(reports, "offsets_expired")
-    if not expired:
-        return deleted
-    return f"{deleted}, {plural(expired, 'offset')} of groups {'would be ' if is_dry_run else ''}expired"
+    would_be = "would be " if is_dry_run else ""
+    local, expired = _sum_of(reports, "local_segments_dropped"), _sum_of(reports, "offsets_expired")
+    if local:
+        deleted += f", {plural(local, 'local segment')} {would_be}deleted"
+    if expired:
+        deleted += f", {plural(expired, 'offset')} of groups {would_be}expired"
+    return deleted
 
 
 def _sum_tiered(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:

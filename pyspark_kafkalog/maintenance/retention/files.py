@@ -11,7 +11,6 @@ The commit that raises log starts drops the remote segments below, as in an obje
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -58,9 +57,9 @@ class FileLogs:
         config = self._root.log_config(topic_partition.topic)
         if has_directory(self._root, topic_partition) and not self._dry_run:
             SwapTarget.of(self._root, topic_partition, self._now_ms).finish()
-        segments: Sequence[StoredSegment | StoredPart] = stored_segments(directory, state)
+        segments = stored_segments(directory, state)
         of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
-        remote: Sequence[StoredSegment | StoredPart] = self._remote(of, partition)
+        remote = self._remote(of, partition)
 
         def largest_timestamp_ms(part: StoredSegment | StoredPart) -> int:
             if isinstance(part, StoredPart):

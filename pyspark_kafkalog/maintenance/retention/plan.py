@@ -55,6 +55,8 @@ class LogPart(Protocol):
 
 
 Part = TypeVar("Part", bound=LogPart)
+Local = TypeVar("Local", bound=LogPart)
+Remote = TypeVar("Remote", bound=LogPart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,9 @@ class RetentionPlan:
 
 
 def plan_retention(
-    local: Sequence[Part],
-    remote: Sequence[Part],
-    largest_timestamp_ms: Callable[[Part], int],
+    local: Sequence[Local],
+    remote: Sequence[Remote],
+    largest_timestamp_ms: Callable[[Local | Remote], int],
     config: LogConfig,
     state: LogState,
     *,
@@ -92,7 +94,10 @@ def plan_retention(
     none; it is called for as few parts as necessary.
     """
     remote_end = remote[-1].end_offset if remote else 0
-    log = [*remote, *(each for each in local if each.end_offset > remote_end or each.base_offset >= remote_end)]
+    log: list[Local | Remote] = [
+        *remote,
+        *(each for each in local if each.end_offset > remote_end or each.base_offset >= remote_end),
+    ]
     is_tiering = config.remote_storage_enable and not config.remote_log_copy_disable
     count = _below(log, state.log_start_offset)
     future: LogPart | None = None

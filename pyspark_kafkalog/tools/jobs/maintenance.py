@@ -55,9 +55,13 @@ a group without offsets is deleted, when __consumer_offsets is among the topics.
 partition when it is done. It is safe to run this command beside readers and writers, to run it twice at once (a
 partition that another run is working on is left to that run), and to kill it at any time.
 
-In an object store whole segments and runs (the part of a write in one partition) are deleted by the same rules. The end
-of a run deletes objects that were dropped log.segment.delete.delay.ms ago (an hour unless it is set), and those of
-writes that were abandoned for staging.retention.ms.
+Of a tiered topic (see kafkalog tier), retention.ms and retention.bytes apply to what is in remote storage and on the
+file system together, and only delete what has been copied; local.retention.ms and local.retention.bytes remove local
+files of copied segments. With remote.log.copy.disable=true the whole log is retained as if it were not tiered.
+
+In an object store whole segments and runs (the part of a write in one partition) are deleted by the same rules. There,
+and in remote storage, the end of a run deletes objects that were dropped log.segment.delete.delay.ms ago (an hour
+unless it is set), and those of writes and copies that were abandoned for staging.retention.ms.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is

@@ -57,6 +57,16 @@ def test_retention_shows_expired_offsets_if_there_are_any() -> None:
     )
 
 
+def test_retention_shows_local_segments_of_tiered_partitions() -> None:
+    tiered = retained(1, 0, local_segments_dropped=3, local_bytes_dropped=100, local_log_start_offset=40)
+    assert printed("retention", tiered, retained(2, 1)) == [
+        "partition  segments deleted  bytes deleted  log start  local segments deleted  local log start",
+        "a-1                       0            0 B          0                       3               40",
+        "a-2                       1        1.0 MiB         10                       -                -",
+        "retention: 1 segment, 1.0 MiB, deleted in 1 of 2 partitions, 3 local segments deleted (1.2 s)",
+    ]
+
+
 def test_only_summary_is_printed_if_nothing_changed() -> None:
     assert printed("retention", retained(0, 0)) == ["retention: 0 segments, 0 B, deleted in 0 of 1 partition (1.2 s)"]
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from kafkalog_command import Command
 from report_roots import HOUR_MS, NOW_MS, Clock, lively_root, records
+from tiered_roots import TOPIC, append_rounds, tiered_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.run_record import mark_uncleanable
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.tier.copy import tier_segments
 from pyspark_kafkalog.report import heavy_keys
 from pyspark_kafkalog.report.facts import RootFacts, TopicFacts
 from pyspark_kafkalog.report.gather import GatherOptions, gather
@@ -139,6 +141,18 @@ def test_due_retention_and_cleaning_are_found(lively: LogDir) -> None:
     due = sum(each.due_segments for each in topic_of(root, "orders").partitions)
     planned = apply_retention(lively.root, topics=["orders"], now_ms=NOW_MS, dry_run=True)
     assert due == sum(each.segments_dropped for each in planned)
+
+
+def test_copied_segments_are_due_by_local_retention_only(tmp_path: Path) -> None:
+    (tmp_path / "remote").mkdir()
+    log_dir = tiered_root(tmp_path / "root", tmp_path / "remote", clock=lambda: NOW_MS, local_retention_bytes="0")
+    append_rounds(log_dir, 5)
+    assert [each.due_segments for each in topic_of(look(log_dir), TOPIC).partitions] == [0]
+    tier_segments(log_dir.root)
+    planned = apply_retention(log_dir.root, now_ms=NOW_MS, dry_run=True)
+    assert planned[0].local_segments_dropped
+    due = [each.due_segments for each in topic_of(look(log_dir), TOPIC).partitions]
+    assert due == [planned[0].local_segments_dropped]
 
 
 def test_maintenance_commits_are_listed(tmp_path: Path) -> None:
