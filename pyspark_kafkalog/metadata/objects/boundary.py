@@ -8,11 +8,11 @@ is gone would wait for it forever. A writer that stalled for hours could create 
 count nowhere. Both therefore look at the boundary after a long time, and only then, and after the request in question:
 
 - Commits stay for an hour at least. A reader that was at the end of the log ten minutes ago finds the next commit, if
-  there is one. If that is longer ago, it reads the boundary when it has come to the end again: what it has read counts
-  only if it began there or above. It does so every ten minutes in any case, which also shows that another root is in
-  place of the one that was opened.
-- A writer whose commit is created more than 30 s after it was at the end reads the boundary then: its commit counts
-  only if its name is not below.
+  there is one. If that is longer ago, or if it looks below that end, as for the outcome of a commit of its own, it
+  reads the boundary when it has come to the end again: what it has read counts only if it began there or above. It does
+  so every ten minutes in any case, which also shows that another root is in place of the one that was opened.
+- A writer whose commit is created more than 30 s after the log was seen to end at its name reads the boundary then: its
+  commit counts only if its name is not below. That another thread of the process has seen a later end says nothing.
 
 Times are the longer of what the wall clock and the monotonic clock show, since the latter stands still in a suspended
 machine. The clocks of different machines are compared nowhere.
@@ -95,7 +95,7 @@ class Boundary:
         self._clock = clock
         self._monotonic = monotonic
         self._read_at: Moment | None = None
-        self._end_at: Moment | None = None
+        self._end: tuple[int, Moment] | None = None
 
     def now(self) -> Moment:
         """The present time."""
@@ -135,18 +135,25 @@ class Boundary:
             "replaced: create it, or open it again"
         )
 
-    def is_due(self) -> bool:
-        """Whether a reader must read the boundary, now that it is at the end of the log."""
+    def is_due(self, offset: int) -> bool:
+        """Whether who has read from `offset` to the end of the log must read the boundary now."""
+        if self._read_at is None or self._end is None or offset < self._end[0]:
+            return True
         now = self.now()
-        return any(at is None or at.seconds_until(now) > READER_TRUST_S for at in (self._read_at, self._end_at))
+        return any(at.seconds_until(now) > READER_TRUST_S for at in (self._read_at, self._end[1]))
 
-    def was_at_end(self, at: Moment) -> None:
-        """Note that a request sent at that time has found the end of the log, for certain."""
-        self._end_at = at
+    def was_at_end(self, offset: int, at: Moment) -> None:
+        """Note that the log ended at `offset`, or below, when a request was sent at that time, for certain."""
+        self._end = offset, at
 
-    def is_at_end(self) -> bool:
-        """Whether the end of the log was found so recently that a commit need not look at the boundary."""
-        return self._end_at is not None and self._end_at.seconds_until(self.now()) <= WRITER_TRUST_S
+    def seen_at_end(self, offset: int) -> Moment | None:
+        """When the log was last seen to end at `offset`; None if it was not, or a later end was seen since."""
+        end = self._end
+        return end[1] if end is not None and end[0] == offset else None
+
+    def is_recent(self, seen: Moment | None) -> bool:
+        """Whether the end of the log was seen so recently that a commit there need not look at the boundary."""
+        return seen is not None and seen.seconds_until(self.now()) <= WRITER_TRUST_S
 
     @property
     def was_read(self) -> bool:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, CorruptRecordError
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, CommitsRemovedError, LoadedImage, encode_commit
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.objects.boundary import Boundary
+from pyspark_kafkalog.metadata.objects.boundary import Boundary, Moment
 from pyspark_kafkalog.metadata.objects.layout import (
     MAX_OBJECT_BYTES,
     CommitObject,
@@ -42,6 +42,17 @@ _LISTED_AT_ONCE: Final = 10_000
 _READ_AT_ONCE: Final = 8
 
 
+def _all_of(reading: Generator[Commit, None, tuple[int, Moment]]) -> tuple[list[Commit], int, Moment]:
+    """All commits, and what the generator returns."""
+    commits = []
+    while True:
+        try:
+            commits.append(next(reading))
+        except StopIteration as stop:
+            end, at = stop.value
+            return commits, end, at
+
+
 class ObjectCommitLog(CommitLog):
     """Reads and publishes the commits in `store`; thread-safe."""
 
@@ -50,8 +61,7 @@ class ObjectCommitLog(CommitLog):
         self._boundary = boundary
         self._waiting = waiting
         self._last_read: CommitObject | None = None
-        self._end_offset = -1  # where the end of the log was found last, and when
-        self._end_at = boundary.now()
+        self._end_offset = -1  # where the end of the log was found last, by reading or by a commit
 
     def name_of(self, base_offset: int) -> str:
         return name_of(self._store, commit_key(base_offset))
@@ -73,17 +83,19 @@ class ObjectCommitLog(CommitLog):
         return found
 
     def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
-        first = offset
-        if self._boundary.is_due():  # what is read may have been made by others at names that were removed
-            commits = list(self._read_to_end(first, many=many))
-            self._check_kept(first)
+        if self._boundary.is_due(offset):  # what is read may have been made by others at names that were removed
+            commits, end, at = _all_of(self._read_to_end(offset, many=many))
+            self._check_kept(offset)
+            self._was_at_end(end, at)
             yield from commits
             return
-        yield from self._read_to_end(first, many=many)
-        if self._boundary.is_due():
-            self._check_kept(first)
+        end, at = yield from self._read_to_end(offset, many=many)
+        if self._boundary.is_due(offset):
+            self._check_kept(offset)
+        self._was_at_end(end, at)
 
-    def _read_to_end(self, offset: int, *, many: bool) -> Iterator[Commit]:
+    def _read_to_end(self, offset: int, *, many: bool) -> Generator[Commit, None, tuple[int, Moment]]:
+        """The commits from `offset` on; returns where the log ended, and when."""
         now = self._boundary.now()
         for commit in self._read_listed(offset) if many else ():
             yield commit
@@ -98,10 +110,11 @@ class ObjectCommitLog(CommitLog):
             for commit in self._read_listed(offset):
                 yield commit
                 offset = commit.next_offset
+        return offset, now
+
+    def _was_at_end(self, offset: int, at: Moment) -> None:
         self._end_offset = offset
-        self._end_at = now
-        if not self._boundary.is_due():
-            self._boundary.was_at_end(now)
+        self._boundary.was_at_end(offset, at)
 
     def _read_next(self, offset: int, count: int) -> Iterator[Commit]:
         for _ in range(count):
@@ -113,10 +126,8 @@ class ObjectCommitLog(CommitLog):
 
     def _check_kept(self, offset: int) -> None:
         """Raise CommitsRemovedError unless the commits read from `offset` to the end still counted at the end."""
-        now = self._end_at
         self._boundary.read(with_listing=self._boundary.was_read)
         self._raise_if_removed(offset)
-        self._boundary.was_at_end(now)
 
     def _raise_if_removed(self, offset: int) -> None:
         if offset < self._boundary.offset:
@@ -126,7 +137,8 @@ class ObjectCommitLog(CommitLog):
 
     def sees_end(self, offset: int) -> bool:
         """Whether the log was seen to end at `offset` a short time ago."""
-        return offset == self._end_offset and self._boundary.is_at_end() and not self._boundary.is_due()
+        is_recent = self._boundary.is_recent(self._boundary.seen_at_end(offset))
+        return offset == self._end_offset and is_recent and not self._boundary.is_due(offset)
 
     def _read_listed(self, offset: int) -> Iterator[Commit]:
         """The commits from the one at `offset` on that a listing shows. Raises CommitsRemovedError."""
@@ -200,6 +212,7 @@ class ObjectCommitLog(CommitLog):
         """See MetadataPlace.publish."""
         base_offset = loaded.image.next_offset
         self._end_offset = -1
+        seen = self._boundary.seen_at_end(base_offset)
         now = self._boundary.now()
         name = self.name_of(base_offset)
         batch = encode_commit(base_offset, records, timestamp_ms)
@@ -216,10 +229,10 @@ class ObjectCommitLog(CommitLog):
             with contextlib.suppress(CorruptRecordError):  # reading it again reports the damage
                 self._last_read = CommitObject(outcome.body, base_offset, name)
             raise CommitConflictError(f"another writer published {name} first")
-        if not self._boundary.is_at_end():
+        if not self._boundary.is_recent(seen):
             self._check_counts(loaded, base_offset)
-        self._boundary.was_at_end(now)
-        self._end_offset = next_offset = base_offset + len(records)
+        next_offset = base_offset + len(records)
+        self._was_at_end(next_offset, now)
         return Commit(base_offset, next_offset, timestamp_ms, tuple(records), len(batch), carried_by_next(body))
 
     def _follows(self, last_file: str) -> bool:

@@ -407,6 +407,51 @@ def test_commit_that_landed_after_error_is_found_by_its_key_and_not_made_twice(p
     assert set(place.open().image.topics) == {"orders"}
 
 
+def make_history(place: ObjectPlace, store: MetadataStore, name: str) -> None:
+    """Commits of hours, with clean-up."""
+    for number in range(6):
+        place.clock.now_ms += 61 * MINUTE_MS
+        add_topic(store, f"{name}-{number}")
+
+
+def test_outcome_asked_for_after_its_commit_was_removed_is_unknown_also_if_the_process_went_on(
+    place: ObjectPlace,
+) -> None:
+    store = place.create()
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "1"})
+    client = client_of(store)
+    client.faults = lambda call: Fault.FAILS_AFTER if call.kind == "create" else Fault.UNAVAILABLE
+    at = store.image.next_offset
+    with pytest.raises(CommitStateUnknownError):
+        store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+    client.faults = {}
+    make_history(place, store, "later")
+    assert commit_key(at) not in place.bucket
+    with pytest.raises(CommitStateUnknownError, match="cannot be found out"):
+        store.commit(lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work")
+    assert {"orders", "twice"} & set(place.open().image.topics) == {"orders"}
+
+
+def test_commit_of_thread_that_slept_at_removed_name_while_others_of_its_process_went_on_is_made_again(
+    place: ObjectPlace,
+) -> None:
+    store = place.create()
+    settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "1"})
+    client = client_of(store)
+    at = store.image.next_offset
+
+    def sleep(call: Call) -> None:
+        if call.kind == "create":
+            client.before = None
+            make_history(place, store, "other")
+            assert commit_key(at) not in place.bucket
+
+    client.before = sleep
+    add_topic(store, "slept")
+    assert "slept" in place.open().image.topics
+    assert commit_key(at) not in place.bucket
+
+
 # Hints, other roots, history
 
 
