@@ -107,6 +107,7 @@ class LogDir:
         remote_storage: str | Path | None = None,
         remote_storage_layout: str | None = None,
         remote_storage_key_files: str | None = None,
+        store_options: Mapping[str, str] | None = None,
         identity: RootIdentity | None = None,
         clock: Callable[[], int] = time_ms,
         fs: FileSystem = LOCAL,
@@ -126,6 +127,9 @@ class LogDir:
         None, the remote storage alone is read. `remote_storage_key_files` is for encrypted segments: the path of a PEM
         file with the private key, or several as <key id>:<path> with commas between.
 
+        `store_options` are for the object store that a native log directory has copied segments to: options of the data
+        source (storeEndpoint, storeAccessKey, …) or Hadoop's settings of S3A, where the environment does not tell.
+
         Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """
         root = open_root(
@@ -133,6 +137,7 @@ class LogDir:
             principal=principal,
             read_to_log_end=read_to_log_end,
             remote_storage=_remote_storage(remote_storage, remote_storage_layout, remote_storage_key_files),
+            store_options=store_options or {},
             identity=identity,
             clock=clock,
             fs=fs,

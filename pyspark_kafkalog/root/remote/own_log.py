@@ -10,7 +10,7 @@ an object is an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +77,7 @@ class OwnLookUp:
 
     root: str
     partition: TopicIdPartition
-    store_options: tuple[tuple[str, str], ...]
+    store_options: tuple[tuple[str, str], ...] = field(repr=False)
 
     def __call__(self) -> OwnRemoteLog | None:
         """As of the newest commit; None if the topic was deleted, or if nothing is remote any more.

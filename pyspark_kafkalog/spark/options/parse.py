@@ -195,7 +195,7 @@ class SourceOptions:
     """Settings of batch and streaming reads. `path` is as given; sizes are in bytes; None means no limit.
 
     Without a `path`, `remote_storage` alone is read.
-    `store`: the options of the object store that `path` is a URL of.
+    `store`: the options of the object store that `path` is a URL of, or that a native log directory tiers to.
 
     `on_no_match`: the meaning of a starting timestamp later than all records.
     """

@@ -54,6 +54,7 @@ class KafkalogBatchReader(DataSourceReader):
             principal=options.principal,
             read_to_log_end=options.read_to_log_end,
             remote_storage=options.remote_storage,
+            store_options=options.store,
         )
         for _ in range(_TRIES - 1):
             version = root.version

@@ -346,6 +346,7 @@ class _Source:
         self._principal = options.principal
         self._read_to_log_end = options.read_to_log_end
         self._remote_storage = options.remote_storage
+        self._store_options = options.store
         self._has_warned = False
         self._view: StreamView | None = None
         self._view_version: int | None = None
@@ -392,6 +393,7 @@ class _Source:
             identity=identity,
             read_to_log_end=self._read_to_log_end,
             remote_storage=self._remote_storage,
+            store_options=self._store_options,
         )
 
 
