@@ -31,9 +31,8 @@ from pyspark_kafkalog.root.directories import (
     rename_left_directories,
 )
 from pyspark_kafkalog.root.native import Build, NativeRoot
-from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition
+from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition, own_remote_part
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.remote.own_log import own_remote_part
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
 from pyspark_kafkalog.root.staging import LocalStaging, Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction

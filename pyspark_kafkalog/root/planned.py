@@ -9,25 +9,67 @@ action. The plan of a native log directory therefore carries the names of two co
 read, and the next one. If the first exists and the second does not, nothing has been committed since; this check costs
 a task two stats. Otherwise the task reads the image, which a reused worker process caches. A broker's directory has no
 such commits: there `log-start-offset-checkpoint` is read, as for the plan.
+
+*Remote segments.* Local retention of a native root moves the local log start by a commit and removes files after it: a
+task that finds no file reads the newest image and goes on in the remote segments that this names (`OwnLookUp`). Total
+retention drops segments by a commit and deletes their objects later: a task that finds no object looks there, too. A
+segment that is named there and has lost an object is an error.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.snapshot import RemotePart
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.tiered.own_storage import OwnRemoteLog, OwnStorage
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLookUp:
+    """Finds the remote part of one partition of the root `root` anew; can be pickled.
+
+    `store_options` are those with which the root was opened: the storage itself may be another one by now.
+    """
+
+    root: str
+    partition: TopicIdPartition
+    store_options: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def __call__(self) -> OwnRemoteLog | None:
+        """As of the newest commit; None if the topic was deleted, or if nothing is remote any more.
+
+        Raises LogDirError, DiskFormatError, OSError.
+        """
+        image = MetadataStore.open(Path(self.root)).image
+        topic = image.topics.get(self.partition.topic)
+        storage = OwnStorage.of(broker_config(image), dict(self.store_options))
+        if storage is None or topic is None or topic.topic_id != self.partition.topic_id:
+            return None
+        return OwnRemoteLog.of(storage, topic, topic.partitions[self.partition.partition])
+
+
+def own_remote_part(
+    root: Path, storage: OwnStorage, store_options: Mapping[str, str], topic: TopicImage, partition: PartitionImage
+) -> RemotePart:
+    """The remote part, without segments as long as none was copied: local segments may become remote ones."""
+    log = OwnRemoteLog.of(storage, topic, partition)
+    return RemotePart(log, OwnLookUp(str(root), log.partition, tuple(store_options.items())))
 
 
 class PlannedPartition(Protocol):

@@ -1,6 +1,6 @@
 """A partition's log whose older segments are remote: remote and local extents as one sequence, without a seam.
 
-    BrokerRemoteLog   the remote segments that a broker copied; those of a native root are root.remote.own_log
+    BrokerRemoteLog   the remote segments that a broker copied; those of a native root are own_storage.OwnRemoteLog
     TieredExtents     the remote segments, then the local ones: what a LogReader reads
 
 An offset that is local is read locally, also if it is remote too. Local retention deletes segments that are remote:

@@ -5,17 +5,21 @@
 
 The configurations are in the commit log, like all others; they hold no credentials. Those come from the environment of
 each process, or from the store options with which the root was opened.
+
+An `OwnRemoteLog` is what of one partition is there. The image names the segments (metadata/image.PartitionImage), so
+that nothing is listed, and a plan carries what its tasks read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidOptionError
+from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentObject
 from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
@@ -27,6 +31,10 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 LOCATION_CONFIG: Final = "rsm.config.location"
 LAYOUT_CONFIG: Final = "rsm.config.layout"
+
+#: Segments with transaction indexes behind a task's range that travel with its plan.
+_LATER_SEGMENTS_MAX: Final = 64
+_NEVER_COPIED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,46 @@ class OwnStorage:
     def dropped_keys(self, dropped: DroppedSegment) -> tuple[str, ...]:
         """The keys of all objects that a dropped segment can have."""
         return dropped_keys(dropped, self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRemoteLog:
+    """A RemoteLog of segments that the root has copied, as of one image."""
+
+    storage: OwnStorage
+    partition: TopicIdPartition
+    segments: tuple[SegmentObject, ...]
+    highest_offset: int
+    known_end_offset: int
+    is_whole: bool = True
+
+    @staticmethod
+    def of(storage: OwnStorage, topic: TopicImage, partition: PartitionImage) -> OwnRemoteLog:
+        """The remote part of a partition; what begins at the local log start is local."""
+        segments = partition.segments
+        end_offset = segments[-1].end_offset if segments else 0
+        return OwnRemoteLog(
+            storage,
+            TopicIdPartition(topic.name, topic.topic_id, partition.partition),
+            segments,
+            end_offset - 1 if segments else _NEVER_COPIED,
+            max(end_offset, partition.state.local_log_start_offset),
+        )
+
+    @property
+    def location(self) -> str:
+        return self.storage.location
+
+    def extents_below(self, offset: int) -> list[SegmentObjectExtent]:
+        return [self.storage.extent(self.partition, each) for each in self.segments if each.base_offset < offset]
+
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> OwnRemoteLog:
+        inside = tuple(
+            each for each in self.segments if each.end_offset > start_offset and each.base_offset < end_offset
+        )
+        later = [each for each in self.segments if each.base_offset >= end_offset and each.transaction_index_bytes]
+        kept = later[:_LATER_SEGMENTS_MAX] if committed else []
+        return replace(self, segments=(*inside, *kept), is_whole=not committed or len(kept) == len(later))
 
 
 def check_location(text: str) -> None:

@@ -12,6 +12,9 @@ Of each partition, with the requests of reading it once:
     extents         segments and runs follow each other without a gap, from the log start to the log end
     batches         tables of runs, CRCs, offsets; indexes, leader epochs and producers of segments
 
+Of each segment object, also of those that a root on a file system has copied to remote storage (own_remote.py): leader
+epochs and the largest timestamp are those of the commit.
+
 A commit is read from the objects that hold it first, as when a root is opened: each of them also holds commits before
 it, whose own objects are only looked for in the listing. What changes meanwhile is checked again.
 """
@@ -20,11 +23,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
@@ -33,6 +37,7 @@ from pyspark_kafkalog.maintenance.verify.root import apply_checked, check_static
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.extents import DataObject
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key
 from pyspark_kafkalog.metadata.objects.requests import name_of
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
@@ -49,15 +54,13 @@ from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.tiered.layouts.aiven import parse_key
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, planned_at_of
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _ACTION: Final = "verify"
-_RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
-_LEFT: Final = (
-    "nothing: kafkalog retention and merge-segments delete it after staging.retention.ms if nobody commits it"
-)
+RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
+_CLEANER: Final = "kafkalog retention or merge-segments"
 _REQUESTS_AT_ONCE: Final = 8
 
 
@@ -82,7 +85,7 @@ class _MetadataCheck:
             try:
                 image = self._replay(image, images, set(offsets))
             except DiskFormatError as error:
-                self._sink.add_damage(Severity.ERROR, "commit", error, advice=_RESTORE)
+                self._sink.add_damage(Severity.ERROR, "commit", error, advice=RESTORE)
             check_static(image, self._sink, f"{self._root.objects.url}/{METADATA_DIR}")
         return self._sink.result()
 
@@ -104,7 +107,7 @@ class _MetadataCheck:
             except ObjectNotFoundError:
                 continue  # removed since the listing
             except DiskFormatError as error:
-                self._sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=_RESTORE)
+                self._sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=RESTORE)
             except InvalidRecordError as error:
                 self._differs(key, "consistent records", str(error))
         return images
@@ -122,7 +125,7 @@ class _MetadataCheck:
             f"{self._root.objects.url}/{METADATA_DIR}",
             expected="the first commit, or a snapshot that can be read and the commits after it",
             found=f"commits from offset {offsets[0]} on" if offsets else "no commits",
-            advice=_RESTORE,
+            advice=RESTORE,
         )
         return None
 
@@ -132,7 +135,7 @@ class _MetadataCheck:
         seen: set[int] = set()
         for commit in log.read_from(image.next_offset, many=True):
             name = self._root.store.log.name_of(commit.base_offset)
-            image = apply_checked(image, commit, self._sink, file=name, advice=_RESTORE)
+            image = apply_checked(image, commit, self._sink, file=name, advice=RESTORE)
             seen.add(commit.base_offset)
             known = images.get(image.next_offset)
             if known is not None and known != image:
@@ -155,7 +158,7 @@ class _MetadataCheck:
             offset=offset,
             expected=expected,
             found="no such object",
-            advice=_RESTORE,
+            advice=RESTORE,
         )
 
     def _differs(self, key: str, expected: str, found: str) -> None:
@@ -208,28 +211,26 @@ class _ObjectsCheck:
 
     def _add(self, what: str, key: str, expected: str, found: str) -> None:
         file = name_of(self._root.objects, key)
-        self._sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=_RESTORE)
+        self._sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE)
 
     def _check_unnamed(self, key: str, dropped_segments: set[str]) -> None:
         data, segment = DataKey.parse(key), parse_key(key)
         if segment is not None and segment.segment_id in dropped_segments:
             return
+        file = name_of(self._root.objects, key)
         if data is None and segment is None:
-            what, found, advice = "stray-object", "the key of something else", "nothing, or delete the object"
-        else:
-            planned_at = data.planned_at if data is not None else planned_at_of(segment.segment_id if segment else "")
-            is_expired = planned_at < self._image.staging_horizon.offset
-            what = "orphan" if is_expired else "uncommitted-object"
-            found = f"one planned at metadata offset {planned_at}, of {self._listed[key]} bytes, that nobody commits"
-            advice = "nothing: the next kafkalog retention or merge-segments deletes it" if is_expired else _LEFT
-        self._sink.add(
-            Severity.INFO,
-            what,
-            name_of(self._root.objects, key),
-            expected="an object that the metadata log names",
-            found=found,
-            advice=advice,
-        )
+            self._sink.add(
+                Severity.INFO,
+                "stray-object",
+                file,
+                expected="an object that the metadata log names",
+                found="the key of something else",
+                advice="nothing, or delete the object",
+            )
+            return
+        planned_at = data.planned_at if data is not None else planned_at_of(segment.segment_id if segment else "")
+        horizon = self._image.staging_horizon.offset
+        report_unnamed(self._sink, file, self._listed[key], planned_at=planned_at, horizon=horizon, by=_CLEANER)
 
     def _check_footers(self) -> None:
         """Compare the footer of each data object with the runs that the image has of it."""
@@ -248,7 +249,7 @@ class _ObjectsCheck:
         except ObjectNotFoundError:
             return None  # deleted since the listing, after a merge
         except DiskFormatError as error:
-            self._sink.add_damage(Severity.ERROR, "footer", error, advice=_RESTORE)
+            self._sink.add_damage(Severity.ERROR, "footer", error, advice=RESTORE)
             return None
 
 
@@ -261,17 +262,7 @@ def _named(image: MetadataImage) -> Iterator[tuple[str, int | None]]:
         for partition in topic.partitions:
             of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
             for segment in partition.segments:
-                log, indexes, manifest = segment_keys(of, segment.base_offset, segment.segment_id)
-                yield log, segment.size_bytes
-                yield (
-                    indexes,
-                    segment.offset_index_bytes
-                    + segment.time_index_bytes
-                    + segment.producer_snapshot_bytes
-                    + segment.leader_epoch_index_bytes
-                    + segment.transaction_index_bytes,
-                )
-                yield manifest, None
+                yield from named_objects(of, segment, OwnLayout.AIVEN)
 
 
 def _runs_by_object(image: MetadataImage) -> dict[int, list[ObjectRun]]:
@@ -366,15 +357,16 @@ class _PartitionCheck:
 
     def _check_extent(self, extent: Extent) -> None:
         try:
-            self._check_batches(extent)
             if isinstance(extent, SegmentObjectExtent):
-                self._check_indexes(extent)
+                self._count(check_segment_object(extent, self._sink, may_have_gaps=extent.segment.is_cleaned))
+            else:
+                self._check_batches(extent)
         except FileNotFoundError as error:
             if self._is_still_there(extent):
                 self._error("missing-object", "all objects of the log", str(error), extent.base_offset)
         except DiskFormatError as error:
             if self._is_still_there(extent):
-                self._sink.add_damage(Severity.ERROR, "damaged-object", error, advice=_RESTORE)
+                self._sink.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE)
         except (OSError, KafkalogError) as error:
             self._error("unreadable", "objects that can be read", " ".join(str(error).split()), extent.base_offset)
 
@@ -394,14 +386,10 @@ class _PartitionCheck:
                     reader.reached_offset,
                 )
 
-    def _check_indexes(self, extent: SegmentObjectExtent) -> None:
-        """Raises DiskFormatError, FileNotFoundError."""
-        name = f"{self._root.objects.url}: {self._topic_partition}, indexes of the segment at {extent.base_offset}"
-        if extent.offset_index() is None or extent.time_index() is None:
-            self._error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
-        extent.aborted_transactions()
-        parse_epochs(bytes(extent.index(IndexKind.LEADER_EPOCH)), file=name)
-        decode_producers(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=name)
+    def _count(self, read: Read) -> None:
+        self._batches += read.batches
+        self._records += read.records
+        self._bytes_read += read.bytes_read
 
     def _check_records(self, start_offset: int, end_offset: int) -> None:
         from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA  # loads Arrow, which only this check needs
@@ -411,7 +399,7 @@ class _PartitionCheck:
             for _ in reader.read(start_offset, end_offset, schema=KAFKA_SCHEMA):
                 pass
         except DiskFormatError as error:
-            self._sink.add_damage(Severity.ERROR, "damaged-record", error, advice=_RESTORE)
+            self._sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE)
 
     def _is_still_there(self, extent: Extent) -> bool:
         """Whether the newest image has the extent: a merge or retention may have replaced it meanwhile."""
@@ -429,6 +417,129 @@ class _PartitionCheck:
             f"{self._root.objects.url}: {self._topic_partition}",
             expected=expected,
             found=found,
-            advice=_RESTORE,
+            advice=RESTORE,
             offset=offset,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read of a segment."""
+
+    bytes_read: int = 0
+    batches: int = 0
+    records: int = 0
+
+
+@dataclass(slots=True)
+class _Check:
+    extent: SegmentObjectExtent
+    sink: FindingSink
+    file: str
+    may_have_gaps: bool
+    batches: int = 0
+    records: int = 0
+    bytes_read: int = 0
+    largest_ms: int = -1
+    starts: NDArray[np.int64] = field(init=False)
+    epochs: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = self.extent.segment.leader_epochs
+        self.starts = np.array([each.start_offset for each in known], np.int64)
+        self.epochs = np.array([each.leader_epoch for each in known], np.int64)
+
+    def run(self) -> Read:
+        end_offset = self.extent.end_offset
+        with SegmentReader(self.extent) as reader:
+            for run in reader.runs(
+                0, start_offset=self.extent.base_offset, end_offset=end_offset, limit_offset=end_offset
+            ):
+                self._add(run.batches)
+                self.bytes_read += len(run.data)
+            reached = reader.reached_offset
+        if reached != end_offset and not self.may_have_gaps:
+            found = f"the last one ends at {reached - 1}"
+            self._error("short-object", f"batches up to offset {end_offset - 1}", found, reached)
+        known_ms = self.extent.known_max_timestamp_ms
+        if self.largest_ms != known_ms:
+            self._error("largest-timestamp", f"{known_ms}, as was committed", self.largest_ms, self.extent.base_offset)
+        self._check_indexes()
+        return Read(self.bytes_read, self.batches, self.records)
+
+    def _add(self, batches: NDArray[np.void]) -> None:
+        self.batches += len(batches)
+        self.records += int(batches["records_count"].sum(dtype=np.int64))
+        self.largest_ms = max(self.largest_ms, int(batches["max_timestamp_ms"].max()))
+        if not len(self.starts):
+            return
+        at = np.searchsorted(self.starts, batches["base_offset"], side="right") - 1
+        is_wrong = (at < 0) | (self.epochs[np.maximum(at, 0)] != batches["leader_epoch"])
+        is_wrong &= batches["leader_epoch"] >= 0
+        if is_wrong.any():
+            row = int(is_wrong.argmax())
+            expected = f"epoch {int(self.epochs[max(at[row], 0)])}, as was committed"
+            self._error("leader-epoch", expected, int(batches["leader_epoch"][row]), int(batches["base_offset"][row]))
+
+    def _check_indexes(self) -> None:
+        """Raises DiskFormatError, FileNotFoundError."""
+        extent = self.extent
+        if extent.offset_index() is None or extent.time_index() is None:
+            self._error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
+        extent.aborted_transactions()
+        parse_epochs(bytes(extent.index(IndexKind.LEADER_EPOCH)), file=f"{self.file}, leader epochs")
+        decode_producers(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{self.file}, producers")
+
+    def _error(self, what: str, expected: object, found: object, offset: int) -> None:
+        self.sink.add(Severity.ERROR, what, self.file, expected=expected, found=found, advice=RESTORE, offset=offset)
+
+
+def check_segment_object(extent: SegmentObjectExtent, sink: FindingSink, *, may_have_gaps: bool) -> Read:
+    """Check one segment. `may_have_gaps`: its last offsets may be missing, as after a cleaner.
+
+    Raises FileNotFoundError for a missing object, DiskFormatError for damage, OSError, ObjectStoreError.
+    """
+    file = f"{extent.store.url}/{log_key(extent.partition, extent.segment, extent.layout)}"
+    return _Check(extent, sink, file, may_have_gaps).run()
+
+
+def named_objects(of: TopicIdPartition, segment: SegmentObject, layout: OwnLayout) -> Iterator[tuple[str, int | None]]:
+    """The keys of the objects that the segment has, with their sizes in bytes; None where no commit knows the size."""
+    yield log_key(of, segment, layout), segment.size_bytes
+    sizes = index_sizes(segment)
+    if layout is OwnLayout.AIVEN:
+        _, indexes, manifest = segment_keys(of, segment.base_offset, segment.segment_id, layout)
+        yield indexes, sum(sizes.values())
+        yield manifest, None
+        return
+    for kind, size_bytes in sizes.items():
+        if size_bytes or kind is not IndexKind.TRANSACTION:
+            yield index_place(of, segment, kind, layout)[0], size_bytes
+
+
+def report_unnamed(sink: FindingSink, file: str, size_bytes: int, *, planned_at: int, horizon: int, by: str) -> None:
+    """Report an object that no commit names. `by`: what deletes it. `horizon`: that of the image (StagingHorizon)."""
+    is_expired = planned_at < horizon
+    sink.add(
+        Severity.INFO,
+        "orphan" if is_expired else "uncommitted-object",
+        file,
+        expected="an object that the metadata log names",
+        found=f"one planned at metadata offset {planned_at}, of {size_bytes} bytes, that nobody commits",
+        advice=f"nothing: the next {by} deletes it"
+        if is_expired
+        else f"nothing: {by} deletes it after staging.retention.ms if nobody commits it",
+    )
+
+
+def check_sizes(sink: FindingSink, url: str, named: Mapping[str, int | None], listed: Mapping[str, int]) -> None:
+    """Report objects that are named, and are not listed or have another size. `listed`: sizes in bytes by key."""
+    for key, size_bytes in named.items():
+        found = listed.get(key)
+        if found is None:
+            what, expected, was = "missing-object", "an object that the metadata log names", "no such object"
+        elif size_bytes is not None and found != size_bytes:
+            what, expected, was = "object-size", f"{size_bytes} bytes", f"{found} bytes"
+        else:
+            continue
+        sink.add(Severity.ERROR, what, f"{url}/{key}", expected=expected, found=was, advice=RESTORE)

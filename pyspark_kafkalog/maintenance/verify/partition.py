@@ -232,11 +232,13 @@ def _check_segments_exist(scope: PartitionScope, bases: list[int], sink: Finding
         bases = [base for base in bases if base <= state.active_base_offset]
         if state.active_base_offset not in bases and state.active_size_bytes:
             _missing(scope, state.active_base_offset, "the active segment", sink)
-        if not state.active_size_bytes and state.active_base_offset == scope.log_start_offset:
+        if not state.active_size_bytes and state.active_base_offset == scope.local_start_offset:
             return  # retention removed all, and had no room for an empty segment: the next writer creates it
     first = bases[0] if bases else scope.log_end_offset
-    if (first > scope.log_start_offset and state is not None) or not bases:
-        _missing(scope, scope.log_start_offset, f"a segment with the log's start, {scope.log_start_offset}", sink)
+    start = scope.local_start_offset
+    if (first > start and state is not None) or not bases:
+        what = "local start" if start > scope.log_start_offset else "start"
+        _missing(scope, start, f"a segment with the log's {what}, {start}", sink)
 
 
 def _missing(scope: PartitionScope, offset: int, expected: str, sink: FindingSink) -> None:
@@ -262,7 +264,7 @@ def _check_snapshots(scope: PartitionScope, listing: PartitionListing, sink: Fin
     if scope.state is None:
         return  # a broker's cleaner may have removed them, and its next start creates those it needs
     for base in bases[1:]:
-        if scope.log_start_offset < base <= scope.state.active_base_offset and base not in snapshots:
+        if scope.local_start_offset < base <= scope.state.active_base_offset and base not in snapshots:
             sink.add(
                 Severity.WARNING,
                 "producer-snapshot-missing",

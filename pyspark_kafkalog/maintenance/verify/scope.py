@@ -76,6 +76,11 @@ class PartitionScope:
     def is_broker_directory(self) -> bool:
         return self.state is None
 
+    @property
+    def local_start_offset(self) -> int:
+        """The first offset whose segment the directory must have."""
+        return self.log_start_offset if self.state is None else self.state.local_log_start_offset
+
     def end_of_segment(self, base_offset: int) -> int | None:
         """The bytes of the segment to check: the committed bytes of the active segment; None for all."""
         if self.state is None or base_offset != self.state.active_base_offset:
@@ -111,13 +116,13 @@ class PartitionScope:
     def live(self, bases: list[int]) -> dict[int, int | None]:
         """The segments at `bases` that are still part of the log, each with the next base.
 
-        Segments entirely below the log start offset are pending deletion.
+        Segments entirely below the local log start offset are pending deletion.
         """
         following = [*bases[1:], None][: len(bases)]
         return {
             base: after
             for base, after in zip(bases, following, strict=True)
-            if after is None or after > self.log_start_offset
+            if after is None or after > self.local_start_offset
         }
 
     def renewed(self) -> PartitionScope | None:

@@ -19,7 +19,14 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
-from pyspark_kafkalog.maintenance.verify.objects import check_object_partition, check_object_root
+from pyspark_kafkalog.maintenance.verify.objects import Read, check_object_partition, check_object_root
+from pyspark_kafkalog.maintenance.verify.own_remote import (
+    CheckedRemote,
+    RemoteUnit,
+    check_own_storage,
+    check_remote_unit,
+    remote_units,
+)
 from pyspark_kafkalog.maintenance.verify.partition import (
     SegmentUnit,
     check_directory,
@@ -41,7 +48,7 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartitio
 _LOG: Final = logging.getLogger(__name__)
 
 #: What one task, or a part of it, checks.
-Unit: TypeAlias = SegmentUnit | ReplicaUnit
+Unit: TypeAlias = SegmentUnit | ReplicaUnit | RemoteUnit
 #: A partition's findings and report.
 Verified: TypeAlias = tuple[list[Finding], PartitionReport]
 
@@ -58,6 +65,7 @@ class UnitOutcome:
     outcomes: tuple[SegmentOutcome, ...]
     findings: tuple[Finding, ...]
     seconds: float
+    remote: CheckedRemote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,7 @@ def verify_root(root: Root) -> list[Finding]:
     native = root.native()
     if isinstance(native, ObjectRoot):
         return check_object_root(native)
-    return check_metadata(directory_of(root)) + check_native_root(root)
+    return check_metadata(directory_of(root)) + check_native_root(root) + check_own_storage(on_file_system(root))
 
 
 def plan_verification(
@@ -137,9 +145,12 @@ def plan_verification(
             _topic_configs(root),
             are_records_checked=are_records_checked,
         )
-    else:
-        scopes = native_scopes(on_file_system(root), chosen, are_records_checked=are_records_checked)
-    return [(scope, list(segment_units(scope, unit_bytes=unit_bytes))) for scope in scopes]
+        return [(scope, list(segment_units(scope, unit_bytes=unit_bytes))) for scope in scopes]
+    files = on_file_system(root)
+    return [
+        (scope, [*segment_units(scope, unit_bytes=unit_bytes), *remote_units(files, scope, unit_bytes=unit_bytes)])
+        for scope in native_scopes(files, chosen, are_records_checked=are_records_checked)
+    ]
 
 
 def _plan_replicas(
@@ -201,9 +212,13 @@ def run_unit(unit: Unit) -> UnitOutcome:
     scope = unit.scope
     sink = FindingSink(scope.topic_partition)
     outcomes: list[SegmentOutcome] = []
+    remote: CheckedRemote | None = None
     try:
         if isinstance(unit, ReplicaUnit):
             sink.findings += compare(unit)
+        elif isinstance(unit, RemoteUnit):
+            remote = check_remote_unit(unit)
+            sink.findings += remote.findings
         else:
             if unit.is_first:
                 sink.findings += check_directory(scope)
@@ -218,13 +233,15 @@ def run_unit(unit: Unit) -> UnitOutcome:
             found=" ".join(str(error).split()),
             advice="check the file system and the permissions, and verify again",
         )
-    return UnitOutcome(scope.directory, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began)
+    return UnitOutcome(scope.directory, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began, remote)
 
 
 def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> Verified:
     """All findings of a partition, and its report, from the outcomes of its units."""
     began = time.perf_counter()
     outcomes = [outcome for unit in units for outcome in unit.outcomes]
+    read = [Read(each.bytes_read, each.batches, each.records) for each in outcomes]
+    read += [each for unit in units if unit.remote is not None for each in unit.remote.read]
     findings = [finding for unit in units for finding in unit.findings]
     findings += _of_segments(outcomes)
     findings += check_order(scope, outcomes)
@@ -234,10 +251,10 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> Verified:
     counts = count_by_severity(findings)
     report = replace(
         empty_report(scope.topic_partition, ACTION),
-        bytes_read=sum(each.bytes_read for each in outcomes),
-        records_read=sum(each.records for each in outcomes),
-        segments_read=len(outcomes),
-        batches_read=sum(each.batches for each in outcomes),
+        bytes_read=sum(each.bytes_read for each in read),
+        records_read=sum(each.records for each in read),
+        segments_read=len(read),
+        batches_read=sum(each.batches for each in read),
         errors_found=counts[Severity.ERROR],
         warnings_found=counts[Severity.WARNING],
         log_start_offset=scope.log_start_offset,
