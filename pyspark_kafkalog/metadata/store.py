@@ -51,7 +51,7 @@ from pyspark_kafkalog.metadata.root_format import (
 )
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.object_store.create import Waiting
-from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
@@ -140,18 +140,21 @@ class MetadataStore:
     ) -> MetadataStore:
         """The store of the root in the object store `store`, with the current image.
 
-        This takes six requests and a few for the commits since the newest snapshot, or four if this process has the
-        image of an earlier time. `waiting` is how commits wait for an answer of the store.
+        This takes six requests and a few for the commits since the newest snapshot, or two if this process has opened
+        the root before. `waiting` is how commits wait for an answer of the store.
 
         Raises LogDirError if there is no root in `store`, or its creation was interrupted, CorruptRecordError for a
         damaged or lost commit, UnsupportedFormatError for a format version that this package does not read,
         ObjectStoreError.
         """
         waiting = waiting if waiting is not None else Waiting()
-        place = ObjectPlace.open(store, clock=clock, waiting=waiting)
-        metadata = MetadataStore(place, clock=clock, rng=rng, sleep=waiting.sleep)
-        if metadata._is_from_cache:
-            metadata.refresh()
+        known = ObjectPlace.open_again(store, clock=clock, waiting=waiting)
+        metadata = None if known is None else _opened_again(known, clock=clock, rng=rng, waiting=waiting)
+        if metadata is None:
+            place = ObjectPlace.open(store, clock=clock, waiting=waiting)
+            metadata = MetadataStore(place, clock=clock, rng=rng, sleep=waiting.sleep)
+            if metadata._is_from_cache:
+                metadata.refresh()
         if metadata.image.format_version is None:
             raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
         _CACHE.put(metadata._cache_key(), metadata._loaded)
@@ -447,6 +450,21 @@ class MetadataStore:
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)
         self._sleep(ceiling * self._rng.random())
+
+
+def _opened_again(
+    place: ObjectPlace, *, clock: Clock, rng: random.Random | None, waiting: Waiting
+) -> MetadataStore | None:
+    """The newest image of the root at a place that this process had open; None if it may be another root now."""
+    try:
+        metadata = MetadataStore(place, clock=clock, rng=rng, sleep=waiting.sleep)
+        if metadata._is_from_cache:
+            metadata.refresh()
+    except KafkalogError as error:
+        if isinstance(error, ObjectStoreError) and not isinstance(error, ObjectNotFoundError):
+            raise
+        return None  # opening it from the start tells what is there
+    return metadata if place.is_confirmed else None
 
 
 class LocalMetadataStore(MetadataStore):

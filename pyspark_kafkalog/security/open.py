@@ -186,9 +186,12 @@ def find_root(
     if address is not None:
         from pyspark_kafkalog.root.bootstrap import is_vacant_store
 
-        if is_vacant_store(address.open()):
-            return None
-        return _open_object_root(address, principal, None, clock=clock, is_broker=False)
+        try:
+            return _open_object_root(address, principal, None, clock=clock, is_broker=False)
+        except LogDirError:
+            if is_vacant_store(address.open()):
+                return None
+            raise
     path = Path(str(path))
     try:
         return None if is_vacant(path) else open_root(path, principal=principal, clock=clock)

@@ -14,7 +14,7 @@ from metadata_roots import add_topic, forget_images
 from root_places import client_address
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.metadata.commit_log import Commit
+from pyspark_kafkalog.metadata.commit_log import encode_commit
 from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -27,11 +27,11 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from pyspark_kafkalog.metadata.objects.layout import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects import extents
+from pyspark_kafkalog.root.objects import inline_data
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
@@ -48,12 +48,12 @@ STORED_URL = "s3://bucket/log"
 
 
 class ObjectRootModel:
-    """A root with the topics of TOPIC_IDS; commits are applied as a root applies them, but kept in memory."""
+    """A root with the topics of TOPIC_IDS; commits are applied as a root applies them."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        extents._inline.cache_clear()  # data of another model with the same ids
+    def __init__(self, store: FaultyStore) -> None:
+        inline_data._caches.cache_clear()  # data of another model with the same ids
         self.store = store
-        self.commits: dict[int, Commit] = {}
+        self.commits: list[int] = []
         self.logs: dict[TopicPartition, Log] = {}
         self.refreshes = 0
         records: list[MetadataRecord] = [
@@ -75,8 +75,13 @@ class ObjectRootModel:
         after = delta.build(self.image.next_offset + len(records))
         check_invariants(self.image, after, delta.changes)
         base = self.image.next_offset
-        self.commits[base] = Commit(base, after.next_offset, timestamp_ms, records, 0)
+        self.commits.append(base)
+        self.store_commit(base, *records)
         self.image = after
+
+    def store_commit(self, base_offset: int, *records: MetadataRecord) -> None:
+        """Put the object of a commit, which carries no other."""
+        self.store.bucket.write(commit_key(base_offset), encode_commit(base_offset, records, 1))
 
     def commit_write(self, objects: Sequence[WrittenObject], plans: Sequence[Plan], *, inline_bytes: int) -> None:
         """Commit the objects of all tasks. `plans`: those of tasks that put objects, then those of inline ones."""
@@ -105,14 +110,14 @@ class ObjectRootModel:
             self.refreshes += 1
             return present()
 
-        return ObjectExtents(present, refreshed, self.store, self.commits.get)
+        return ObjectExtents(present, refreshed, self.store)
 
 
 class StoredRoot:
     """A whole object root in a bucket in memory, with the topic orders of two partitions, and their twins."""
 
     def __init__(self, configs: Mapping[str, str] | None = None) -> None:
-        extents._inline.cache_clear()
+        inline_data._caches.cache_clear()
         index_cache._cache.cache_clear()
         self.place = ObjectPlace()
         self.metadata = self.place.create()
@@ -157,7 +162,7 @@ class StoredRoot:
         def refreshed() -> ObjectLog:
             return ObjectLog.of(self.metadata.refresh(), topic_partition)
 
-        log_extents = ObjectExtents(present, refreshed, self.place.client(), self.metadata.log.read)
+        log_extents = ObjectExtents(present, refreshed, self.place.client())
         return LogReader(log_extents, topic_partition)
 
     def check(self, scratch: Path) -> None:

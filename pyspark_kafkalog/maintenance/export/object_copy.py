@@ -134,7 +134,7 @@ class _Source:
                 raise UnknownTopicError(f"topic {topic_partition.topic!r} was deleted")
             return ObjectLog.of(newest, topic_partition)
 
-        extents = ObjectExtents(lambda: log, refreshed, self.root.objects, self.root.store.log.read)
+        extents = ObjectExtents(lambda: log, refreshed, self.root.objects)
         for run in LogReader(extents, topic_partition).runs(start_offset, end_offset):
             if self.stop.is_set():
                 return

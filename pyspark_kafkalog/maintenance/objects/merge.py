@@ -228,4 +228,4 @@ def _reader(metadata: MetadataStore, objects: ObjectStore, plan: MergePlan) -> L
     def refreshed() -> ObjectLog:
         return ObjectLog.of(metadata.refresh(), plan.of.topic_partition)
 
-    return LogReader(ObjectExtents(present, refreshed, objects, metadata.log.read), plan.of.topic_partition)
+    return LogReader(ObjectExtents(present, refreshed, objects), plan.of.topic_partition)

@@ -310,8 +310,7 @@ class _PartitionCheck:
             self._log = log = ObjectLog.of(self._root.store.image, self._topic_partition)
             log_start_offset = partition.state.log_start_offset
             self._check_order(log, log_start_offset, partition.state.log_end_offset)
-            metadata = self._root.store
-            extents = ObjectExtents(lambda: log, lambda: log, self._root.objects, metadata.log.read).current()
+            extents = ObjectExtents(lambda: log, lambda: log, self._root.objects).current()
             for each in extents:
                 self._check_extent(each)
             if self._are_records_checked and not self._sink.findings:

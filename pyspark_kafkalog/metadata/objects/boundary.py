@@ -25,15 +25,18 @@ commit every ten minutes, and writers look whether what their commit follows is 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.objects.layout import commit_key, metadata_key, parse_commit_key
 from pyspark_kafkalog.metadata.objects.requests import read_if_there
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
+from pyspark_kafkalog.storage.filesystem import time_ms
 
 START_KEY: Final = metadata_key("kafkalog-start")
 
@@ -53,20 +56,6 @@ def encode_start(offset: int, directory_id: str) -> bytes:
     return f"offset={offset}\ndirectory.id={directory_id}\n".encode("ascii")
 
 
-def has_commits_from(store: ObjectStore, offset: int) -> bool:
-    """Whether a commit was made at `offset`, also if it has been removed since; True if that cannot be told.
-
-    One request if the commit is there, otherwise two. Raises ObjectStoreError.
-    """
-    try:
-        store.head(commit_key(offset))
-    except ObjectNotFoundError:
-        # In this order: the boundary moves before commits are removed.
-        match = _START.fullmatch(read_if_there(store, START_KEY) or b"")
-        return match is None or int(match[1]) > offset
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A time by both clocks: seconds of the monotonic clock, ms of the wall clock."""
@@ -77,6 +66,37 @@ class Moment:
     def seconds_until(self, later: Moment) -> float:
         """The longer of what the two clocks show."""
         return max(later.monotonic_s - self.monotonic_s, (later.wall_ms - self.wall_ms) / 1000)
+
+
+#: The end of the log as this process has found it last, and when, by the client of the store.
+_ENDS: Final[WeakKeyDictionary[ObjectStore, tuple[int, Moment]]] = WeakKeyDictionary()
+
+
+def has_commits_from(
+    store: ObjectStore,
+    offset: int,
+    *,
+    clock: Callable[[], int] = time_ms,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Whether a commit was made at `offset`, also if it has been removed since; True if that cannot be told.
+
+    One request, and one more if there is none and the process did not look in the last ten minutes. Raises
+    ObjectStoreError.
+    """
+    now = Moment(monotonic(), clock())
+    try:
+        store.head(commit_key(offset))
+    except ObjectNotFoundError:
+        known = _ENDS.get(store)
+        if known is None or known[0] > offset or known[1].seconds_until(now) > READER_TRUST_S:
+            # In this order: the boundary moves before commits are removed.
+            match = _START.fullmatch(read_if_there(store, START_KEY) or b"")
+            if match is None or int(match[1]) > offset:
+                return True
+        _ENDS[store] = offset, now
+        return False
+    return True
 
 
 class Boundary:

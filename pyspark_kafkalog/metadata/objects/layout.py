@@ -96,6 +96,10 @@ class CommitObject:
         self._slices = {each.base_offset: each for each in _slices(data, base_offset, file)}
 
     @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    @property
     def first_offset(self) -> int:
         """The base offset of the oldest commit in the object."""
         return min(self._slices)

@@ -53,6 +53,19 @@ def _all_of(reading: Generator[Commit, None, tuple[int, Moment]]) -> tuple[list[
             return commits, end, at
 
 
+def read_commit_object(store: ObjectStore, base_offset: int) -> CommitObject | None:
+    """The object of the commit at `base_offset`, with one request; None if it does not exist.
+
+    Raises CorruptRecordError, ObjectStoreError.
+    """
+    key = commit_key(base_offset)
+    try:
+        data = store.get(key, max_bytes=MAX_OBJECT_BYTES)
+    except ObjectNotFoundError:
+        return None
+    return CommitObject(data, base_offset, name_of(store, key))
+
+
 class ObjectCommitLog(CommitLog):
     """Reads and publishes the commits in `store`; thread-safe."""
 
@@ -75,11 +88,9 @@ class ObjectCommitLog(CommitLog):
         return None if found is None else found.commit(base_offset)
 
     def _read_object(self, base_offset: int) -> CommitObject | None:
-        try:
-            data = self._store.get(commit_key(base_offset), max_bytes=MAX_OBJECT_BYTES)
-        except ObjectNotFoundError:
-            return None
-        found = self._last_read = CommitObject(data, base_offset, self.name_of(base_offset))
+        found = read_commit_object(self._store, base_offset)
+        if found is not None:
+            self._last_read = found
         return found
 
     def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:

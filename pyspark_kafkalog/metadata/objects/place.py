@@ -1,13 +1,16 @@
 """A root's place in an object store. For its objects see layout.py.
 
 No object is looked at to see whether the root is still the same: its directory id is in the boundary, which is read
-every ten minutes (boundary.py).
+every ten minutes (boundary.py), and when the root is opened. So a process asks for the ids of a root only once: the
+boundary confirms them when it opens the root again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
+from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage
@@ -24,6 +27,9 @@ from pyspark_kafkalog.object_store.create import Waiting
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, parse_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES
+
+#: The roots that this process has opened, by the client of their store.
+_IDENTITIES: Final[WeakKeyDictionary[ObjectStore, RootIdentity]] = WeakKeyDictionary()
 
 
 class ObjectPlace:
@@ -56,9 +62,27 @@ class ObjectPlace:
         check_object_marker(marker, name_of(store, MARKER_KEY))
         if properties is None:
             raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
-        identity = _identity(properties, name_of(store, META_PROPERTIES))
+        identity = _IDENTITIES[store] = _identity(properties, name_of(store, META_PROPERTIES))
+        return ObjectPlace._of(store, identity, clock=clock, waiting=waiting)
+
+    @staticmethod
+    def open_again(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectPlace | None:
+        """The place of the root that this process has opened in `store` before; None if it has not. No request.
+
+        It holds only if `is_confirmed` is true after the log was read to its end.
+        """
+        identity = _IDENTITIES.get(store)
+        return None if identity is None else ObjectPlace._of(store, identity, clock=clock, waiting=waiting)
+
+    @staticmethod
+    def _of(store: ObjectStore, identity: RootIdentity, *, clock: Callable[[], int], waiting: Waiting) -> ObjectPlace:
         boundary = Boundary(store, identity.directory_id or "", clock=clock, monotonic=waiting.monotonic)
         return ObjectPlace(store, identity, boundary, waiting=waiting)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the boundary, when it was read last, was that of the root with `identity`."""
+        return self._boundary.is_stored
 
     def check_root(self, known: object) -> object:
         return known  # reading the boundary reports another root

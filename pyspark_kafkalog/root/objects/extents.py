@@ -4,37 +4,30 @@ An `ObjectLog` is the partition as of one image. It travels with the plan of a r
 nothing but records. Objects that a merge has replaced remain for file.delete.delay.ms; one that is gone nevertheless
 means that the image is old: it is refreshed once, and the reader goes on in what has replaced it.
 
-The bytes of small writes are inside their commits. They are kept in this process up to `INLINE_CACHE_BYTES`, since a
-commit holds those of many partitions.
+The bytes of small writes are inside their commits: inline_data.py.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptRecordError, OffsetOutOfRangeError
-from pyspark_kafkalog.metadata.commit_log import Commit
-from pyspark_kafkalog.metadata.extents import DataObject, DataObjects, Runs
+from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.metadata.extents import DataObjects, Runs
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, SegmentObject
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.root.objects.inline_data import InlineData, name_of_inline
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.run_extent import RunExtent, run_extents
 from pyspark_kafkalog.storage.segment.extent import Extent
-from pyspark_kafkalog.tiered.index_cache import BytesCache
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
-
-INLINE_CACHE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +63,18 @@ class ObjectLog:
 
 
 class StoredBytes:
-    """An `ObjectBytes` over the data objects of `objects`; `read_commit` reads a commit by its offset.
+    """An `ObjectBytes` over the data objects of `objects`; see InlineData for `topic_id`."""
 
-    `topic_id`, of the topic that is read, tells data of this root from that of another one at the same URL.
-    """
-
-    def __init__(
-        self, store: ObjectStore, topic_id: str, objects: DataObjects, read_commit: Callable[[int], Commit | None]
-    ) -> None:
+    def __init__(self, store: ObjectStore, topic_id: str, objects: DataObjects) -> None:
         self._store = store
-        self._topic_id = topic_id
         self._objects = objects
-        self._read_commit = read_commit
+        self._inline = InlineData(store, topic_id, objects)
 
     def name(self, object_id: int) -> str:
-        """The object's URL; of inline data, the commit and the record that holds it."""
+        """The object's URL; of inline data, the record that holds it."""
         found = self._objects.find(object_id)
         if found is None or found.is_inline:
-            return f"{self._store.url}: data of the metadata record at offset {object_id}"
+            return name_of_inline(self._store, object_id)
         return f"{self._store.url}/{found.key}"
 
     def read(self, object_id: int, start: int, size_bytes: int) -> Buffer:
@@ -95,32 +82,9 @@ class StoredBytes:
         found = self._objects.find(object_id)
         if found is None:
             raise ObjectNotFoundError(f"{self.name(object_id)}: no record of the partition is in it any more")
-        if not found.is_inline:
-            return self._store.get_ranges(found.key, [ByteRange(start, size_bytes)])[0]
-        key = (self._store.url, self._topic_id, object_id)
-        data = _inline(os.getpid()).get(key, lambda: self._load_inline(found))
-        return memoryview(data)[start : start + size_bytes]
-
-    def _load_inline(self, wanted: DataObject) -> tuple[bytes, int]:
-        commit = self._read_commit(wanted.commit_offset)
-        if commit is None:
-            raise ObjectNotFoundError(f"{self.name(wanted.object_id)}: the commit at {wanted.commit_offset} is gone")
-        at = wanted.object_id - commit.base_offset
-        record = commit.records[at] if 0 <= at < len(commit.records) else None
-        if not isinstance(record, DataObjectRecord) or record.inline_data is None:
-            raise CorruptRecordError(
-                file=self.name(wanted.object_id),
-                position=0,
-                expected=f"a DataObjectRecord with {wanted.size_bytes} bytes of data",
-                found=type(record).__name__,
-            )
-        return record.inline_data, len(record.inline_data)
-
-
-@lru_cache(maxsize=1)
-def _inline(process_id: int) -> BytesCache[bytes]:
-    """This process's cache of inline data."""
-    return BytesCache(INLINE_CACHE_BYTES)
+        if found.is_inline:
+            return memoryview(self._inline.read(found))[start : start + size_bytes]
+        return self._store.get_ranges(found.key, [ByteRange(start, size_bytes)])[0]
 
 
 class ObjectExtents:
@@ -134,12 +98,10 @@ class ObjectExtents:
         present: Callable[[], ObjectLog],
         refreshed: Callable[[], ObjectLog],
         store: ObjectStore,
-        read_commit: Callable[[int], Commit | None],
     ) -> None:
         self._present = present
         self._refreshed = refreshed
         self._store = store
-        self._read_commit = read_commit
         self._listed: tuple[ObjectLog, list[Extent]] | None = None
         self._newer: tuple[Runs, ObjectLog] | None = None  # runs that had lost an object, and the log after a refresh
 
@@ -190,7 +152,7 @@ class ObjectExtents:
     def _extents(self, log: ObjectLog) -> list[Extent]:
         listed = self._listed
         if listed is None or listed[0].runs is not log.runs or listed[0].segments is not log.segments:
-            objects = StoredBytes(self._store, log.topic_id, log.objects, self._read_commit)
+            objects = StoredBytes(self._store, log.topic_id, log.objects)
             of = TopicIdPartition(log.topic_partition.topic, log.topic_id, log.topic_partition.partition)
             segments = [SegmentObjectExtent(self._store, of, each) for each in log.segments]
             listed = self._listed = log, [*segments, *run_extents(log.runs.table, objects, name=self.name)]

@@ -13,8 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.log_state import LogState
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 
@@ -47,6 +47,7 @@ class ObjectRoot(NativeRoot):
         self._objects = address.open()
         self.directories: tuple[Path, ...] = ()
         self._expected = _Expected()
+        self._planned: PlannedRoot | None = None  # of the last plan
         super().__init__(MetadataStore.open_object_root(self._objects, clock=clock), clock=clock)
 
     @property
@@ -77,13 +78,13 @@ class ObjectRoot(NativeRoot):
 
     def _extents(self, topic_partition: TopicPartition) -> ObjectExtents:
         log, metadata = ObjectLog.of(self._store.image, topic_partition), self._store
-        return ObjectExtents(lambda: log, lambda: _newest(log, metadata), self._objects, metadata.log.read)
+        return ObjectExtents(lambda: log, lambda: _newest(log, metadata), self._objects)
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedObjects:
         image = self._store.image
-        return PlannedObjects(
-            self._address, self.identity, ObjectLog.of(image, topic_partition), topic_id, image.next_offset
-        )
+        if self._planned is None or self._planned.version != image.next_offset:
+            self._planned = PlannedRoot(self._address, self.identity, image.next_offset)
+        return PlannedObjects(self._planned, ObjectLog.of(image, topic_partition), topic_id)
 
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
         self._store.commit(build, operation=operation, frees_space=frees_space)
@@ -152,65 +153,93 @@ def _newest(log: ObjectLog, metadata: MetadataStore) -> ObjectLog:
     return ObjectLog.of(image, log.topic_partition)
 
 
+class PlannedRoot:
+    """The root at `address`, as a plan knows it as of the metadata offset `version`.
+
+    All partitions of a task share it, so that they ask the store only once. Can be pickled; what a process has found
+    out stays in it.
+    """
+
+    def __init__(self, address: StoreAddress, identity: RootIdentity | None, version: int) -> None:
+        self.address = address
+        self.identity = identity
+        self.version = version
+        self._opened: MetadataStore | None = None
+        self._has_later_commit: bool | None = None
+
+    def __reduce__(self) -> tuple[type[PlannedRoot], tuple[StoreAddress, RootIdentity | None, int]]:
+        return PlannedRoot, (self.address, self.identity, self.version)
+
+    def later_state(self, topic_partition: TopicPartition, topic_id: str) -> LaterState | None:
+        """The partition of the topic with that id as of a commit after the plan; None if there was no such commit.
+
+        The answer is that of the first call: objects do not change and belong to one topic id, so commits during the
+        task cannot add rows to it.
+        """
+        if self._has_later_commit is None:
+            from pyspark_kafkalog.metadata.objects.boundary import has_commits_from
+
+            self._has_later_commit = has_commits_from(self.address.open(), self.version)
+        if not self._has_later_commit:
+            return None
+        return LaterState(self.metadata.image.state_of(topic_partition, topic_id))
+
+    def newest(self, log: ObjectLog) -> ObjectLog:
+        """`log` as of the newest commit, after an object of it turned out to be gone. Raises ObjectNotFoundError."""
+        self._has_later_commit = True
+        return _newest(log, self.metadata)
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The root's metadata, opened on first use."""
+        if self._opened is None:
+            self._opened = MetadataStore.open_object_root(self.address.open())
+        return self._opened
+
+
+@dataclass(frozen=True, slots=True)
+class LaterState:
+    """The state of a partition after a plan; None: its topic was deleted."""
+
+    state: LogState | None
+
+
 @dataclass(frozen=True)
 class PlannedObjects:
-    """A partition of the root at `address`, as of the metadata offset `version`: `log` is its log as of then.
+    """A partition of `root`, as of a plan: `log` is its log as of then.
 
     `topic_id` is the id that the plan has for the topic; None: it is not to be checked.
     """
 
-    address: StoreAddress
-    identity: RootIdentity | None
+    root: PlannedRoot
     log: ObjectLog
     topic_id: str | None
-    version: int
 
     @property
     def topic_partition(self) -> TopicPartition:
         return self.log.topic_partition
 
     def extents(self) -> PartitionExtents:
-        store = self.address.open()
-        return ObjectExtents(
-            lambda: self.log, self._refreshed_log, store, lambda offset: self._metadata.log.read(offset)
-        )
-
-    def _refreshed_log(self) -> ObjectLog:
-        self.__dict__["_has_later_commit"] = True  # an object is gone: ask the image from now on
-        return _newest(self.log, self._metadata)
+        root = self.root
+        return ObjectExtents(lambda: self.log, lambda: root.newest(self.log), root.address.open())
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> PlannedObjects:
-        return PlannedObjects(
-            self.address, self.identity, self.log.part(start_offset, end_offset), self.topic_id, self.version
-        )
+        return replace(self, log=self.log.part(start_offset, end_offset))
 
     def moved_log_start(self) -> int:
-        if not self._has_later_commit:
-            return 0
-        state = self._metadata.image.state_of(self.topic_partition, self.log.topic_id)
-        return 0 if state is None else state.log_start_offset
+        later = self._later_state()
+        return 0 if later is None or later.state is None else later.state.log_start_offset
 
     def is_same_topic(self) -> bool:
         if self.topic_id not in (None, self.log.topic_id):
             return False
-        if not self._has_later_commit:
-            return True
-        return self._metadata.image.state_of(self.topic_partition, self.log.topic_id) is not None
+        later = self._later_state()
+        return later is None or later.state is not None
+
+    def _later_state(self) -> LaterState | None:
+        return self.root.later_state(self.topic_partition, self.log.topic_id)
 
     def check_root(self) -> None:
-        if self.identity is not None and not self.identity.fits(self._metadata.identity):
-            raise another_root_error(self.address.location, self.identity, self._metadata.identity)
-
-    @cached_property
-    def _metadata(self) -> MetadataStore:
-        return MetadataStore.open_object_root(self.address.open())
-
-    @cached_property
-    def _has_later_commit(self) -> bool:
-        """Whether there was a commit after the plan when the task began.
-
-        Objects do not change and belong to one topic id, so commits during the task cannot add rows to it.
-        """
-        from pyspark_kafkalog.metadata.objects.boundary import has_commits_from
-
-        return has_commits_from(self.address.open(), self.version)
+        identity = self.root.identity
+        if identity is not None and not identity.fits(self.root.metadata.identity):
+            raise another_root_error(self.root.address.location, identity, self.root.metadata.identity)

@@ -120,7 +120,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         for name in split_files(options.files):
             if is_object_url(name):
-                raise DumpError(f"{name}: expected a file: get the object, or copy the log by `kafkalog export --to DIR`")
+                raise DumpError(
+                    f"{name}: expected a file: get the object, or copy the log by `kafkalog export --to DIR`"
+                )
             path = normalize_path(name)
             printer.file(path)
             _dump_file(path, printer, findings, options, deep=deep)

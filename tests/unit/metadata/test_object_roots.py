@@ -247,7 +247,7 @@ def test_opening_after_many_commits_takes_few_requests(place: ObjectPlace) -> No
     assert most <= 8
 
 
-def test_opening_again_in_same_process_takes_four_requests(place: ObjectPlace) -> None:
+def test_opening_again_in_same_process_takes_two_requests(place: ObjectPlace) -> None:
     store = place.create()
     add_topic(store)
     client = place.client()
@@ -255,7 +255,7 @@ def test_opening_again_in_same_process_takes_four_requests(place: ObjectPlace) -
     MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
     client.requests.clear()
     again = MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
-    assert counted(client) == {"get": 4}
+    assert counted(client) == {"get": 2}
     assert again.image == store.image
 
 

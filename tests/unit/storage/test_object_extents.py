@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def offsets(reader: LogReader, start: int, end: int) -> list[int]:
 def test_part_has_runs_of_range_and_can_be_pickled(model: ObjectRootModel, start: int, end: int, runs: int) -> None:
     part = pickle.loads(pickle.dumps(ObjectLog.of(model.image, A).part(start, end)))
     assert len(part.runs) == len(part.objects) == runs
-    extents = ObjectExtents(lambda: part, lambda: part, model.store, model.commits.get)
+    extents = ObjectExtents(lambda: part, lambda: part, model.store)
     assert offsets(LogReader(extents, A), start, min(end, 20)) == list(range(start, min(end, 20)))
 
 
@@ -71,41 +70,34 @@ def test_reader_sees_records_of_later_commits(model: ObjectRootModel, tmp_path: 
 def test_inline_data_is_read_once_for_all_partitions(tmp_path: Path) -> None:
     model = ObjectRootModel(FaultyStore())
     write(model, tmp_path, 0, Plan(A, [[T0, T0]]), Plan(B, [[T0]]), inline_bytes=10_000)
-    assert not model.store.calls
-    read: list[int] = []
-
-    def read_commit(offset: int):
-        read.append(offset)
-        return model.commits.get(offset)
-
+    model.store.requests.clear()
     for each in (A, B, A):
         log = ObjectLog.of(model.image, each)
-        extents = ObjectExtents(lambda log=log: log, lambda log=log: log, model.store, read_commit)
+        extents = ObjectExtents(lambda log=log: log, lambda log=log: log, model.store)
         assert offsets(LogReader(extents, each), 0, log.runs.table["end_offset"][-1])
-    assert len(read) == 1
+    assert model.store.requests.total() == 1
 
 
 def test_inline_data_whose_commit_is_gone_is_not_found(tmp_path: Path) -> None:
     model = ObjectRootModel(FaultyStore())
     write(model, tmp_path, 0, Plan(A, [[T0]]), inline_bytes=10_000)
+    model.store.bucket.objects.clear()
     with pytest.raises(ObjectNotFoundError, match="is gone"):
-        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects, lambda offset: None).read(
-            model.image.objects.last_id, 0, 5
-        )
+        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects).read(model.image.objects.last_id, 0, 5)
 
 
 def test_commit_without_promised_data_is_damage(tmp_path: Path) -> None:
     model = ObjectRootModel(FaultyStore())
     write(model, tmp_path, 0, Plan(A, [[T0]]), inline_bytes=10_000)
     (offset,) = model.commits
-    model.commits[offset] = replace(model.commits[offset], records=(CommitRecord(),))
+    model.store_commit(offset, CommitRecord())
     with pytest.raises(CorruptRecordError, match="found CommitRecord"):
-        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects, model.commits.get).read(offset, 0, 5)
+        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects).read(offset, 0, 5)
 
 
 def test_object_of_no_run_is_not_found(model: ObjectRootModel) -> None:
     with pytest.raises(ObjectNotFoundError, match="no record of the partition is in it"):
-        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects, model.commits.get).read(1 << 40, 0, 5)
+        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects).read(1 << 40, 0, 5)
 
 
 def test_extent_that_should_exist_and_does_not_is_out_of_range(model: ObjectRootModel) -> None:
