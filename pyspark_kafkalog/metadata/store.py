@@ -106,6 +106,7 @@ class MetadataStore:
         self._unknown_outcomes: dict[str | None, tuple[str, int]] = {}
         cached = _CACHE.get(self._cache_key())
         self._is_from_cache = cached is not None
+        self._has_met_others = False  # other writers' commits lately: look for more of them before a commit
         self._loaded = self._load() if cached is None else cached
 
     @staticmethod
@@ -174,6 +175,11 @@ class MetadataStore:
     def log(self) -> CommitLog:
         """The commits."""
         return self._place.log
+
+    @property
+    def sees_end(self) -> bool:
+        """Whether `image` was found to be the newest so recently that a commit is tried on it without a refresh."""
+        return self._place.sees_end(self._loaded)
 
     @property
     def image(self) -> MetadataImage:
@@ -329,13 +335,16 @@ class MetadataStore:
         header = CommitRecord(commit_id=commit_id, operation=operation)
         failure: CommitConflictError | CommitStateUnknownError | None = None
         for attempt in range(max_attempts):
-            is_newest = attempt > 0 or unsure_since is not None or not self._place.sees_end(self._loaded)
+            is_newest = attempt > 0 or unsure_since is not None or self._has_met_others or not self.sees_end
+            known = self._loaded.image
             with _in_doubt(unsure_since):
-                image = self._refresh_to_head() if is_newest else self._loaded.image
+                image = self._refresh_to_head() if is_newest else known
                 own = self._find_own(commit_id, unsure_since)
             if own is not None:
                 self._unknown_outcomes.pop(key, None)
                 return CommitOutcome(self.refresh(), own)
+            if is_newest and not attempt:
+                self._has_met_others = image is not known
             plan = self._plan(image, build, header) if is_newest else self._plan_first(image, build, header)
             if plan is None:
                 return CommitOutcome(self.image, None)
@@ -348,6 +357,7 @@ class MetadataStore:
                 return outcome
             except CommitConflictError as error:
                 failure = error
+                self._has_met_others = True
                 if unsure_since is None:
                     self._unknown_outcomes.pop(key, None)
             except CommitStateUnknownError as error:

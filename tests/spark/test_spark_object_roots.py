@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,22 +159,108 @@ def test_sql_table_is_read_and_inserted_into(spark: SparkSession, filled: Place)
         spark.sql("DROP TABLE in_store")
 
 
-def test_requests_of_writes_and_reads_are_as_few_as_promised(
-    spark: SparkSession, place: Place, s3_proxy: S3Proxy
-) -> None:
-    """Of a commit: an object each task and the commit. A small one: the commit alone."""
+@pytest.fixture
+def relay(s3_proxy: S3Proxy) -> Iterator[HttpRelay]:
+    """Counts the requests that arrive at the store."""
+    with HttpRelay(s3_proxy.endpoint) as found:
+        yield found
+
+
+@pytest.fixture
+def counted(place: Place, relay: HttpRelay, s3_proxy: S3Proxy) -> Place:
+    """The place, with topics t and copy, as reached through the relay."""
     log_dir = place.open()
     log_dir.create_topic("t", partitions=2)
-    with HttpRelay(s3_proxy.endpoint) as relay:
-        relayed = Place(place.url, s3_proxy.options(relay.endpoint))
-        for rows, tasks, puts_max in ((40, 4, 1), (400_000, 4, 5)):
-            relay.reset()
-            relayed.save(numbers(spark, 0, rows, tasks), topic="t")
-            print(f"write of {rows} rows by {tasks} tasks: {dict(relay.requests)}")
-            assert relay.requests["PUT"] <= puts_max
-        small = relayed.open()
+    log_dir.create_topic("copy", partitions=2)
+    return Place(place.url, s3_proxy.options(relay.endpoint))
+
+
+def reads_and_puts(relay: HttpRelay, title: str) -> tuple[int, int]:
+    """Requests since the last call: of all kinds but PUT, and PUT."""
+    found = Counter(relay.requests)
+    relay.reset()
+    print(f"{title}: {dict(found)}")
+    return found.total() - found["PUT"], found["PUT"]
+
+
+def test_commit_of_write_is_one_put_a_task_and_one_more(spark: SparkSession, counted: Place, relay: HttpRelay) -> None:
+    """Workers that have written to the root before: opening it is of the plan, and also tells of the last commit."""
+    for _ in range(2):
+        counted.save(numbers(spark, 0, 40, 4), topic="t")
+    for rows, tasks, puts in ((40, 4, 1), (100_000, 4, 5)):
         relay.reset()
-        small.append("t", pa.table({"value": ["x"]}))
-        print(f"append: {dict(relay.requests)}")
-        assert relay.requests["PUT"] == 1
-        assert relay.requests["GET"] + relay.requests["HEAD"] <= 1
+        counted.save(numbers(spark, 0, rows, tasks), topic="t")
+        planned = next(each for each, request in enumerate(relay.log) if request.method == "PUT")
+        opening = [request.path.rpartition("/")[2] for request in relay.log[:planned]]
+        assert len(opening) == 3
+        assert opening[-1] == "kafkalog-start"
+        reads, found = reads_and_puts(relay, f"write of {rows} rows by {tasks} tasks")
+        assert found == puts
+        assert reads - len(opening) <= 2
+
+
+def test_first_write_of_a_session_opens_root_twice(spark: SparkSession, counted: Place, relay: HttpRelay) -> None:
+    counted.save(numbers(spark, 0, 40, 4), topic="t")
+    reads, puts = reads_and_puts(relay, "first write")
+    assert reads <= 2 * 7
+    assert puts == 1
+
+
+def test_micro_batch_into_root_is_one_put(
+    spark: SparkSession, counted: Place, relay: HttpRelay, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+
+    def add(number: int) -> None:
+        (tmp_path / "new").write_text(f"{number}\n")
+        (tmp_path / "new").rename(source / f"{number}.txt")
+
+    add(0)
+    stream = spark.readStream.text(str(source))
+    writer = stream.writeStream.format("kafkalog").options(**counted.options, topic="t")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(counted.url)
+    try:
+        counts = []
+        for number in range(1, 7):
+            query.processAllAvailable()
+            counts.append(reads_and_puts(relay, f"micro-batch {number - 1}"))
+            add(number)
+    finally:
+        query.stop()
+    assert counts[0][0] <= 2 * 7
+    assert [puts for _, puts in counts] == [1] * len(counts)
+    # A worker asks for the newest commit once in half a minute; the rest is the one PUT.
+    assert sum(reads for reads, _ in counts[3:]) <= len(counts[3:])
+    assert counted.values("t") == list(range(6))
+
+
+def test_idle_trigger_is_one_get_and_batch_of_one_commit_five(
+    spark: SparkSession, filled: Place, relay: HttpRelay, s3_proxy: S3Proxy, tmp_path: Path
+) -> None:
+    counted = Place(filled.url, s3_proxy.options(relay.endpoint))
+    writer = filled.open()
+    stream = counted.stream(spark, subscribe="t", startingOffsets="latest").writeStream.format("noop")
+    stream = stream.trigger(processingTime="100 milliseconds")
+    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        counts = []
+        for _ in range(3):
+            writer.append("t", pa.table({"value": ["x"]}))
+            query.processAllAvailable()
+            time.sleep(0.3)
+            log = [(request.method, request.path) for request in relay.log]
+            counts.append(Counter(dict.fromkeys(log, 1)).total())  # those of idle triggers repeat the last one
+            reads_and_puts(relay, "batch of one commit")
+        relay.reset()
+        triggers = len(query.recentProgress)
+        time.sleep(1.0)
+        idle = len(relay.log)
+    finally:
+        query.stop()
+    assert {request.method for request in relay.log} == {"GET"}
+    assert len({request.path for request in relay.log}) == 1
+    assert triggers
+    assert idle
+    assert max(counts[1:]) <= 5

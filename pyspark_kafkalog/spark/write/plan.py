@@ -21,6 +21,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.staging import LocalStaging, ObjectStaging, Staging
 from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
+from pyspark_kafkalog.spark.write.kept_roots import keep, kept_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 
@@ -93,10 +94,16 @@ class WritePlan:
             check_identity(self.path, identity)
 
     def open_root(self) -> Root:
-        """The planned root. Raises LogDirError if the path has another root, or none."""
+        """The planned root; in an object store as it was a short time ago: see kept_roots.
+
+        Raises LogDirError if the path has another root, or none.
+        """
         from pyspark_kafkalog.security.open import open_root  # tasks whose plan has a target do not need it
 
-        return open_root(self.path, principal=self.options.principal, identity=self.identity)
+        kept = _kept_root(self.path, self.options.principal, self.identity, version=self.planned_at)
+        if kept is not None:
+            return kept
+        return _kept(self.path, open_root(self.path, principal=self.options.principal, identity=self.identity))
 
     def with_new_root(self, micro_batch: MicroBatch) -> WritePlan:
         """The plan with the root, which the tasks of a query's first micro-batch create. Raises LogDirError later."""
@@ -141,10 +148,30 @@ def plan_stream(options: WriteOptions) -> tuple[WritePlan, Root | None]:
 
 
 def _existing_root(path: Path | StoreAddress, principal: str | None) -> Root | None:
-    """The root at `path`; None if it has none, or one whose creation was not finished."""
+    """The root at `path`, as in `WritePlan.open_root`; None if it has none, or one whose creation was not finished."""
     from pyspark_kafkalog.security.open import find_root
 
-    return find_root(path, principal=principal)
+    kept = _kept_root(path, principal, None, version=0)
+    if kept is not None:
+        return kept
+    root = find_root(path, principal=principal)
+    return None if root is None else _kept(path, root)
+
+
+def _kept_root(
+    path: Path | StoreAddress, principal: str | None, identity: RootIdentity | None, *, version: int
+) -> Root | None:
+    """A root in an object store that this process has used a short time ago; None if there is none."""
+    if not isinstance(path, StoreAddress) or principal is not None:
+        return None
+    return kept_root(path, identity, version=version)
+
+
+def _kept(path: Path | StoreAddress, root: Root) -> Root:
+    """`root`, kept for the next write if it is in an object store."""
+    if isinstance(path, StoreAddress):
+        keep(path, root)
+    return root
 
 
 def _root_path(options: WriteOptions) -> Path | StoreAddress:
@@ -185,8 +212,14 @@ class MicroBatch:
         return self.batch_id == 0
 
     def check_root(self, root: Root) -> None:
-        """Raise LogDirError unless the query's first micro-batch went to `root`, or this is it."""
-        if not self.is_first and not root.has_transactional_id(self.query_id):
+        """Raise LogDirError unless the query's first micro-batch went to `root`, or this is it.
+
+        `root` is refreshed if it has nothing of the query.
+        """
+        if self.is_first or root.has_transactional_id(self.query_id):
+            return
+        root.refresh()
+        if not root.has_transactional_id(self.query_id):
             raise LogDirError(
                 f"{root.path}: expected the log directory that the earlier micro-batches of query {self.query_id} "
                 f"went to, found one with {root.identity} that has nothing of it, for micro-batch {self.batch_id}; "

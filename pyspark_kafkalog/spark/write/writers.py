@@ -16,6 +16,8 @@ again, and planning a write with an id fences all writers that planned one with 
     worker that commits                      creates another writer, which gets the messages of the tasks and commits to
                                              the root that its own plan has opened
 
+Of a root in an object store these workers keep what they know from one micro-batch to the next (kept_roots.py).
+
 The query id is the write's transactional id, the batch id its version, the run id its incarnation: a replayed batch
 finds its version committed, and a run is fenced once a later one has begun. Tasks find the ids in their local
 properties, where org.apache.spark.sql.execution.streaming.runtime.StreamExecution puts them: the run id is the job
@@ -32,12 +34,13 @@ commit, but before Spark has recorded the batch as done, leads to a replay.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, WritePlan, plan_batch, plan_stream
@@ -78,6 +81,7 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         is_committed = root.has_committed(transaction)
         if not is_committed:
             root.init_transaction(transaction.transactional_id, transaction.incarnation)
+            plan = replace(plan, planned_at=root.version or 0)
         return cls(plan, transaction, is_committed=is_committed)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -169,12 +173,11 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         freeze_imports()
 
     def _opened_root(self) -> Root:
-        """The root as it is now."""
-        from pyspark_kafkalog.security.open import open_root
-
+        """The root as it is now, or was when it was planned; see kept_roots."""
         if self._root is None:
-            return open_root(self.plan.path, principal=self.plan.options.principal)
-        self._root.refresh()
+            return self.plan.open_root()
+        if not isinstance(self.plan.path, StoreAddress):
+            self._root.refresh()
         return self._root
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
