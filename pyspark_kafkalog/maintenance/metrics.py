@@ -12,13 +12,19 @@ changed. The cleaner's metrics are those that its last run stored.
 For a log directory in an object store all comes from the metadata log, so a scrape costs one request. A run counts as a
 segment there; what is not merged yet and the objects that wait for their deletion have metrics of their own.
 
+For topics with remote.storage.enable, what is copied comes from the metadata log, and what is still to be copied from
+the directories. Kafka's meters of copying and deleting (RemoteCopyBytesPerSec and others) count in a process, so there
+are none here; the reports of `kafkalog tier` have the bytes of each run.
+
 Sources of names and meanings: org.apache.kafka.storage.internals.log.UnifiedLog, LogCleaner, LogCleanerManager,
-kafka.log.LogManager, kafka.server.ReplicaManager, kafka.cluster.Partition, of Kafka 4.1.
+org.apache.kafka.server.log.remote.storage.RemoteStorageMetrics, RemoteLogManager.RLMCopyTask, kafka.log.LogManager,
+kafka.server.ReplicaManager, kafka.cluster.Partition, of Kafka 4.1.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +35,7 @@ import numpy as np
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
+from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
 from pyspark_kafkalog.metadata.extents import Runs
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
@@ -37,7 +44,6 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import stored_segments
 
@@ -70,7 +76,8 @@ class Metric:
 class LogSize:
     """One partition's log: bytes of its `.log` files, number of segments, and offsets.
 
-    `offsets_above_high_watermark` is None in a native log directory, which cannot have any.
+    `offsets_above_high_watermark` is None in a native log directory, which cannot have any. The copy lag, in bytes and
+    closed segments that are not in remote storage, is None unless segments are copied there.
     """
 
     size_bytes: int
@@ -79,6 +86,8 @@ class LogSize:
     log_end_offset: int
     last_stable_offset_lag: int
     offsets_above_high_watermark: int | None = None
+    copy_lag_bytes: int | None = None
+    copy_lag_segments: int | None = None
 
 
 def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
@@ -111,6 +120,35 @@ def _metrics_of_kind(root: Root, logs: Mapping[TopicPartition, LogSize], now_ms:
         return
     yield from _uncleanable_metrics(logs, root, now_ms)
     yield from _cleaner_metrics(directory_of(root), now_ms)
+    if native is not None:
+        yield from _remote_metrics(native.store.image, logs)
+
+
+def _remote_metrics(image: MetadataImage, logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
+    """By topic, as a broker has them: of topics that are tiered, or have segments in remote storage."""
+    waiting = Counter[str]()
+    waiting_bytes = Counter[str]()
+    for topic_partition, log in logs.items():
+        if log.copy_lag_segments is not None:
+            waiting[topic_partition.topic] += log.copy_lag_segments
+            waiting_bytes[topic_partition.topic] += log.copy_lag_bytes or 0
+    dropped = Counter(segment.topic for each in image.dropped for segment in each.segments)
+    copied, copied_bytes = Counter[str](), Counter[str]()
+    for name, topic in image.topics.items():
+        for segment in (segment for each in topic.partitions for segment in each.segments):
+            copied[name] += 1
+            copied_bytes[name] += segment.size_bytes
+    topics = sorted({*waiting, *dropped, *copied})
+    for name, meaning, values in (
+        ("RemoteCopyLagBytes", "bytes of closed segments that are not in remote storage yet", waiting_bytes),
+        ("RemoteCopyLagSegments", "closed segments that are not in remote storage yet", waiting),
+        ("RemoteDeleteLagSegments", "dropped segments whose objects the next runs of retention delete", dropped),
+        ("RemoteLogMetadataCount", "segments in remote storage", copied),
+        ("RemoteLogSizeBytes", "bytes of the segments in remote storage", copied_bytes),
+    ):
+        if topics:
+            found: dict[tuple[str, ...], float] = {(each,): float(values[each]) for each in topics}
+            yield Metric("kafka.server", "BrokerTopicMetrics", name, meaning, ("topic",), found)
 
 
 def _object_metrics(image: MetadataImage) -> Iterator[Metric]:
@@ -180,27 +218,33 @@ def object_log_size(partition: PartitionImage) -> LogSize:
 
 def _native_log_sizes(root: FileRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     for topic in root.store.image.topics.values():
+        is_tiered = root.remote_storage is not None and why_not(topic.name, root.log_config(topic.name)) is None
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition)
             try:
-                yield topic_partition, native_log_size(root.path / str(topic_partition), partition.state)
+                found = native_log_size(root.path / str(topic_partition), partition, is_tiered=is_tiered)
+                yield topic_partition, found
             except OSError as error:
                 _warn_unreadable(topic_partition, error)
                 yield topic_partition, None
 
 
-def native_log_size(directory: Path, state: LogState) -> LogSize:
-    """Size of a native log as of `state`, without what a killed writer left above the high watermark. Raises OSError.
+def native_log_size(directory: Path, partition: PartitionImage, *, is_tiered: bool) -> LogSize:
+    """Size of a native log, without what a killed writer left above the high watermark. Raises OSError.
 
     Segments below the log start offset count until retention removes them, as with a broker after delete-records.
     """
+    state = partition.state
     segments = stored_segments(directory, state)
+    waiting = only_local(partition, segments[:-1])
     return LogSize(
         size_bytes=sum(each.size_bytes for each in segments),
         segments_count=len(segments),
         log_start_offset=state.log_start_offset,
         log_end_offset=state.log_end_offset,
         last_stable_offset_lag=state.log_end_offset - state.last_stable_offset,
+        copy_lag_bytes=sum(each.size_bytes for each in waiting) if is_tiered else None,
+        copy_lag_segments=len(waiting) if is_tiered else None,
     )
 
 

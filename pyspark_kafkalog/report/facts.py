@@ -20,6 +20,7 @@ from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
 from pyspark_kafkalog.maintenance.retention.plan import plan_retention
 from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
+from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
@@ -61,6 +62,8 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
     remote = [] if files.image is None else segment_parts(files.image, lambda _: now_ms)
     retention = plan_retention(segments, remote, times.largest_part_ms, files.config, state, now_ms=now_ms)
     staged = _staged_sizes(files.directory)
+    is_tiered = files.image is not None and why_not(files.topic_partition.topic, files.config) is None
+    waiting = only_local(files.image, segments[:-1]) if files.image is not None and is_tiered else []
     return PartitionFacts(
         topic_partition=files.topic_partition,
         leader_epoch=state.leader_epoch,
@@ -76,6 +79,10 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
         staged_files=len(staged),
         staged_bytes=sum(staged),
         remote_offsets=files.remote_offsets,
+        remote_segments=len(remote),
+        remote_bytes=sum(each.size_bytes for each in remote),
+        copy_lag_segments=len(waiting),
+        copy_lag_bytes=sum(each.size_bytes for each in waiting),
         offsets_above_high_watermark=files.offsets_above_high_watermark,
     )
 
@@ -229,9 +236,11 @@ class PartitionFacts:
     """One partition. The last of `runs` is the active segment alone. `error` says why the other facts are unknown.
 
     `due_bytes` in `due_segments` segments are what retention would delete now. `staged_bytes` belong to writes that are
-    not committed. `remote_offsets` are below `log_start_offset`, in the remote storage of a broker with tiered storage;
-    `offsets_above_high_watermark` are those that a broker's checkpoint does not cover. `size_bins` counts segments and
-    bytes by the power of two that a segment's size is below.
+    not committed. `remote_offsets` are below `log_start_offset`, in the remote storage of a broker with tiered storage.
+    `remote_bytes` in `remote_segments` are what the root itself has copied there, and `copy_lag_bytes` in
+    `copy_lag_segments` closed segments what it has not copied yet. `offsets_above_high_watermark` are those that a
+    broker's checkpoint does not cover. `size_bins` counts segments and bytes by the power of two that a segment's size
+    is below.
     """
 
     topic_partition: TopicPartition
@@ -248,6 +257,10 @@ class PartitionFacts:
     staged_files: int = 0
     staged_bytes: int = 0
     remote_offsets: int = 0
+    remote_segments: int = 0
+    remote_bytes: int = 0
+    copy_lag_segments: int = 0
+    copy_lag_bytes: int = 0
     offsets_above_high_watermark: int = 0
     error: str | None = None
 

@@ -134,12 +134,33 @@ def _of_root(root: RootFacts) -> Iterator[Advice]:
             "and go after staging.retention.ms."
         )
         yield Advice(_NOTE, "Staged, not committed", text)
+    yield from _of_remote_storage([each for topic in root.topics for each in topic.partitions])
     if root.deleted_directories:
         text = f"{plural(root.deleted_directories, 'directory', 'directories')} go after file.delete.delay.ms."
         yield Advice(_NOTE, "Deleted topics", text)
     if root.stray_directories:
         text = f"{plural(root.stray_directories, 'directory', 'directories')} of partitions that belong to no topic."
         yield Advice(_NOTE, "Stray partitions", text)
+
+
+def _of_remote_storage(partitions: Sequence[PartitionFacts]) -> Iterator[Advice]:
+    """What the root itself has copied there, and what is still to be copied."""
+    remote = [each for each in partitions if each.remote_segments]
+    if remote:
+        segments, size = sum(each.remote_segments for each in remote), sum(each.remote_bytes for each in remote)
+        text = (
+            f"{plural(segments, 'segment')} with {size_text(size)} of {plural(len(remote), 'partition')} "
+            f"({_places(remote)}) are in remote storage."
+        )
+        yield Advice(_NOTE, "Remote segments", text)
+    waiting = [each for each in partitions if each.copy_lag_segments]
+    if waiting:
+        segments, size = sum(each.copy_lag_segments for each in waiting), sum(each.copy_lag_bytes for each in waiting)
+        text = (
+            f"{plural(segments, 'closed segment')} with {size_text(size)} of {plural(len(waiting), 'partition')} "
+            f"({_places(waiting)}) are not in remote storage yet: run kafkalog tier."
+        )
+        yield Advice(_NOTE, "To be copied to remote storage", text)
 
 
 #: Of several directories the first one of these counts.

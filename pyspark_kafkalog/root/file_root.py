@@ -39,7 +39,7 @@ from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransacti
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.tiered.own_storage import OwnStorage
+from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage, check_outside
 from pyspark_kafkalog.units import NS_PER_MS
 
 _LOG: Final = logging.getLogger(__name__)
@@ -129,6 +129,9 @@ class FileRoot(NativeRoot):
         return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, commits, remote)
 
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
+        """As in NativeRoot. Raises InvalidConfigError also for remote storage in the log directory, or around it."""
+        if add and LOCATION_CONFIG in add:
+            check_outside(add[LOCATION_CONFIG], self.path)
         super().alter_broker_configs(add=add, delete=delete)
         version = self._store.image.format_version
         if version == TIERED_FORMAT_VERSION:

@@ -58,6 +58,13 @@ class RemoteSegmentExtent(Extent, Protocol):
         ...
 
 
+class RemotePiece(Protocol):
+    """A segment in remote storage; `size_bytes` is that of its `.log`."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
 class RemoteLog(Protocol):
     """The remote part of one partition's log; can be pickled.
 
@@ -71,6 +78,9 @@ class RemoteLog(Protocol):
 
     @property
     def partition(self) -> TopicIdPartition: ...
+
+    @property
+    def segments(self) -> Sequence[RemotePiece]: ...
 
     @property
     def highest_offset(self) -> int: ...

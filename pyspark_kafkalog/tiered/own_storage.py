@@ -121,6 +121,19 @@ def check_location(text: str) -> None:
     _parse(text)
 
 
+def check_outside(text: str, root: Path) -> None:
+    """Raise InvalidConfigError if the location is in the log directory `root`, or the other way round."""
+    place = _parse(text) if text else None
+    if not isinstance(place, Path):
+        return
+    place, root = place.resolve(), root.resolve()
+    if place == root or place in root.parents or root in place.parents:
+        raise InvalidConfigError(
+            f"{LOCATION_CONFIG}={text} is not allowed: expected a directory of its own, outside of the log directory "
+            f"{root}"
+        )
+
+
 def _parse(text: str) -> Path | ObjectLocation:
     try:
         place = parse_location(text)

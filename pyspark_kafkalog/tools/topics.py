@@ -273,12 +273,30 @@ def _partition_lines(partition: PartitionSnapshot, node: str, assigned: Sequence
         f"\tTopic: {partition.topic}\tPartition: {partition.partition}\tLeader: {leader}\tReplicas: {replicas}"
         f"\tIsr: {in_sync}\tElr: \tLastKnownElr: \n"
     )
-    return line + "".join(
-        f"\tTopic: {partition.topic}\tPartition: {partition.partition}\tReplica: {_node_text(each.node_id)}"
-        f"\tDirectory: {each.directory.parent}\tLeaderEpoch: {each.leader_epoch}"
-        f"\tHighWatermark: {each.high_watermark}\tLogEndOffset: {each.log_end_offset}\t{state}\n"
-        for each in partition.replicas
-        if (state := _state(partition, each))
+    return (
+        line
+        + "".join(
+            f"\tTopic: {partition.topic}\tPartition: {partition.partition}\tReplica: {_node_text(each.node_id)}"
+            f"\tDirectory: {each.directory.parent}\tLeaderEpoch: {each.leader_epoch}"
+            f"\tHighWatermark: {each.high_watermark}\tLogEndOffset: {each.log_end_offset}\t{state}\n"
+            for each in partition.replicas
+            if (state := _state(partition, each))
+        )
+        + _remote_line(partition)
+    )
+
+
+def _remote_line(partition: PartitionSnapshot) -> str:
+    """What of a partition is in remote storage; empty if nothing is, or it is not known."""
+    if partition.remote is None or not partition.remote.log.segments:
+        return ""
+    segments = partition.remote.log.segments
+    size_bytes = sum(each.size_bytes for each in segments)
+    return (
+        f"\tTopic: {partition.topic}\tPartition: {partition.partition}\tRemoteSegments: {len(segments)}"
+        f"\tRemoteBytes: {size_bytes}\tLogStartOffset: {partition.log_start_offset}"
+        f"\tLocalLogStartOffset: {partition.local_log_start_offset}"
+        f"\tLatestTieredOffset: {partition.latest_tiered_offset}\n"
     )
 
 
@@ -311,8 +329,21 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
                 "directory": None if partition.local_directory is None else str(partition.local_directory),
             }
             | _replicas_tree(partition)
+            | _remote_tree(partition)
             for partition in described.partitions
         ],
+    }
+
+
+def _remote_tree(partition: PartitionSnapshot) -> dict[str, Any]:
+    """What is in remote storage; nothing if it is not known."""
+    if partition.remote is None:
+        return {}
+    segments = partition.remote.log.segments
+    return {
+        "remoteSegments": len(segments),
+        "remoteBytes": sum(each.size_bytes for each in segments),
+        "latestTieredOffset": partition.latest_tiered_offset,
     }
 
 

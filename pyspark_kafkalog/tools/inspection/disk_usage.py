@@ -9,6 +9,9 @@ staged      .staged                                     writes that are not comm
 deleted     .deleted, .cleaned, .swap, *-delete/        pending deletion, or not yet swapped in
 other       everything else: checkpoints, partition.metadata, ...
 
+What a log directory has copied to remote storage is none of its files. The sizes of those segments are in the metadata
+log; they are counted for themselves.
+
 In an object store the names come from a listing of all objects, and from the metadata log:
 
 log         segment objects
@@ -72,8 +75,13 @@ SIZE columns add up the lengths of files: LOG of records, INDEX of offset, time 
 producer snapshots, staged writes, deleted files and the rest. ON-DISK is the space allocated by the file system, which
 is less for files with holes: the indexes of an active segment are preallocated. Files that belong to no partition are
 those of "(deleted)" topics, which are removed after file.delete.delay.ms, and of the "(root)" itself. Works on any
-directory, also a running broker's. In an object store LOG includes what is not merged yet, and --by kind tells how much
-that is, in how many runs, and what no commit names ("staged").
+directory, also a running broker's.
+
+If segments were copied to remote storage (kafkalog tier), a further column REMOTE has the bytes of their records. They
+are not part of TOTAL, and their local files may be removed.
+
+In an object store LOG includes what is not merged yet, and --by kind tells how much that is, in how many runs, and what
+no commit names ("staged").
 
 examples:
   kafkalog du --path /data/log
@@ -112,6 +120,8 @@ _KIND_BY_SUFFIX: Final = {
 }
 #: The runs of a log in an object store.
 UNMERGED: Final = "unmerged"
+#: The segments of a log on a file system that are in remote storage.
+REMOTE: Final = "remote"
 KINDS: Final = ("log", "index", "snapshot", "staged", "deleted", "other")
 
 
@@ -170,6 +180,23 @@ def list_object_root(root: ObjectRoot) -> Iterator[StoredFile]:
         kind = "deleted" if key in dropped else "staged" if is_data and key not in named else "other"
         if size_bytes:
             yield StoredFile(None, key, kind, None, size_bytes, size_bytes)
+
+
+def list_remote_segments(root: Path) -> Iterator[StoredFile]:
+    """The segments that the log directory has copied to remote storage; none for a broker's.
+
+    Raises LogDirError, DiskFormatError if the metadata log cannot be read.
+    """
+    from pyspark_kafkalog.metadata.root_format import is_native_root
+    from pyspark_kafkalog.metadata.store import MetadataStore
+
+    if not is_native_root(root):
+        return
+    for topic in MetadataStore.open(root).image.topics.values():
+        for partition in topic.partitions:
+            for each in partition.segments:
+                of = TopicPartition(topic.name, partition.partition)
+                yield StoredFile(of, each.segment_id, REMOTE, each.base_offset, each.size_bytes, 0)
 
 
 def _partition_objects(topic: TopicImage, partition: PartitionImage, homes: Mapping[int, str]) -> Iterator[StoredFile]:
@@ -271,16 +298,20 @@ def _add_du(parser: argparse.ArgumentParser) -> None:
 
 
 class _Usage:
-    """Sums of sizes."""
+    """Sums of sizes. Those of remote segments, whose files may not be here, are apart."""
 
-    __slots__ = ("by_kind", "disk_bytes", "files")
+    __slots__ = ("by_kind", "disk_bytes", "files", "remote_bytes")
 
     def __init__(self) -> None:
         self.files = 0
         self.disk_bytes = 0
+        self.remote_bytes = 0
         self.by_kind = dict.fromkeys(KINDS, 0)
 
     def add(self, file: StoredFile) -> None:
+        if file.kind == REMOTE:
+            self.remote_bytes += file.size_bytes
+            return
         self.files += 1
         self.disk_bytes += file.disk_bytes
         self.by_kind[file.kind] = self.by_kind.get(file.kind, 0) + file.size_bytes
@@ -289,10 +320,11 @@ class _Usage:
     def size_bytes(self) -> int:
         return sum(self.by_kind.values())
 
-    def sizes(self) -> tuple[int, ...]:
-        """The columns LOG to ON-DISK."""
+    def sizes(self, *, with_remote: bool) -> tuple[int, ...]:
+        """The columns LOG to ON-DISK, or to REMOTE."""
         log, index = self.by_kind["log"] + self.by_kind.get(UNMERGED, 0), self.by_kind["index"]
-        return log, index, self.size_bytes - log - index, self.size_bytes, self.disk_bytes
+        sizes = (log, index, self.size_bytes - log - index, self.size_bytes, self.disk_bytes)
+        return (*sizes, self.remote_bytes) if with_remote else sizes
 
 
 _UsageName = tuple[Any, ...]
@@ -303,16 +335,21 @@ def _run_du(options: argparse.Namespace) -> int:
     by_name, total = _add_up(_files(options), options.by)
     names = sorted(by_name, key=_in_order)
     if options.sort == "size":
-        names.sort(key=lambda name: by_name[name].size_bytes, reverse=True)
+        names.sort(key=lambda name: (by_name[name].size_bytes, by_name[name].remote_bytes), reverse=True)
     shown = [(name, by_name[name]) for name in names[: options.limit]]
     columns = _GROUPINGS[options.by]
+    with_remote = total.remote_bytes > 0
+    sizes = (*_SIZES, "REMOTE") if with_remote else _SIZES
     shown.append(((_TOTAL, *[None] * (len(columns) - 1)), total))
     output_of(options).show_all(
         shown,
         lambda each: _usage_tree(columns, *each),
         lambda all_shown: table(
-            (*columns, *_SIZES),
-            (tuple(_usage_line(name, usage, in_bytes=options.bytes)) for name, usage in all_shown),
+            (*columns, *sizes),
+            (
+                tuple(_usage_line(name, usage, in_bytes=options.bytes, with_remote=with_remote))
+                for name, usage in all_shown
+            ),
         ),
     )
     return 0
@@ -322,7 +359,8 @@ def _files(options: argparse.Namespace) -> Iterable[StoredFile]:
     if isinstance(options.path, str):
         files: Iterable[StoredFile] = list_object_root(_object_root(options.path))
     else:
-        files = chain.from_iterable(map(list_root, split_paths(options.path)))
+        paths = split_paths(options.path)
+        files = chain.from_iterable(chain(list_root(each), list_remote_segments(each)) for each in paths)
     if options.topic is None:
         return files
     from pyspark_kafkalog.tools.command import topic_pattern
@@ -367,14 +405,15 @@ def _in_order(name: _UsageName) -> list[tuple[bool, Any]]:
 def _usage_tree(columns: tuple[str, ...], name: _UsageName, usage: _Usage) -> dict[str, Any]:
     tree: dict[str, Any] = {column.lower(): part for column, part in zip(columns, name, strict=True)}
     tree |= {"files": usage.files, "sizeBytes": usage.size_bytes, "diskBytes": usage.disk_bytes}
-    return tree | {"bytesByKind": usage.by_kind}
+    return tree | {"bytesByKind": usage.by_kind} | ({"remoteBytes": usage.remote_bytes} if usage.remote_bytes else {})
 
 
-def _usage_line(name: _UsageName, usage: _Usage, *, in_bytes: bool) -> Iterator[str]:
+def _usage_line(name: _UsageName, usage: _Usage, *, in_bytes: bool, with_remote: bool) -> Iterator[str]:
     yield from (NO_VALUE if part is None else str(part) for part in name)
     yield str(usage.files)
     # Without a blank, so that other programs can split the table at blanks.
-    yield from (str(size) if in_bytes else size_text(size).replace(" ", "") for size in usage.sizes())
+    sizes = usage.sizes(with_remote=with_remote)
+    yield from (str(size) if in_bytes else size_text(size).replace(" ", "") for size in sizes)
 
 
 _NO_NODE = -1

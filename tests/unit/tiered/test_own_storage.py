@@ -139,6 +139,26 @@ def test_location_that_is_none_is_refused(tmp_path: Path, location: str) -> None
         log_dir.alter_broker_configs(add={"rsm.config.location": location})
 
 
+@pytest.mark.parametrize("location", ["log", "log/orders-0", "log/../log/x", "."])
+def test_location_in_the_log_directory_or_around_it_is_refused(tmp_path: Path, location: str) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    for place in {str((tmp_path / location).resolve()), str(tmp_path / "link")}:
+        with pytest.raises(InvalidConfigError, match="outside of the log directory"):
+            log_dir.alter_broker_configs(add={"rsm.config.location": place})
+
+
+def test_store_options_reach_the_store_and_are_not_stored(tmp_path: Path) -> None:
+    tiered_root(tmp_path / "log", "s3://bucket/prefix")
+    options = {"storeEndpoint": "http://host:9000", "storeAccessKey": "id", "storeSecretKey": "secret"}
+    storage = file_root(LogDir.open(tmp_path / "log", store_options=options)).remote_storage
+    assert storage is not None
+    assert storage.settings is not None
+    assert storage.settings.options() == options
+    assert "secret" not in repr(storage)
+    assert not any(b"secret" in path.read_bytes() for path in (tmp_path / "log").rglob("*") if path.is_file())
+
+
 def test_tiering_is_not_enabled_without_a_location(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log")
     with pytest.raises(InvalidConfigError, match=r"expected rsm\.config\.location to be set"):

@@ -103,7 +103,8 @@ def test_command_prints_json_lines_without_empty_fields(
     if "BROKER" in arguments:
         shutil.copytree(FIXTURES / "transactions", tmp_path / "broker", ignore=shutil.ignore_patterns("expected"))
     if "TIERED" in arguments:
-        tiered_root(tmp_path / "tiered", tmp_path)
+        (tmp_path / "store").mkdir()
+        tiered_root(tmp_path / "tiered", tmp_path / "store")
     (tmp_path / "offsets.json").write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 1}]}')
     places = {"R": root, "BROKER": tmp_path / "broker", "OUT": tmp_path / "out", "FILE": tmp_path / "offsets.json"}
     places["TIERED"] = tmp_path / "tiered"
