@@ -16,7 +16,10 @@ from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
 from pyspark_kafkalog.spark.write.task import TaskWriter
 from pyspark_kafkalog.storage.staging.staged_file import StagingTask
 
-REFUSED = "expected format version 1, found format version 2; upgrade pyspark_kafkalog, on the driver and all executors"
+REFUSED = (
+    "expected a format version from 1 to 2, found format version 3; "
+    "upgrade pyspark_kafkalog, on the driver and all executors"
+)
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def upgrade(root: Path) -> None:
-    (metadata_dir(root) / FORMAT_MARKER).write_text("version=2\n")
+    (metadata_dir(root) / FORMAT_MARKER).write_text("version=3\n")
 
 
 def test_reader_from_before_upgrade_is_refused_at_planning(root: Path) -> None:
