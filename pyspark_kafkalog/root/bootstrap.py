@@ -79,8 +79,8 @@ METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 DEFAULT_NODE_ID: Final = 1
 
 _FIRST_OFFSET: Final = 0
-_METADATA_VERSION_FEATURE: Final = "metadata.version"
-_METADATA_VERSION_4_1: Final = 27  # MetadataVersion.IBP_4_1_IV1
+METADATA_VERSION_FEATURE: Final = "metadata.version"
+METADATA_VERSION_4_1: Final = 27  # MetadataVersion.IBP_4_1_IV1
 _CREATE_OPERATION: Final = "create root"
 
 #: Objects looked at to find whether a place is empty.
@@ -191,7 +191,7 @@ def _first_records(
     return (
         CommitRecord(commit_id=random_uuid(rng), operation=_CREATE_OPERATION),
         FormatRecord(format_version=format_version, is_object_root=format_version == OBJECT_FORMAT_VERSION),
-        FeatureLevelRecord(name=_METADATA_VERSION_FEATURE, feature_level=_METADATA_VERSION_4_1),
+        FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION_4_1),
         RegisterBrokerRecord(
             broker_id=DEFAULT_NODE_ID if properties.node_id is None else properties.node_id,
             incarnation_id=random_uuid(rng),

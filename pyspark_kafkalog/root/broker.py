@@ -80,7 +80,7 @@ class BrokerRoot(ReadOnlyRoot):
         super().__init__(path, readable_identity(path))
         self._remote_logs = remote_logs
         self._read_to_log_end = read_to_log_end
-        self._clock = clock
+        self.clock = clock
         self._stable_offsets = _StableOffsets()
         self.refresh()
 
@@ -144,7 +144,7 @@ class BrokerRoot(ReadOnlyRoot):
             state.base_offsets,
             max(high_watermark, state.local_log_start_offset),
             log_start_offset=state.local_log_start_offset,
-            now_ms=self._clock(),
+            now_ms=self.clock(),
         )
 
     def _log_start(self, topic_partition: TopicPartition, state: ReadOnlyState, earliest: EpochEntry | None) -> int:
@@ -167,7 +167,7 @@ class BrokerRoot(ReadOnlyRoot):
         return max(log_start_offset, 0) if is_tiered else local
 
     def _last_stable_offset(self, found: PartitionSnapshot) -> int:
-        return self._stable_offsets.of(found, self._clock())
+        return self._stable_offsets.of(found, self.clock())
 
     def _find_topic_id(self, topic: str) -> str | None:
         """The id in the first partition that has a readable one."""

@@ -24,16 +24,26 @@ from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tiered.metadata_topic import METADATA_PARTITIONS
-from pyspark_kafkalog.tools.command import Command, UsageError, add_local_only, add_path, open_log_dir
+from pyspark_kafkalog.tools.command import (
+    Command,
+    UsageError,
+    add_local_only,
+    add_path,
+    add_remote_storage,
+    open_log_dir,
+)
 from pyspark_kafkalog.tools.output import add_output, output_of
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
     from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
     from pyspark_kafkalog.root.file_root import FileRoot
+    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+    from pyspark_kafkalog.root.protocol import Root
 
 _ADOPT_HELP: Final = """\
 `kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
@@ -238,11 +248,36 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the broker's configuration file, if adopt got it: its settings are no changes (without --to)",
     )
+    add_remote_storage(parser)
     add_output(parser, "one object a line, by partition")
 
 
 def _run_export(options: argparse.Namespace) -> int:
     """Export; prints the exported partitions to sys.stdout."""
+    _check_export(options)
+    from pyspark_kafkalog.root.file_root import on_file_system
+
+    settings: Mapping[str, str] = {}
+    exported: Sequence[ExportedPartition]
+    root = open_log_dir(options).root
+    if options.to is None:
+        exported = _return_to_broker(on_file_system(root, instead="copy it to files with --to DIR"), options)
+        if options.set_aside is not None:
+            return 0
+    elif options.new_broker:
+        broker = _new_broker(root, options)
+        exported, settings = broker.partitions, broker.server_properties
+    else:
+        exported = _export_to(root, options)
+    output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
+    if settings and options.output != "json":
+        sys.stdout.write("The broker's server.properties, besides its listeners and remote storage:\n")
+        sys.stdout.writelines(f"{name}={value}\n" for name, value in settings.items())
+    return 0
+
+
+def _check_export(options: argparse.Namespace) -> None:
+    """Raise UsageError for options that do not fit."""
     if options.to is None and (options.topic is not None or options.copy or options.overwrite):
         raise UsageError("--topic, --copy and --overwrite need --to")
     if options.to is not None and (options.set_aside is not None or options.server_properties is not None):
@@ -255,54 +290,58 @@ def _run_export(options: argparse.Namespace) -> int:
         raise UsageError("--tiered needs --to")
     if options.metadata_partitions < 1:
         raise UsageError(f"--metadata-partitions must be 1 or more, not {options.metadata_partitions}")
+
+
+def _new_broker(root: Root, options: argparse.Namespace) -> ExportedBroker:
+    from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+    from pyspark_kafkalog.root.broker import BrokerRoot
+
+    return export_new_broker(
+        root if isinstance(root, BrokerRoot) else _on_any_store(root),
+        options.to,
+        _chosen_topics(root, options),
+        metadata_partitions=options.metadata_partitions,
+        link=not options.copy,
+        tiered=options.tiered,
+    )
+
+
+def _export_to(root: Root, options: argparse.Namespace) -> Sequence[ExportedPartition]:
     from pyspark_kafkalog.maintenance.export.export import export_to
-    from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker, server_properties
+    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+
+    native = _on_any_store(root)
+    if options.tiered and isinstance(native, ObjectRoot):
+        raise UsageError("--tiered needs --new-broker for a log directory on an object store")
+    return export_to(
+        native,
+        options.to,
+        _chosen_topics(root, options),
+        link=not options.copy,
+        overwrite=options.overwrite,
+        tiered=options.tiered,
+    )
+
+
+def _on_any_store(root: Root) -> FileRoot | ObjectRoot:
     from pyspark_kafkalog.root.file_root import on_file_system
     from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+
+    native = root.native()
+    return native if isinstance(native, ObjectRoot) else on_file_system(native)
+
+
+def _chosen_topics(root: Root, options: argparse.Namespace) -> list[str] | None:
+    """The topics of --topic; None without it. Raises UnknownTopicError if there are none."""
+    if options.topic is None:
+        return None
     from pyspark_kafkalog.tools.command import topic_pattern
 
-    native = open_log_dir(options).root.native()
-    exported: Sequence[ExportedPartition]
-    if options.to is None:
-        exported = _return_to_broker(on_file_system(native, instead="copy it to files with --to DIR"), options)
-        if options.set_aside is not None:
-            return 0
-    else:
-        root = native if isinstance(native, ObjectRoot) else on_file_system(native)
-        topics = None
-        if options.topic is not None:
-            pattern = topic_pattern(options.topic)
-            topics = [name for name in root.topics() if pattern.matches(name)]
-            if not topics:
-                raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
-        if options.tiered and not options.new_broker and isinstance(root, ObjectRoot):
-            raise UsageError("--tiered needs --new-broker for a log directory on an object store")
-        if options.new_broker:
-            exported = export_new_broker(
-                root,
-                options.to,
-                topics,
-                metadata_partitions=options.metadata_partitions,
-                link=not options.copy,
-                tiered=options.tiered,
-            )
-        else:
-            exported = export_to(
-                root,
-                options.to,
-                topics,
-                link=not options.copy,
-                overwrite=options.overwrite,
-                tiered=options.tiered,
-            )
-    output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
-    if options.new_broker and options.output != "json":
-        settings = server_properties(
-            root.store.image, options.to.resolve(), options.metadata_partitions, tiered=options.tiered
-        )
-        sys.stdout.write("The broker's server.properties, besides its listeners and remote storage:\n")
-        sys.stdout.writelines(f"{name}={value}\n" for name, value in settings.items())
-    return 0
+    pattern = topic_pattern(options.topic)
+    topics = [name for name in root.topics() if pattern.matches(name)]
+    if not topics:
+        raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
+    return topics
 
 
 def _return_to_broker(root: FileRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:

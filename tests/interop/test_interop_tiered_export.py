@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tiered_exports import (
     tier_closed_segments,
     wait_until,
 )
+from tiered_fixtures import ALL, ISOLATIONS
 from tiered_roots import SMALL_SEGMENTS, TOPIC, tiered_root
 
 from pyspark_kafkalog import LogDir
@@ -184,3 +186,30 @@ def put_in_local_layout(root: ObjectRoot, directory: Path) -> list[SegmentObject
                     (directory / key).write_bytes(bytes(extent.index(kind)))
             found.append(segment)
     return found
+
+
+def test_new_broker_serves_what_another_one_tiered(tmp_path: Path) -> None:
+    fixture = ALL[0]
+    disk, tier = tmp_path / "disk", tmp_path / "tier"
+    shutil.copytree(fixture.log_dir, disk)
+    shutil.copytree(fixture.remote, tier)
+    broker = new_broker(tmp_path / "broker", tier, log_retention_ms="-1")  # the records are years old
+    export = ["export", "--path", str(disk), "--remote-storage", str(tier), "--to", str(broker.data), "--new-broker"]
+    assert main([*export, "--tiered", "--metadata-partitions", str(METADATA_PARTITIONS)]) == 0
+    left = sorted(path for path in disk.rglob("*") if path.is_file())
+    assert [path.read_bytes() for path in left] == [
+        path.read_bytes() for path in sorted(fixture.log_dir.rglob("*")) if path.is_file()
+    ]
+
+    with broker:
+        for topic in fixture.topics():
+            for isolation in ISOLATIONS:
+                served = [
+                    (each.partition, each.offset, each.timestamp_ms, each.key, each.value, each.headers)
+                    for each in consumed(broker, topic, isolation)
+                ]
+                assert served == fixture.rows(topic, isolation), (topic, isolation)
+        offsets = fixture.manifest()["offsets"]["tiered"]
+        told = {each["partition"]: (each["earliest_local"], each["latest_tiered"]) for each in offsets}
+        local, tiered = offsets_of(broker, "tiered", "earliest-local"), offsets_of(broker, "tiered", "latest-tiered")
+        assert {number: (local[number], tiered[number]) for number in told} == told

@@ -47,12 +47,16 @@ def drop_local_segments(log_dir: LogDir, of: TopicPartition, *, kept_bytes: int)
     return root.store.refresh().partition(of.topic, of.partition).state.local_log_start_offset
 
 
-def new_broker(home: Path, tier: Path) -> Broker:
-    """A broker, not started, whose `data` an export makes; it tiers to `tier` by LocalTieredStorage."""
+def new_broker(home: Path, tier: Path, **settings: str) -> Broker:
+    """A broker, not started, whose `data` an export makes; it tiers to `tier` by LocalTieredStorage.
+
+    `settings` have `_` for `.`.
+    """
     home.mkdir()
     port = free_port()
-    settings = {**tiering(tier), "controller.quorum.voters": f"1@127.0.0.1:{port}"}
-    return Broker(home, settings=settings, controller_port=port)
+    more = {name.replace("_", "."): value for name, value in settings.items()}
+    voters = {"controller.quorum.voters": f"1@127.0.0.1:{port}"}
+    return Broker(home, settings={**tiering(tier), **voters, **more}, controller_port=port)
 
 
 def consumed(broker: Broker, topic: str, isolation: str = "read_uncommitted") -> list[ConsumedRecord]:

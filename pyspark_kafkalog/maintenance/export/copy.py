@@ -232,13 +232,13 @@ def copy_log(
     source = logs.directories.get(topic_partition)
     if source is not None:
         for name in sorted(os.listdir(source)):
-            if _is_log(name, below=state.active_base_offset):
-                size = _link(source / name, directory / name, fs) if link else None
+            if is_log(name, below=state.active_base_offset):
+                size = link_file(source / name, directory / name, fs) if link else None
                 linked_bytes += size or 0
-                copied_bytes += _copy(source / name, directory / name, fs) if size is None else 0
+                copied_bytes += copy_file(source / name, directory / name, fs) if size is None else 0
             else:
-                most = state.active_size_bytes if _is_log(name) else None
-                copied_bytes += _copy(source / name, directory / name, fs, most)
+                most = state.active_size_bytes if is_log(name) else None
+                copied_bytes += copy_file(source / name, directory / name, fs, most)
         if state.has_remote_start and not tiered:
             copied_bytes += _copy_back(logs, topic_partition, directory, fs)
             state = replace(state, local_log_start_offset=state.log_start_offset)
@@ -318,12 +318,12 @@ def _first_base(directory: Path) -> int:
         return 0
 
 
-def _is_log(name: str, *, below: int | None = None) -> bool:
+def is_log(name: str, *, below: int | None = None) -> bool:
     parsed = parse_segment_file(name)
     return parsed is not None and parsed[1] == LOG_SUFFIX and (below is None or parsed[0] < below)
 
 
-def _link(source: Path, target: Path, fs: FileSystem) -> int | None:
+def link_file(source: Path, target: Path, fs: FileSystem) -> int | None:
     """Create `target` as a hard link, and return the file's size; None if the file system does not support it."""
     try:
         fs.link(source, target)
@@ -334,7 +334,7 @@ def _link(source: Path, target: Path, fs: FileSystem) -> int | None:
     return target.stat().st_size
 
 
-def _copy(source: Path, target: Path, fs: FileSystem, most: int | None = None) -> int:
+def copy_file(source: Path, target: Path, fs: FileSystem, most: int | None = None) -> int:
     """Copy the file, or its first `most` bytes, to disk durably. Returns the bytes copied."""
     source_fd = fs.open(source, os.O_RDONLY)
     try:

@@ -46,6 +46,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, Topic
 from pyspark_kafkalog.metadata.root_format import is_native_root, is_unfinished_copy
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
+from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.write import PartitionLogs
@@ -152,10 +153,10 @@ def _export_object_root(root: ObjectRoot, target: Path, topics: Collection[str] 
     return copy_object_root(root, target, topics, clock=root.clock)
 
 
-def refuse_target(root: FileRoot | ObjectRoot, target: Path) -> None:
+def refuse_target(root: FileRoot | ObjectRoot | BrokerRoot, target: Path) -> None:
     """Raise LogDirError when `target` is a native log directory or inside of `root`."""
     is_root = is_native_root(target) and not is_unfinished_copy(target)
-    is_inside = isinstance(root, FileRoot) and Path(os.path.realpath(target)).is_relative_to(
+    is_inside = not isinstance(root, ObjectRoot) and Path(os.path.realpath(target)).is_relative_to(
         os.path.realpath(root.path)
     )
     if is_root or is_inside:

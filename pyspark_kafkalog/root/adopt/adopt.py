@@ -169,9 +169,9 @@ def adopt(
     with adoption_lock(root, fs=fs, create=not dry_run):
         if is_native_root(root):
             return _finish(root, clock, fs)
-        _refuse_signs_of_life(root)
+        refuse_signs_of_life(root)
         plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
-        _check_ends(plan)
+        check_ends(plan)
         notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
         plan = replace(plan, notes=(*plan.notes, *notes))
         if local_only:
@@ -180,7 +180,7 @@ def adopt(
             return _outcome(plan, {}, plan.next_producer_id, transactions_of_plan(plan, clock), dry_run=True)
         _prepare_directories(plan, fs)
         logs = _adopt_logs(plan, clock, fs)
-        next_producer_id = _next_producer_id(plan, logs)
+        next_producer_id = next_producer_id_after(plan, logs)
         _build(plan, logs, next_producer_id, clock, rng, fs)
         _replace_metadata_log(plan, fs)
         return _outcome(plan, logs, next_producer_id, transactions_of_root(root, clock, fs))
@@ -204,7 +204,7 @@ def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
     )
 
 
-def _check_ends(plan: AdoptionPlan) -> None:
+def check_ends(plan: AdoptionPlan) -> None:
     """After a clean shutdown, check that each log is undamaged up to its high watermark, since a broker recovers none.
 
     Checked before any change: `.kafka_cleanshutdown` is removed first, and the next attempt would truncate the damage.
@@ -285,7 +285,7 @@ def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) ->
         return {topic_partition: log for (_, topic_partition), log in zip(partitions, adopted, strict=True)}
 
 
-def _next_producer_id(plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog]) -> int:
+def next_producer_id_after(plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog]) -> int:
     """A producer id above all that the cluster has allocated, as far as the directory shows."""
     largest = max((log.largest_producer_id for log in logs.values()), default=-1)
     if largest < 0:
@@ -435,7 +435,7 @@ def _lock(fd: int, path: Path) -> None:
         ) from None
 
 
-def _refuse_signs_of_life(root: Path) -> None:
+def refuse_signs_of_life(root: Path) -> None:
     """Watch the checkpoints of `root` for a while if they are fresh. Raises LogDirError if one is written."""
     before = _written(root)
     now_s = time.time()

@@ -1,0 +1,203 @@
+"""Copies a stopped broker's directory for a new broker, together with what it tiered.
+
+This is for a directory that has lost its cluster: a disk of a broker whose controllers are gone, or one of several
+brokers. What its own metadata log says of the topics counts, if the directory has it; without it topics have the
+configurations of a default broker, and those with segments in remote storage have remote.storage.enable. Strays of the
+directory are left out.
+
+Each log is recovered and closed in the copy as a starting and stopping broker does it (root/adopt/logs.py), so nothing
+is written to the original. Its leader epochs stay those from the log start on, by which remote segments are found. Only
+after a clean stop, which leaves nothing to recover, closed segments can be hard links.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
+from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker, NewBroker, finish_new_broker
+from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, copy_file, is_log, link_file, unfinished_copy
+from pyspark_kafkalog.metadata.image import ALL_BROKERS, BrokerImage, MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.root.adopt.adopt import adoption_lock, check_ends, next_producer_id_after, refuse_signs_of_life
+from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogSummary, adopt_log
+from pyspark_kafkalog.root.adopt.plan import AdoptionPlan, TopicPlan, make_plan
+from pyspark_kafkalog.root.bootstrap import METADATA_VERSION_4_1, METADATA_VERSION_FEATURE
+from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.names import DELETED_SUFFIX, PARTITION_METADATA, TopicPartition, random_uuid
+from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
+from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
+
+_REMOTE_STORAGE: Final = "remote.storage.enable"
+
+
+def copy_broker(
+    root: BrokerRoot,
+    target: Path,
+    topics: Collection[str] | None = None,
+    *,
+    metadata_partitions: int,
+    link: bool = True,
+    tiered: bool = False,
+    fs: FileSystem = LOCAL,
+) -> ExportedBroker:
+    """Make `target` a new broker's directory with `topics` (None: all) of a stopped broker's; see `export_new_broker`.
+
+    With `tiered`, segments in the remote storage with which `root` was opened stay there. Raises LogDirError for a
+    running broker, for offsets that are in remote storage otherwise, and as `make_plan`; UnknownTopicError;
+    DiskFormatError for a damaged log that a broker would refuse too.
+    """
+    with adoption_lock(root.path, fs=fs, create=False):
+        refuse_signs_of_life(root.path)
+        source = _Source.of(root, topics, tiered=tiered)
+        with unfinished_copy(target, fs):
+            logs = {
+                each: _copy_log(source, topic, each, target, link=link and source.plan.clean_shutdown, fs=fs)
+                for topic in source.topics
+                for each in _partitions_of(topic)
+            }
+            broker = NewBroker(
+                _image(source, logs), source.segments(), source.plan.properties.cluster_id, metadata_partitions
+            )
+            cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
+            exported = [each.exported for each in logs.values()]
+            return finish_new_broker(target, broker, exported, cleaned=cleaned, clock=root.clock, fs=fs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is copied: `topics` of the plan, and each partition with a directory as it was found."""
+
+    root: BrokerRoot
+    plan: AdoptionPlan
+    topics: tuple[TopicPlan, ...]
+    found: Mapping[TopicPartition, PartitionSnapshot]
+
+    @staticmethod
+    def of(root: BrokerRoot, names: Collection[str] | None, *, tiered: bool) -> _Source:
+        root.refresh()
+        plan = make_plan(root.path, server_properties=None, create_missing=True, rng=random.SystemRandom())
+        known = {each.name: each for each in plan.topics if each.name != REMOTE_LOG_METADATA_TOPIC}
+        missing = sorted(set(names or ()) - known.keys())
+        if missing:
+            raise UnknownTopicError(f"there is no topic {missing[0]!r} in {root.path}")
+        topics = tuple(each for name, each in known.items() if names is None or name in names)
+        check_ends(plan)
+        found = {
+            partition: root.partition(partition.topic, partition.partition)
+            for topic in topics
+            for partition in _partitions_of(topic)
+            if partition.partition not in topic.missing
+        }
+        for each in found.values():
+            if each.local_log_start_offset > each.log_start_offset and (each.remote is None or not tiered):
+                raise LogDirError(
+                    f"offsets {each.log_start_offset} to {each.local_log_start_offset - 1} of {each.topic_partition} "
+                    "are in remote storage: name it with --remote-storage, and leave them there with --tiered"
+                )
+        return _Source(root, plan, topics, found)
+
+    def remote_segments(self, partition: TopicPartition) -> tuple[RemoteSegment, ...]:
+        found = self.found.get(partition)
+        log = None if found is None or found.remote is None else found.remote.log
+        return log.segments if isinstance(log, BrokerRemoteLog) else ()
+
+    def segments(self) -> dict[TopicIdPartition, tuple[RemoteSegment, ...]]:
+        """What of each partition is in remote storage."""
+        return {
+            TopicIdPartition(topic.name, topic.topic_id, each.partition): segments
+            for topic in self.topics
+            for each in _partitions_of(topic)
+            if (segments := self.remote_segments(each))
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _CopiedLog:
+    adopted: AdoptedLog
+    exported: ExportedPartition
+
+
+def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions_count)]
+
+
+def _copy_log(
+    source: _Source, topic: TopicPlan, partition: TopicPartition, target: Path, *, link: bool, fs: FileSystem
+) -> _CopiedLog:
+    """Copy the files of the partition into a directory of `target`, recover the log there, and close it."""
+    plan = source.plan
+    directory = target / str(partition)
+    fs.mkdir(directory)
+    write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
+    linked_bytes = copied_bytes = 0
+    found = source.found.get(partition)
+    if found is not None:
+        for path in sorted(found.directory.iterdir()):
+            if not path.is_file() or path.name == PARTITION_METADATA or path.name.endswith(DELETED_SUFFIX):
+                continue
+            is_closed = is_log(path.name, below=found.active_base_offset)
+            size = link_file(path, directory / path.name, fs) if link and is_closed else None
+            linked_bytes += size or 0
+            copied_bytes += copy_file(path, directory / path.name, fs) if size is None else 0
+    start_offset = 0 if found is None else found.log_start_offset
+    summary = LogSummary(
+        recovery_point=plan.recovery_points.get(partition, 0),
+        log_start_offset=start_offset,
+        leader_epoch=topic.leader_epochs.get(partition.partition, -1),
+        clean_shutdown=plan.clean_shutdown,
+    )
+    adopted = adopt_log(
+        directory,
+        plan.broker_config.log_config(topic.configs),
+        summary,
+        producer_id_expiration_ms=plan.broker_config.producer_id_expiration_ms,
+        clock=source.root.clock,
+        fs=fs,
+    )
+    fs.fsync_dir(directory)
+    exported = ExportedPartition(
+        topic_partition=partition,
+        log_start_offset=start_offset,
+        high_watermark=adopted.state.log_end_offset,
+        linked_bytes=linked_bytes,
+        copied_bytes=copied_bytes,
+    )
+    return _CopiedLog(adopted, exported)
+
+
+def _image(source: _Source, logs: Mapping[TopicPartition, _CopiedLog]) -> MetadataImage:
+    """The image of the new broker's cluster."""
+    plan = source.plan
+    topics = {}
+    for topic in source.topics:
+        partitions = _partitions_of(topic)
+        is_tiered = any(source.remote_segments(each) for each in partitions)
+        topics[topic.name] = TopicImage(
+            topic.name,
+            topic.topic_id,
+            tuple(PartitionImage(each.partition, logs[each].adopted.state) for each in partitions),
+            {**topic.configs, _REMOTE_STORAGE: "true"} if is_tiered else topic.configs,
+        )
+    assert plan.properties.node_id is not None  # the plan has put one there
+    node = BrokerImage(plan.properties.node_id, random_uuid(random.SystemRandom()), -1, ())
+    adopted = {each: log.adopted for each, log in logs.items()}
+    return MetadataImage(
+        next_offset=1,
+        last_timestamp_ms=source.root.clock(),
+        topics=topics,
+        topic_names={each.topic_id: name for name, each in topics.items()},
+        broker_configs={ALL_BROKERS: plan.broker_config.properties},
+        brokers={node.broker_id: node},
+        features={METADATA_VERSION_FEATURE: METADATA_VERSION_4_1},
+        next_producer_id=next_producer_id_after(plan, adopted),
+        acls=plan.acls,
+    )

@@ -1,0 +1,222 @@
+"""Makes a directory that a new Kafka broker starts on, around logs that were copied into it.
+
+    <target>/
+      orders-0/ …                                      logs as a broker closes them: copy.py
+      __remote_log_metadata-0/ …                       if segments stay in remote storage: remote_log_topic.py
+      *-offset-checkpoint, .kafka_cleanshutdown        as after a clean stop
+      __cluster_metadata-0/<offset>-0000000000.checkpoint   KRaft's metadata: topics with ids, partitions,
+                                                       configurations, access control entries, producer ids
+      meta.properties                                  the root's cluster id and node id, a new directory id
+
+The broker is a node with both roles, the only voter of its quorum. It starts without being formatted, elects itself,
+and leads all partitions in the leader epochs after those of the log directory. Topics keep their ids, by which objects
+in remote storage are named. So tiered segments can stay where they are, if the broker's remote storage is the same
+place in the same layout. From then on they belong to the broker, which deletes them by its retention: the log directory
+must not be used any more, or its own retention deletes them too. Otherwise they are copied back (remote_part.py).
+
+Until all is on disk, the directory has the marker of an unfinished copy (copy.py), and meta.properties comes next to
+last: after a crash no broker starts on it, and the next export into it removes its contents and starts over.
+
+Source of what a broker expects: kafka.server.KafkaRaftServer, org.apache.kafka.controller.QuorumController,
+org.apache.kafka.server.log.remote.storage.RemoteLogManager.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
+from pyspark_kafkalog.maintenance.export.copy import (
+    ExportedPartition,
+    only_topics,
+    write_checkpoints,
+)
+from pyspark_kafkalog.maintenance.export.remote_log_topic import write_remote_log_topic
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage, broker_configs, image_records
+from pyspark_kafkalog.metadata.local.snapshots import write_snapshot as write_metadata_snapshot
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
+from pyspark_kafkalog.metadata.snapshots import SnapshotId
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    MetaProperties,
+    write_clean_shutdown,
+    write_meta_properties,
+)
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
+from pyspark_kafkalog.storage.log.producers import java_hash_order
+from pyspark_kafkalog.storage.names import (
+    META_PROPERTIES,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TopicPartition,
+    random_uuid,
+    segment_file,
+)
+from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
+
+_NO_LEADER: Final = -1
+_NOT_OF_KAFKA: Final = frozenset({"staging.retention.ms", LAYOUT_CONFIG, LOCATION_CONFIG})
+
+
+@dataclass(frozen=True, slots=True)
+class NewBroker:
+    """What the broker begins with: `image` has its topics, `tiered` what of them is in remote storage.
+
+    `cluster_id` None: a random one. `metadata_partitions` is the number of partitions of `__remote_log_metadata`.
+    """
+
+    image: MetadataImage
+    tiered: Mapping[TopicIdPartition, Sequence[RemoteSegment]]
+    cluster_id: str | None
+    metadata_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedBroker:
+    """The exported partitions, and what the broker's server.properties must say."""
+
+    partitions: list[ExportedPartition]
+    server_properties: Mapping[str, str]
+
+
+def finish_new_broker(
+    target: Path,
+    broker: NewBroker,
+    copied: Collection[ExportedPartition],
+    *,
+    cleaned: Mapping[TopicPartition, int],
+    clock: Callable[[], int],
+    fs: FileSystem,
+) -> ExportedBroker:
+    """Make the unfinished copy `target`, in which the logs are, the directory of `broker`.
+
+    `cleaned` is the cleaner's checkpoint.
+    """
+    rng = random.SystemRandom()
+    image, config = broker.image, broker_config(broker.image)
+    tiered = {name for name, each in image.topics.items() if has_remote_storage(image, each)}
+    exported = [replace(each, is_tiered=each.topic_partition.topic in tiered) for each in copied]
+    for each in exported:
+        if each.is_tiered:
+            _complete_snapshots(target / str(each.topic_partition), config.producer_id_expiration_ms, clock(), fs)
+    written = list(exported)
+    if broker.tiered:
+        topic, partitions = write_remote_log_topic(
+            target,
+            broker.tiered,
+            topic_id=random_uuid(rng),
+            partitions_count=broker.metadata_partitions,
+            broker_id=image.node.broker_id,
+            clock=clock,
+            fs=fs,
+        )
+        image = only_topics(image, [*image.topics.values(), topic])
+        written += partitions
+    write_checkpoints(target, written, cleaned=cleaned, keep={}, fs=fs)
+    directory_id = random_uuid(rng)
+    _write_metadata(metadata_dir(target), image, directory_id, fs)
+    write_clean_shutdown(target, fs=fs)
+    properties = MetaProperties(
+        cluster_id=broker.cluster_id or random_uuid(rng), node_id=image.node.broker_id, directory_id=directory_id
+    )
+    write_meta_properties(target / META_PROPERTIES, properties, fs=fs)
+    fs.fsync_dir(target)
+    fs.unlink(metadata_dir(target) / FORMAT_MARKER)  # now it is whole
+    fs.fsync_dir(metadata_dir(target))
+    return ExportedBroker(exported, _server_properties(broker, target))
+
+
+def _complete_snapshots(directory: Path, expiration_ms: int, now_ms: int, fs: FileSystem) -> None:
+    """Write the producer snapshots that are missing at the bases of the segments, without which no broker copies them.
+
+    A log that was adopted, or repaired, may lack some.
+    """
+    listing = PartitionListing.read(directory)
+    known = set(listing.snapshot_offsets)
+    for base_offset in listing.base_offsets:
+        if base_offset and base_offset not in known:
+            producers = producer_state_at(
+                directory,
+                base_offset,
+                log_start_offset=listing.base_offsets[0],
+                expiration_ms=expiration_ms,
+                now_ms=now_ms,
+            )
+            entries = [each.entry() for each in java_hash_order(producers.producers)]
+            write_snapshot(segment_file(directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX), entries, fs=fs, durable=True)
+    fs.fsync_dir(directory)
+
+
+def _write_metadata(directory: Path, image: MetadataImage, directory_id: str, fs: FileSystem) -> None:
+    node = replace(image.node, log_dirs=(directory_id,))
+    image = replace(image, brokers={node.broker_id: node})
+    write_metadata_snapshot(
+        directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name,
+        _broker_records(image),
+        last_contained_timestamp_ms=image.last_timestamp_ms,
+        epoch=LEADER_EPOCH,
+        fs=fs,
+    )
+
+
+def _broker_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Kafka's own records of the image, as of a node that is not running.
+
+    The broker registers itself when it starts, and is elected leader of each partition then.
+    """
+    for record in image_records(image):
+        if record.schema().api_key >= NATIVE_API_KEYS_FROM or isinstance(record, RegisterBrokerRecord):
+            continue
+        if not _is_of_file(record):
+            yield record.replace(leader=_NO_LEADER) if isinstance(record, PartitionRecord) else record
+
+
+def _is_of_file(record: MetadataRecord) -> bool:
+    """Whether it is a setting that a broker takes only from its file."""
+    return (
+        isinstance(record, ConfigRecord)
+        and record.resource_type == BROKER_RESOURCE
+        and record.name not in DYNAMIC_BROKER_CONFIGS
+    )
+
+
+def _server_properties(broker: NewBroker, target: Path) -> dict[str, str]:
+    """What the file of the broker on `target` must say; the host and port of the voter are to be changed.
+
+    Its listeners, and remote.log.storage.manager.* with rsm.config.*, depend on where it runs.
+    """
+    image = broker.image
+    node_id = image.node.broker_id
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": f"{node_id}@localhost:9093",
+        "log.dirs": str(target.resolve()),
+    }
+    own = {name: value for name, value in broker_configs(image).items() if name not in _NOT_OF_KAFKA}
+    settings |= {name: value for name, value in sorted(own.items()) if name not in DYNAMIC_BROKER_CONFIGS}
+    if "__consumer_offsets" in image.topics:
+        settings["offsets.topic.num.partitions"] = str(len(image.topics["__consumer_offsets"].partitions))
+    if any(has_remote_storage(image, each) for each in image.topics.values()):
+        settings["remote.log.storage.system.enable"] = "true"
+        settings["rlmm.config.remote.log.metadata.topic.num.partitions"] = str(broker.metadata_partitions)
+    return settings
+
+
+def has_remote_storage(image: MetadataImage, topic: TopicImage) -> bool:
+    return broker_config(image).log_config(topic.configs).remote_storage_enable
