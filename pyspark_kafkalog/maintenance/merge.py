@@ -25,6 +25,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,8 +36,10 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, run_groups
+from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, merge_runs
+from pyspark_kafkalog.maintenance.objects.merge_plan import merge_tasks
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
@@ -340,10 +343,26 @@ def _merge(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[Partit
     return merge_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
 
 
-def _finish_merge(job_run: JobRun) -> None:
-    objects = job_run.open().native()
-    if isinstance(objects, ObjectRoot) and not job_run.dry_run:
-        clean_up_root(objects)
+@dataclass(frozen=True, slots=True)
+class MergeJob:
+    """The job: a task for each partition; on an object root one for all whose runs are in the same objects."""
 
+    @property
+    def action(self) -> str:
+        """The name of the job in reports."""
+        return ACTION
 
-MERGE_JOB: Final = ChunkJob(ACTION, _merge, 1, _finish_merge, needs_files=False)
+    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
+        """All partitions of the run's topics."""
+        return job_run.open().native().partitions(job_run.topics)
+
+    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
+        """Merge; on an object root, clean up afterwards."""
+        root = job_run.open().native()
+        if not isinstance(root, ObjectRoot):
+            yield from run_chunks(tasks, partitions, partial(_merge, job_run), action=ACTION)
+            return
+        slices = merge_tasks(root.store.image, partitions, tasks.slots)
+        yield from run_groups(tasks, slices, partial(_merge, job_run), action=ACTION)
+        if not job_run.dry_run:
+            clean_up_root(root)

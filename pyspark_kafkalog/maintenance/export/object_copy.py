@@ -27,7 +27,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, exported_partition, finish_copy, unfinished_copy
-from pyspark_kafkalog.maintenance.objects.merge import leader_epochs
+from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION

@@ -196,8 +196,19 @@ def run_chunks(
     """
     chunk_size = min(partitions_max, max(-(-len(partitions) // tasks.slots), 1))
     chunks = [partitions[at : at + chunk_size] for at in range(0, len(partitions), chunk_size)]
+    yield from run_groups(tasks, chunks, work, action=action)
+
+
+def run_groups(
+    tasks: Tasks,
+    groups: Sequence[Sequence[TopicPartition]],
+    work: Callable[[Sequence[TopicPartition]], list[Result]],
+    *,
+    action: str,
+) -> Iterator[Result | PartitionReport]:
+    """As `run_chunks`, with a task for each group."""
     futures: dict[Future[list[Result]], Sequence[TopicPartition]] = {
-        tasks.submit(partial(work, tuple(chunk))): chunk for chunk in chunks
+        tasks.submit(partial(work, tuple(group))): group for group in groups
     }
     for future in tasks.as_completed(futures):
         try:

@@ -1,5 +1,6 @@
 """Maintenance of log directories in object stores. In reading order:
 
+merge_plan which partitions a task merges, and which runs a round of it takes
 merge      turns the runs of data objects into segment objects
 clean      compacts segment objects: the log cleaner
 clean_up   deletes what commits have dropped, and what abandoned writes and merges have left

@@ -43,7 +43,8 @@ from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, active_pr
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
-from pyspark_kafkalog.maintenance.objects.merge import leader_epochs, merge_all
+from pyspark_kafkalog.maintenance.objects.merge import merge_all
+from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
 from pyspark_kafkalog.maintenance.objects.stored import stored_extents, topic_id_partition
 from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart
@@ -303,5 +304,5 @@ def _replace_group(
     )
     shutil.rmtree(directory)
     record = segments_record(found.of, planned_at, replaced, [segment])
-    is_made = replace_extents(root.store, root.objects, found.of, record, operation=CLEAN_ACTION)
-    return counts if is_made else None
+    made = replace_extents(root.store, root.objects, [(found.of, record)], operation=CLEAN_ACTION)
+    return counts if made else None

@@ -4,7 +4,7 @@
     clean_up_root      deletes dropped objects and orphans of an object root, or in the remote storage of a file root,
                        with the root's settings
 
-Each partition is on its own; a failure is in its report. Nothing is locked: what another job does meanwhile is noticed
+A failure is in the report of its partition. Nothing is locked: what another job does meanwhile is noticed
 by the commit.
 """
 
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedMetadata, CleanedUp, clean_up
-from pyspark_kafkalog.maintenance.objects.merge import MergePlan, merge_all
+from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_round
+from pyspark_kafkalog.maintenance.objects.merge_plan import MergePlan
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.root.admin import broker_config
@@ -39,20 +40,55 @@ _DELETE_DELAY: Final = "log.segment.delete.delay.ms"
 def merge_runs(
     root: ObjectRoot, partitions: Sequence[TopicPartition], action: str, *, dry_run: bool
 ) -> list[PartitionReport]:
-    """Merge the runs of `partitions`; one report each: bytes merged, and the reduction in runs and segments."""
-    return [_reported(each, action, partial(_merge, root, each, action, dry_run)) for each in partitions]
+    """Merge the runs of `partitions`; one report each: bytes merged, and the reduction in runs and segments.
 
-
-def _merge(root: ObjectRoot, topic_partition: TopicPartition, action: str, dry_run: bool) -> PartitionReport:
-    config = root.log_config(topic_partition.topic)
-    report = empty_report(topic_partition, action)
+    Its time is an equal share of that of all: the partitions of a round are merged together.
+    """
+    began = time.perf_counter()
+    reports = {each: empty_report(each, action) for each in partitions}
+    configs = {each.topic: root.log_config(each.topic) for each in partitions}
+    image = root.store.refresh()
     if dry_run:
-        plan = MergePlan.of_partition(root.store.refresh(), topic_partition, config.segment_bytes)
-        return report if plan is None else replace(report, bytes_read=plan.size_bytes, bytes_kept=plan.size_bytes)
-    size_bytes = dropped = 0
-    for merged in merge_all(root.store, root.objects, config, topic_partition, clock=root.clock):
-        size_bytes += merged.size_bytes
-        dropped += merged.runs_count + merged.replaced_count - len(merged.segments)
+        for each in partitions:
+            plan = MergePlan.of_partition(image, each, configs[each.topic].segment_bytes)
+            if plan is not None:
+                reports[each] = replace(reports[each], bytes_read=plan.size_bytes, bytes_kept=plan.size_bytes)
+    else:
+        for merged in _merge(root, configs, partitions, image.objects.last_id):
+            reports[merged.topic_partition] = _added(reports[merged.topic_partition], merged)
+    seconds = (time.perf_counter() - began) / max(len(reports), 1)
+    return [replace(each, seconds=seconds) for each in reports.values()]
+
+
+def _merge(
+    root: ObjectRoot, configs: Mapping[str, LogConfig], partitions: Sequence[TopicPartition], last_object_id: int
+) -> Iterator[Merged]:
+    """The merges of all runs that there are up to that object, round by round."""
+    left = list(partitions)
+    while True:
+        try:
+            merged = merge_round(
+                root.store, root.objects, configs, left, clock=root.clock, last_object_id=last_object_id
+            )
+        except (KafkalogError, OSError) as failure:  # of the commit, so of all
+            yield from (Merged(each, 0, 0, 0, error=failure) for each in left)
+            return
+        if not merged:
+            return
+        yield from merged
+        ended = {each.topic_partition for each in merged if not each.segments}
+        left = [each for each in left if each not in ended]
+
+
+def _added(report: PartitionReport, merged: Merged) -> PartitionReport:
+    """The report of a partition with one more merge of it."""
+    if merged.error is not None:
+        _LOG.warning("%s: %s failed: %s", merged.topic_partition, report.action, merged.error)
+        return replace(report, error=str(merged.error))
+    if not merged.segments:
+        return report
+    dropped = report.segments_dropped + merged.runs_count + merged.replaced_count - len(merged.segments)
+    size_bytes = report.bytes_read + merged.size_bytes
     return replace(report, bytes_read=size_bytes, bytes_kept=size_bytes, segments_dropped=max(dropped, 0))
 
 
@@ -107,13 +143,3 @@ class _LockedMetadata:
 
     def commit(self, build: Callable[[MetadataImage], Sequence[MetadataRecord]], *, operation: str) -> None:
         self.root.commit(build, operation=operation)
-
-
-def _reported(topic_partition: TopicPartition, action: str, work: Callable[[], PartitionReport]) -> PartitionReport:
-    began = time.perf_counter()
-    try:
-        report = work()
-    except (KafkalogError, OSError) as failure:
-        _LOG.warning("%s: %s failed: %s", topic_partition, action, failure)
-        report = replace(empty_report(topic_partition, action), error=str(failure))
-    return replace(report, seconds=time.perf_counter() - began)

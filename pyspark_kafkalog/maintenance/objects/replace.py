@@ -1,8 +1,9 @@
 """Commits that new segment objects take the place of extents, as the last step of a merge, a cleaning or a reindexing.
 
-The commit names the extents to replace and fails to apply if one of them is gone: another job has replaced it, or
-retention has dropped it. Then the new objects are deleted at once, since no commit will ever name them. A kill before
-the commit leaves them to the clean-up (clean_up.py); after it the old objects are dropped, and deleted after a delay.
+The commit names the extents to replace, and leaves a partition out if one of them is gone: another job has replaced
+it, or retention has dropped it. Then the new objects are deleted at once, since no commit will ever name them. A kill
+before the commit leaves them to the clean-up (clean_up.py); after it the old objects are dropped, and deleted after a
+delay.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
@@ -22,23 +24,35 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 def replace_extents(
     metadata: MetadataStore,
     objects: ObjectStore,
-    of: TopicIdPartition,
-    record: SegmentObjectsRecord,
+    records: Sequence[tuple[TopicIdPartition, SegmentObjectsRecord]],
     *,
     operation: str,
-) -> bool:
-    """Commit `record`, whose segments have been put; False if the extents that it replaces are gone.
+) -> set[TopicPartition]:
+    """Commit the records of those partitions whose extents are still there, and return these partitions.
 
-    Raises the errors of a commit, also for a record that was planned below the staging horizon, and ObjectStoreError.
+    The segments of all records have been put. Raises the errors of a commit, also for a record that was planned below
+    the staging horizon, and ObjectStoreError.
     """
+    made: set[TopicPartition] = set()
 
     def build(newest: MetadataImage) -> list[MetadataRecord]:
-        return [record] if extents_are_there(newest, of, record) else []
+        there = [(of, record) for of, record in records if extents_are_there(newest, of, record)]
+        made.clear()
+        made.update(of.topic_partition for of, _ in there)
+        return [record for _, record in there]
 
-    if metadata.commit(build, operation=operation).commit is not None:
-        return True
-    objects.delete([key for each in record.segments for key in segment_keys(of, each.base_offset, each.segment_id)])
-    return False
+    if records:
+        metadata.commit(build, operation=operation)
+    lost = [
+        key
+        for of, record in records
+        if of.topic_partition not in made
+        for each in record.segments
+        for key in segment_keys(of, each.base_offset, each.segment_id)
+    ]
+    if lost:
+        objects.delete(lost)
+    return made
 
 
 def segments_record(

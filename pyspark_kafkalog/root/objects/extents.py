@@ -25,6 +25,7 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, col
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.run_extent import RunExtent, run_extents
+from pyspark_kafkalog.storage.objects.run_source import ObjectBytes
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -90,7 +91,8 @@ class StoredBytes:
 class ObjectExtents:
     """The PartitionExtents of a log in an object store.
 
-    `present` gives the log as of the root's image, without a request; `refreshed` as of the newest one.
+    `present` gives the log as of the root's image, without a request; `refreshed` as of the newest one. Data objects
+    are read through what `through` returns for them, if it is given.
     """
 
     def __init__(
@@ -98,7 +100,10 @@ class ObjectExtents:
         present: Callable[[], ObjectLog],
         refreshed: Callable[[], ObjectLog],
         store: ObjectStore,
+        *,
+        through: Callable[[ObjectBytes], ObjectBytes] | None = None,
     ) -> None:
+        self._through = through
         self._present = present
         self._refreshed = refreshed
         self._store = store
@@ -152,7 +157,9 @@ class ObjectExtents:
     def _extents(self, log: ObjectLog) -> list[Extent]:
         listed = self._listed
         if listed is None or listed[0].runs is not log.runs or listed[0].segments is not log.segments:
-            objects = StoredBytes(self._store, log.topic_id, log.objects)
+            objects: ObjectBytes = StoredBytes(self._store, log.topic_id, log.objects)
+            if self._through is not None:
+                objects = self._through(objects)
             of = TopicIdPartition(log.topic_partition.topic, log.topic_id, log.topic_partition.partition)
             segments = [SegmentObjectExtent(self._store, of, each) for each in log.segments]
             listed = self._listed = log, [*segments, *run_extents(log.runs.table, objects, name=self.name)]

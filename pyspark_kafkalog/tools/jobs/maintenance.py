@@ -211,9 +211,9 @@ def _retain(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     job.log_to_stderr()
-    from pyspark_kafkalog.maintenance.merge import MERGE_JOB
+    from pyspark_kafkalog.maintenance.merge import MergeJob
 
-    return job.run_job(options, MERGE_JOB, interval_s=_hourly)
+    return job.run_job(options, MergeJob(), interval_s=_hourly)
 
 
 def _tier(options: argparse.Namespace) -> int:

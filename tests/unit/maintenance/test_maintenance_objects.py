@@ -15,10 +15,11 @@ from stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.objects import merge as merge_module
+from pyspark_kafkalog.maintenance.objects import merge_plan
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp, clean_up, orphans
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
-from pyspark_kafkalog.maintenance.objects.merge import Merged, leader_epochs, merge_partition
+from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
+from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import partition_state_record
@@ -392,7 +393,7 @@ def test_failure_of_one_partition_is_in_its_report(root: StoredRoot, tmp_path: P
 def test_merge_in_several_steps_leaves_no_runs(
     root: StoredRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_module, "MERGE_BYTES", 500)
+    monkeypatch.setattr(merge_plan, "ROUND_BYTES", 500)
     write_some(root, tmp_path, 8)
     merge_segments(root.opened())
     assert len(root.image.partition("orders", 0).runs) == 0
