@@ -36,8 +36,8 @@ from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionRepor
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
-from pyspark_kafkalog.maintenance.tier.plan import remote_end, segments_to_copy, why_not
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.maintenance.tier.plan import check_follows, due, remote_end, why_not
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
@@ -199,27 +199,34 @@ class _Run:
         topic_partition = work.topic_partition
         image = self.root.store.refresh()
         topic = image.topic(topic_partition.topic)
-        config = self.root.log_config(topic.name)
-        work.skipped = why_not(topic.name, config)
-        work.end_offset = remote_end(image.partition(topic.name, topic_partition.partition))
+        partition = image.partition(topic.name, topic_partition.partition)
+        work.skipped = why_not(topic.name, self.root.log_config(topic.name))
+        work.end_offset = remote_end(partition)
         if work.skipped is not None or not has_directory(self.root, topic_partition):
             return None
         target = SwapTarget.of(self.root, topic_partition, self.now_ms)
-        if not self.dry_run:
-            if not locks.enter_context(partition_lock(target.directory, fs=self.root.fs)):
-                work.skipped = ANOTHER_RUN
-                return None
-            image = self.root.store.refresh()  # as of when no other run could change the files any more
-            target.finish()
+        found = self._due(target, partition, image.next_offset)
+        if self.dry_run or not found.segments:
+            return found
+        if not locks.enter_context(partition_lock(target.directory, fs=self.root.fs)):
+            work.skipped = ANOTHER_RUN
+            return None
+        image = self.root.store.refresh()  # as of when no other run can change the files any more
+        target.finish()
         partition = image.partition(topic.name, topic_partition.partition)
+        found = self._due(target, partition, image.next_offset)
+        check_follows(str(topic_partition), partition, found.segments)
+        return found
+
+    def _due(self, target: SwapTarget, partition: PartitionImage, planned_at: int) -> _Plan:
         closed = closed_segments(target.directory, partition.state.active_base_offset)
         return _Plan(
-            TopicIdPartition(topic.name, target.topic_id, topic_partition.partition),
+            TopicIdPartition(target.topic_partition.topic, target.topic_id, partition.partition),
             target.directory,
-            tuple(segments_to_copy(str(topic_partition), partition, closed)),
+            tuple(due(partition, closed)),
             read_epochs(target.directory / LEADER_EPOCH_CHECKPOINT),
             partition.state.log_start_offset,
-            image.next_offset,
+            planned_at,
         )
 
     def _put(self, plan: _Plan, segment: StoredSegment) -> SegmentObject:

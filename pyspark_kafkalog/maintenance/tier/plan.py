@@ -43,17 +43,20 @@ def only_local(partition: PartitionImage, closed: Sequence[StoredSegment]) -> li
     return [each for each in closed if each.end_offset > start]
 
 
-def segments_to_copy(name: str, partition: PartitionImage, closed: Sequence[StoredSegment]) -> list[StoredSegment]:
-    """Those of the `closed` segments of the partition called `name` that are due, in order.
-
-    Raises LogDirError if they do not follow what remote storage has, which means that files are missing.
-    """
+def due(partition: PartitionImage, closed: Sequence[StoredSegment]) -> list[StoredSegment]:
+    """Those of the `closed` segments that are to be copied, in order."""
     stable = partition.state.last_stable_offset
-    due = [each for each in only_local(partition, closed) if each.end_offset <= stable]
+    return [each for each in only_local(partition, closed) if each.end_offset <= stable]
+
+
+def check_follows(name: str, partition: PartitionImage, segments: Sequence[StoredSegment]) -> None:
+    """Raise LogDirError if the due `segments` of the partition called `name` do not follow what remote storage has.
+
+    Files are missing then. Only true while no other run can change the files.
+    """
     end, start = remote_end(partition), partition.state.log_start_offset
-    if due and (due[0].base_offset > start if end is None else due[0].base_offset != end):
+    if segments and (segments[0].base_offset > start if end is None else segments[0].base_offset != end):
         raise LogDirError(
             f"{name}: expected a closed segment with offset {start if end is None else end}, where its copies end, "
-            f"found one at {due[0].base_offset}: run kafkalog verify"
+            f"found one at {segments[0].base_offset}: run kafkalog verify"
         )
-    return due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +14,13 @@ from tiered_roots import TOPIC, append_rounds, file_root, log_bytes, remote_byte
 
 from pyspark_kafkalog.errors import InvalidConfigError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import copy
 from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier.plan import due
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
@@ -167,6 +170,41 @@ def test_merge_crosses_no_end_of_copies(tmp_path: Path) -> None:
     (report,) = tier_segments(log_dir.root)
     assert (report.error, report.segments_copied) == (None, 1)
     assert remote_bytes(log_dir, P0) == log_bytes(log_dir, P0, report.remote_end_offset or 0)
+
+
+def test_missing_files_behind_the_copies_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    log_dir = tiered_root(tmp_path / "log", tmp_path / "store")
+    append_rounds(log_dir, 8)
+    tier_segments(log_dir.root)
+    end = segments_of(log_dir)[-1].end_offset
+    append_rounds(log_dir, 8)
+    segment_file(tmp_path / "log" / str(P0), end, LOG_SUFFIX).unlink()
+    (report,) = tier_segments(log_dir.root)
+    assert f"expected a closed segment with offset {end}, where its copies end" in (report.error or "")
+    assert segments_of(log_dir)[-1].end_offset == end
+
+
+def test_run_with_nothing_due_takes_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    log_dir = tiered_root(tmp_path / "log", tmp_path / "store")
+    append_rounds(log_dir, 1)
+    with partition_lock(tmp_path / "log" / str(P0)) as is_mine:
+        assert is_mine
+        (report,) = tier_segments(log_dir.root)
+    assert (report.skipped, report.error) == (None, None)
+
+
+def test_segment_with_an_open_transaction_waits_for_its_end(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    log_dir = tiered_root(tmp_path / "log", tmp_path / "store")
+    append_rounds(log_dir, 12)
+    second = offsets(log_dir)[1]
+    partition = partition_of(log_dir)
+    held = replace(partition, state=replace(partition.state, first_unstable_offset=second[0] + 1))
+    closed = closed_segments(tmp_path / "log" / str(P0), partition.state.active_base_offset)
+    assert [(each.base_offset, each.end_offset) for each in due(held, closed)] == offsets(log_dir)[:1]
+    assert len(due(partition, closed)) == len(closed)
 
 
 def test_damaged_segment_and_all_after_it_are_not_copied(tmp_path: Path) -> None:
