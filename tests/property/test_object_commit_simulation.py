@@ -167,7 +167,7 @@ def test_clean_up_keeps_newest_snapshot_and_what_it_needs() -> None:
 @pytest.mark.parametrize("run", range(examples(6)))
 def test_long_random_run_keeps_every_commit_once(run: int) -> None:
     """KAFKALOG_SIMULATION_STEPS: how many steps in all runs; a failure prints its seed."""
-    steps = int(os.environ.get("KAFKALOG_SIMULATION_STEPS", "12000")) // examples(6)
+    steps = int(os.environ.get("KAFKALOG_SIMULATION_STEPS", "4000")) // examples(6)
     with printed_seed(run + 1) as rng:
         simulation = Simulation(rng, writers=2 + run % 5)
         while simulation.steps < steps:
