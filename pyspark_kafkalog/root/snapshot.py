@@ -113,7 +113,7 @@ class PartitionSnapshot:
     active_base_offset: int = -1
     active_size_bytes: int = -1
     replicas: tuple[ReplicaState, ...] = field(default=(), repr=False)
-    remote: RemotePart | None = None
+    remote: RemotePart | None = field(default=None, repr=False)
     #: Gives the extents of a partition without a directory.
     extents_elsewhere: Callable[[], PartitionExtents] | None = field(default=None, repr=False, compare=False)
     #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
