@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
+from full_disks import CountingDisk
 from metadata_roots import forget_images
 from root_places import memory_root, open_as, store_of
 from stopping_filesystem import Killed, StoppingFileSystem
@@ -156,6 +157,41 @@ def test_run_stopped_at_any_request_is_finished_by_later_ones(
             break
         number += 1
     assert number >= 3
+
+
+@pytest.mark.parametrize("lacks", ["blocks", "inodes"])
+def test_full_disk_is_freed_by_local_retention(world: World, expected: Any, tmp_path: Path, lacks: str) -> None:
+    copy = world.copy(tmp_path / "log")
+    disk = CountingDisk(**{lacks: 0})
+    full = copy.open(fs=disk)
+    full.retain()
+    assert (full.starts, full.remote_bases) == expected[:2]
+    full.clock.advance(61_000)
+    full.retain()
+    assert getattr(disk, lacks) > 0
+    settle(copy.open())
+    check(copy.open(), expected)
+
+
+@pytest.mark.parametrize("lacks", ["blocks", "inodes"])
+def test_active_segment_is_not_rolled_for_copying_on_full_disk(world: World, tmp_path: Path, lacks: str) -> None:
+    copy = world.copy(tmp_path / "log")
+    tiered = copy.open()
+    tiered.tier()
+    tiered.alter(local_retention_bytes="0", retention_ms=str(30 * DAY_MS))
+    before = tiered.image.state
+    full = copy.open(fs=CountingDisk(**{lacks: 0}))
+    full.retain()
+    after = full.image.state
+    assert (after.active_base_offset, after.local_log_start_offset) == (before.active_base_offset,) * 2
+    assert list(full.offsets()) == list(range(after.log_start_offset, 320))
+    roomy = copy.open()
+    roomy.retain()
+    assert roomy.image.state.active_base_offset == 320
+    roomy.tier()
+    roomy.retain()
+    assert roomy.local_bases == [320]
+    assert list(roomy.offsets()) == list(range(after.log_start_offset, 320))
 
 
 def append(tiered: Tiered) -> None:
