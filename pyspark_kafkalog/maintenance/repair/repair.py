@@ -26,7 +26,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import first_base_off
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE
 from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
@@ -50,7 +50,6 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderE
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER
-from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import stored_batches
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -116,10 +115,14 @@ def drop_wrong_snapshots(root: FileRoot, topic_partition: TopicPartition, now_ms
 
 
 def rewrite_epochs(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
-    """Rewrite leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage."""
+    """Rewrite leader-epoch-checkpoint from the batches' epochs and the image's. Raises DiskFormatError for damage.
+
+    The epochs of what is in remote storage only are those that the image has for its segments.
+    """
     directory = root.path / str(topic_partition)
-    state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
-    entries = _epochs_of(root, topic_partition, state)
+    partition = root.store.image.partition(topic_partition.topic, topic_partition.partition)
+    state = partition.state
+    entries = _epochs_of(root, topic_partition, partition)
     with root_lock(root.path, fs=root.fs):
         topic = root.store.refresh().topic(topic_partition.topic)
         if topic.partitions[topic_partition.partition].state != state:
@@ -127,10 +130,11 @@ def rewrite_epochs(root: FileRoot, topic_partition: TopicPartition, now_ms: int)
         LeaderEpochCheckpoint(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs).assign_many(entries)
 
 
-def _epochs_of(root: FileRoot, topic_partition: TopicPartition, state: LogState) -> list[EpochEntry]:
-    entries: list[EpochEntry] = []
-    for chunk, file in stored_batches(root.path / str(topic_partition), state.log_start_offset, state.log_end_offset):
-        batches = chunk.batches[chunk.batches["last_offset"] >= state.log_start_offset]
+def _epochs_of(root: FileRoot, topic_partition: TopicPartition, partition: PartitionImage) -> list[EpochEntry]:
+    state, local_start = partition.state, partition.state.local_log_start_offset
+    entries = _remote_epochs(partition)
+    for chunk, file in stored_batches(root.path / str(topic_partition), local_start, state.log_end_offset):
+        batches = chunk.batches[chunk.batches["last_offset"] >= local_start]
         batches = batches[batches["base_offset"] < state.log_end_offset]
         epochs = batches["leader_epoch"]
         latest = entries[-1].epoch if entries else -1
@@ -144,13 +148,25 @@ def _epochs_of(root: FileRoot, topic_partition: TopicPartition, state: LogState)
                     found=str(int(epochs[row])),
                     advice="restore the file from a copy",
                 )
-            start_offset = max(int(batches["base_offset"][row]), state.log_start_offset)
+            start_offset = max(int(batches["base_offset"][row]), local_start)
             entries.append(EpochEntry(int(epochs[row]), start_offset))
     if entries:
         # Records that the cleaner removed before the first batch had no later epoch.
         entries[0] = EpochEntry(entries[0].epoch, state.log_start_offset)
     if not entries or entries[-1].epoch < state.leader_epoch:
         entries.append(EpochEntry(state.leader_epoch, state.log_end_offset))
+    return entries
+
+
+def _remote_epochs(partition: PartitionImage) -> list[EpochEntry]:
+    """The epochs of the log below the local log start, from its segments in remote storage."""
+    state, entries = partition.state, list[EpochEntry]()
+    for each in (epoch for segment in partition.segments for epoch in segment.leader_epochs):
+        start_offset = max(each.start_offset, state.log_start_offset)
+        if start_offset < state.local_log_start_offset and (not entries or each.leader_epoch > entries[-1].epoch):
+            if entries and entries[-1].start_offset == start_offset:  # that one ends at or below the log start
+                entries.pop()
+            entries.append(EpochEntry(each.leader_epoch, start_offset))
     return entries
 
 

@@ -14,9 +14,11 @@ from tiered_roots import TOPIC, file_root, tiered_root
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.repair.repair import rewrite_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.image import PartitionImage
+from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
@@ -250,6 +252,32 @@ def test_files_of_brokers_show_where_the_log_starts(tiered: Tiered) -> None:
     delete_records(tiered.log_dir.root, {ORDERS: 45})
     assert read_offset_checkpoint(checkpoint) == {ORDERS: 45}
     assert LeaderEpochCheckpoint.open(tiered.directory / LEADER_EPOCH_CHECKPOINT).entries[0].start_offset == 45
+
+
+@pytest.mark.parametrize("cut_at", [0, 45, 60, 130, 150])
+def test_leader_epochs_are_rebuilt_from_remote_and_local_segments(tmp_path: Path, cut_at: int) -> None:
+    """Epochs begin at 0, 60, 120 and 180: in remote segments, at the local log start or after it."""
+    clock = VirtualClock(T0)
+    (tmp_path / "remote").mkdir()
+    log_dir = tiered_root(tmp_path / "log", tmp_path / "remote", layout="local", clock=clock.now_ms)
+    tiered = Tiered(log_dir, clock, DirectoryObjects(tmp_path / "remote"))
+    root = file_root(log_dir)
+    new_epoch = PartitionChangeRecord(partition_id=0, topic_id=tiered.id_partition.topic_id, leader=1)
+    for _ in range(3):
+        tiered.append(3)
+        root.commit(lambda image: [new_epoch], operation="new epoch")
+    tiered.append(3)
+    tiered.tier()
+    tiered.alter(local_retention_ms=str(4 * HOUR_MS + HOUR_MS // 2), retention_ms=str(DAY_MS))
+    tiered.retain()
+    delete_records(log_dir.root, {ORDERS: cut_at})
+    assert tiered.starts[1] > 130
+    path = tiered.directory / LEADER_EPOCH_CHECKPOINT
+    whole = path.read_bytes()
+    path.unlink()
+    rewrite_epochs(root, ORDERS, clock.now_ms())
+    assert path.read_bytes() == whole
+    assert tiered.offsets() == list(range(cut_at, 240))
 
 
 def test_segments_without_timestamps_are_as_old_as_their_objects(tmp_path: Path) -> None:
