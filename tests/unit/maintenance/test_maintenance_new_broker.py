@@ -20,6 +20,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_check
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, was_clean_shutdown
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.main import main
 
 ORDERS = TopicPartition(TOPIC, 0)
 ACL = Acl(
@@ -69,6 +70,7 @@ def test_directory_and_remote_storage_hold_the_same_log(original: LogDir, tmp_pa
     segments = file_root(original).store.image.partition(TOPIC, 0).segments
     assert found.latest_tiered_offset == segments[-1].end_offset - 1
     assert read_offset_checkpoint(copy.path / "log-start-offset-checkpoint") == {ORDERS: 0}
+    assert main(["verify", "--path", str(copy.path), "--remote-storage", str(original.path.parent / "tier")]) == 0
     epochs = (original.path / "orders-0" / "leader-epoch-checkpoint").read_text()
     assert (copy.path / "orders-0" / "leader-epoch-checkpoint").read_text() == epochs == "0\n2\n0 0\n1 200\n"
 
