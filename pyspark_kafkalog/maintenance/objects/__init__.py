@@ -5,6 +5,7 @@ merge      turns the runs of data objects into segment objects
 clean      compacts segment objects: the log cleaner
 clean_up   deletes what commits have dropped, and what abandoned writes and merges have left
 jobs       merge-segments and the clean-up with a root's settings
+reindex    rebuilds the indexes of segment objects
 replace    commits that new segment objects take the place of extents
 stored     sizes and times of a partition's extents
 retention  which segment objects and runs retention deletes, and the clean-up as its last step

@@ -31,11 +31,13 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
+from pyspark_kafkalog.maintenance.objects.reindex import REINDEX_ACTION, reindex_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.maintenance.verify.scope import native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
@@ -58,7 +60,6 @@ from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_index
 
 _LOG: Final = logging.getLogger(__name__)
 
-ACTION: Final = "reindex"
 
 #: Entry dtypes of index files, and the field with the offset.
 _ENTRIES: Final = {
@@ -81,12 +82,17 @@ def reindex(
 
     `files_written` of a report counts the files replaced or, with `dry_run`, the files that would be. Damage in a
     `.log` is the report's error; everything else is rebuilt nevertheless. `force`: also replace correct index files
-    that differ from those that today's settings produce. A partition that another run works on is skipped. Raises
+    that differ from those that today's settings produce. A partition that another run works on is skipped. On an object
+    root, segments with wrong indexes are replaced (objects/reindex.py). Raises
     ReadOnlyLogDirError for a broker's directory, and UnknownTopicError.
     """
+    objects = root.native()
+    now_ms = objects.clock() if now_ms is None else now_ms
+    if isinstance(objects, ObjectRoot):
+        of = sorted(objects.partitions(topics) if partitions is None else partitions)
+        return [reindex_log(objects, each, now_ms=now_ms, dry_run=dry_run, force=force) for each in of]
     native = on_file_system(root)
     native.refresh()
-    now_ms = native.clock() if now_ms is None else now_ms
     chosen = native.partitions(topics) if partitions is None else partitions
     return [
         reindex_partition(native, topic_partition, now_ms=now_ms, dry_run=dry_run, force=force)
@@ -108,13 +114,13 @@ def reindex_partition(
         elif has_directory(root, topic_partition):
             with partition_lock(work.directory, fs=root.fs) as is_mine:
                 if not is_mine:
-                    return left_to_another_run(topic_partition, ACTION)
+                    return left_to_another_run(topic_partition, REINDEX_ACTION)
                 work.go()
     except (KafkalogError, OSError) as failure:
         _LOG.warning("%s: reindexing failed: %s", topic_partition, failure)
         work.errors.append(failure)
     return replace(
-        empty_report(topic_partition, ACTION),
+        empty_report(topic_partition, REINDEX_ACTION),
         bytes_read=work.bytes_read,
         bytes_kept=work.bytes_read,
         files_written=len(work.written),
@@ -287,11 +293,11 @@ class ReindexJob:
 
     numbers: tuple[int, ...] = ()
     force: bool = False
-    action: str = field(default=ACTION, init=False)
+    action: str = field(default=REINDEX_ACTION, init=False)
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         """The partitions of the run's topics. Raises UnknownTopicError for a topic without one of the numbers."""
-        found = on_file_system(job_run.open()).partitions(job_run.topics)
+        found = job_run.open().native().partitions(job_run.topics)
         if not self.numbers:
             return found
         for topic in dict.fromkeys(each.topic for each in found):

@@ -376,8 +376,7 @@ class _PartitionCheck:
                 self._batches += len(run.batches)
                 self._records += int(run.batches["records_count"].sum(dtype=np.int64))
                 self._bytes_read += len(run.data)
-            may_be_short = isinstance(extent, SegmentObjectExtent) and extent.segment.is_cleaned
-            if reader.reached_offset != end_offset and not may_be_short:
+            if reader.reached_offset != end_offset:
                 self._error(
                     "short-object",
                     f"batches up to offset {end_offset - 1}",

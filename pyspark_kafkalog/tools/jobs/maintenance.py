@@ -129,6 +129,8 @@ replaces those too. Damage in a .log is reported and sets exit status 1; the ind
 is refused. It is safe to run this command beside readers and writers, to run it twice at once (a partition that another
 run is working on is left to that run), and to kill it at any time.
 
+In an object store the segments whose indexes are wrong are put again, with rebuilt ones.
+
 Exit status: 0 all fine, also where another run has a partition; 1 a .log is damaged, or something could not be done; 2
 wrong options. --interval is an hour by default.
 

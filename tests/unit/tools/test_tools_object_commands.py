@@ -31,6 +31,7 @@ WORKING = [
     ("metadata-quorum", "describe", "--status"),
     ("metrics", "--once"),
     ("perf-test", "consumer", *_ORDERS, "--messages", "3"),
+    ("reindex", "--local"),
     ("retention", "--local"),
     ("topics", "--describe"),
     ("transactions", "find-hanging"),
@@ -41,7 +42,6 @@ WORKING = [
 NEEDING_FILES = [
     ("adopt", (), "write the broker's records there with Spark"),
     ("export", (), "--to DIR"),
-    ("reindex", ("--local",), "kafkalog export"),
     ("report", (), "kafkalog export"),
     ("tier", ("--local",), "`kafkalog merge-segments` puts them there"),
     ("transactions", ("abort", *_ORDERS, "--partition", "0", "--start-offset", "0"), "kafkalog export"),
