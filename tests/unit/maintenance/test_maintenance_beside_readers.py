@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tiered_roots import tiered_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 
 SECONDS_MAX = 40.0
@@ -124,3 +128,81 @@ def test_reads_and_writes_beside_retention_lose_no_retained_record(path: Path) -
         read_whole.append(rows.num_rows)
 
     beside(path, write, retain, delete, read, read, until=lambda: sum(dropped) > 20 and len(read_whole) > 20)
+
+
+@pytest.fixture
+def tiered_path(tmp_path: Path) -> Path:
+    """A root whose topic is tiered, and of which one segment and a little more stays local."""
+    (tmp_path / "remote").mkdir()
+    configs = {**{name.replace(".", "_"): value for name, value in CONFIGS.items()}, "local_retention_bytes": "4000"}
+    log_dir = tiered_root(tmp_path / "log", tmp_path / "remote", layout="local", **configs)
+    return on_file_system(log_dir.root).path
+
+
+def tier(log_dir: LogDir) -> None:
+    [report] = tier_segments(log_dir.root)
+    assert report.error is None
+
+
+@pytest.mark.slow
+def test_reads_beside_copies_and_local_retention_return_every_record_once(tiered_path: Path) -> None:
+    dropped = []
+    read_whole = []
+
+    def retain(log_dir: LogDir) -> None:
+        [report] = apply_retention(log_dir.root)
+        assert report.error is None
+        dropped.append(report.local_segments_dropped or 0)
+
+    def read(log_dir: LogDir) -> None:
+        log_dir.refresh()
+        check(log_dir, log_dir.read("orders"), 0, log_dir.partition("orders", 0).high_watermark)
+        read_whole.append(True)
+
+    def read_slowly(log_dir: LogDir) -> None:
+        """What was local when the read was planned is remote when it comes to it."""
+        log_dir.refresh()
+        end = log_dir.partition("orders", 0).high_watermark
+        offsets: list[int] = []
+        for batch in log_dir.reader("orders", 0).read(max(end - 400, 0), end, schema=KAFKA_SCHEMA):
+            offsets += batch.column("offset").to_pylist()
+            time.sleep(0.02)
+        assert offsets == list(range(max(end - 400, 0), end))
+
+    def merge(log_dir: LogDir) -> None:
+        [report] = merge_segments(log_dir.root)
+        assert report.error is None
+        time.sleep(0.05)
+
+    works = (write, tier, retain, merge, read, read_slowly, read_slowly)
+    beside(tiered_path, *works, until=lambda: sum(dropped) > 60 and len(read_whole) > 30)
+
+
+@pytest.mark.slow
+def test_reads_beside_total_retention_of_tiered_log_lose_no_retained_record(tiered_path: Path) -> None:
+    log_dir = LogDir.open(tiered_path)
+    log_dir.alter_topic("orders", add={"retention.bytes": "20000"})
+    log_dir.alter_broker_configs(add={"log.segment.delete.delay.ms": "0"})
+    dropped = []
+    read_whole = []
+
+    def retain(log_dir: LogDir) -> None:
+        [report] = apply_retention(log_dir.root)
+        assert report.error is None
+        dropped.append(report.segments_dropped)
+
+    def read(log_dir: LogDir) -> None:
+        log_dir.refresh()
+        found = log_dir.partition("orders", 0)
+        try:
+            rows = log_dir.read("orders")
+        except OffsetOutOfRangeError:
+            log_dir.refresh()
+            assert log_dir.partition("orders", 0).log_start_offset > found.log_start_offset
+        else:
+            check(log_dir, rows, found.log_start_offset, found.high_watermark)
+            read_whole.append(rows.num_rows)
+
+    beside(
+        tiered_path, write, tier, retain, retain, read, read, until=lambda: sum(dropped) > 40 and len(read_whole) > 30
+    )

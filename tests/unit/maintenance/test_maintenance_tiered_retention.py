@@ -19,6 +19,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finis
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
@@ -68,6 +69,20 @@ def test_local_retention_removes_copied_segments_and_leaves_the_log(tiered: Tier
         each.size_bytes for each in tiered.image.segments if each.base_offset < kept
     )
     assert tiered.offsets() == list(range(200))
+
+
+def test_read_that_began_locally_goes_on_in_remote_storage(tiered: Tiered) -> None:
+    tiered.log_dir.refresh()
+    batches = tiered.log_dir.reader(TOPIC, 0).read(0, 200, schema=KAFKA_SCHEMA)
+    offsets = next(batches)["offset"].to_pylist()
+    tiered.alter(local_retention_ms=str(3 * HOUR_MS + HOUR_MS // 2), file_delete_delay_ms="0")
+    tiered.retain()
+    tiered.retain()
+    assert len(offsets) < tiered.starts[1] == tiered.local_bases[0]
+    assert not list(tiered.directory.glob("*.deleted"))
+    for batch in batches:
+        offsets += batch["offset"].to_pylist()
+    assert offsets == list(range(200))
 
 
 def test_local_retention_by_size_keeps_fewest_segments_with_that_size(tiered: Tiered) -> None:
