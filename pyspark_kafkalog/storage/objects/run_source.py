@@ -6,8 +6,9 @@ each a number of whole batches that one request gets:
 - a small run with its table, or several in a row that are close together in one object
 - a part of a large run, whose table is got first
 
-A piece that has arrived is compared with its table, and its batches get their offsets and leader epoch. Whoever reads
-on finds the next pieces already requested, up to `AHEAD_BYTES`. Memory: that, and as much again while it is prepared.
+A piece that has arrived is compared with its table, and stays as the store gave it. Its bytes are copied once, into
+the buffer of the reader, and there the batches get the offsets and leader epochs of the log. Whoever reads on finds the
+next pieces already requested, up to `AHEAD_BYTES` beyond what is read: so much memory is used.
 
 An object that was deleted is FileNotFoundError, at any read. A store that gives other bytes than were asked for, a
 table that does not fit its run, a header that does not fit the table: CorruptRecordError with object and position.
@@ -28,7 +29,6 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.header import (
     BASE_OFFSET_AT,
     LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
     Buffer,
@@ -45,6 +45,9 @@ AHEAD_BYTES: Final = 8 * MIB
 _AHEAD_PIECES: Final = 64
 #: Runs in one object that are at most this far apart are got together.
 _GAP_BYTES: Final = 64 * KIB
+#: The first fields of a batch.
+_HEAD_DTYPE: Final = np.dtype([("base_offset", ">i8"), ("length", ">i4"), ("leader_epoch", ">i4")])
+_HEAD_BYTES: Final = _HEAD_DTYPE.itemsize
 _ADVICE: Final = "run kafkalog verify on the log directory, and restore the object from a copy"
 
 #: Requests wait for the store, not for a processor.
@@ -84,12 +87,35 @@ class _Piece:
     table: RunTable | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The bytes of a piece as the log has them, and the tables of its runs."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stored:
+    """Batches of one run, at `start` of the source, as the store has them; `heads` are their beginnings in the log."""
 
+    start: int
     data: NDArray[np.uint8]
-    tables: Sequence[RunTable]
+    table: RunTable
+    heads: NDArray[np.uint8]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+    def copy_into(self, target: NDArray[np.uint8], start: int) -> None:
+        """Copy what `target`, which is at `start` of the source, has room for, as the log has it."""
+        first, last = max(self.start, start), min(self.end, start + len(target))
+        if first >= last:
+            return
+        target[first - start : last - start] = self.data[first - self.start : last - self.start]
+        batches = slice(
+            int(np.searchsorted(self.table.positions, first - _HEAD_BYTES, side="right")),
+            int(np.searchsorted(self.table.positions, last)),
+        )
+        at = self.table.positions[batches, None] + np.arange(_HEAD_BYTES) - start
+        heads = self.heads[batches]
+        if len(at) and (at[0, 0] < 0 or at[-1, -1] >= len(target)):  # cut off at an end of the target
+            is_inside = (at >= 0) & (at < len(target))
+            at, heads = at[is_inside], heads[is_inside]
+        target[at] = heads
 
 
 class RunSource:
@@ -103,7 +129,7 @@ class RunSource:
         self._pieces = _plan(runs, self._starts)
         self._piece_starts = np.array([piece.start for piece in self._pieces])
         self._tables: dict[int, Future[RunTable]] = {}  # of large runs, by their numbers
-        self._requested: dict[int, tuple[int, Future[_Loaded]]] = {}  # by start: end and content of a piece
+        self._requested: dict[int, tuple[int, Future[list[_Stored]]]] = {}  # by start: end and content of a piece
 
     def size_bytes(self) -> int:
         """The bytes of all batches."""
@@ -128,7 +154,7 @@ class RunSource:
         piece = self._pieces[at]
         if piece.last - piece.first == 1 and self._is_large(piece.first):
             return self._large_table(run).result()
-        return self._loaded(piece).tables[run - piece.first]
+        return self._loaded(piece)[run - piece.first].table
 
     def close(self) -> None:
         """Drop all bytes. Requests under way end by themselves."""
@@ -155,16 +181,18 @@ class RunSource:
         for old, (old_end, _) in list(self._requested.items()):
             if old_end <= start or old > end + AHEAD_BYTES:
                 self._requested.pop(old)[1].cancel()
+        target = np.frombuffer(buffer, np.uint8)
         at = start
         while at < end:
-            pieces = self._request_range(at, end + ahead_bytes)
-            loaded = self._loaded(pieces[0])
-            part = loaded.data[at - pieces[0].start : end - pieces[0].start]
-            buffer[at - start : at - start + len(part)] = part.data
-            at += len(part)
+            for piece in self._request_range(at, end + ahead_bytes):
+                if piece.start > at or at >= end:
+                    break
+                for stored in self._loaded(piece):
+                    stored.copy_into(target, start)
+                at = piece.end
 
     def _request_range(self, start: int, end: int) -> list[_Piece]:
-        """The pieces that hold [start, end), requested; those beyond a table that has not arrived are left out."""
+        """The pieces that hold [start, end), requested; without those of a large run whose table is still to come."""
         found: list[_Piece] = []
         at = int(np.searchsorted(self._piece_starts, start, side="right")) - 1
         for piece in self._pieces[at : at + _AHEAD_PIECES]:
@@ -207,7 +235,7 @@ class RunSource:
         if piece.start not in self._requested:
             self._requested[piece.start] = piece.end, _POOL.submit(partial(self._load, piece))
 
-    def _loaded(self, piece: _Piece) -> _Loaded:
+    def _loaded(self, piece: _Piece) -> list[_Stored]:
         self._request(piece)
         try:
             return self._requested[piece.start][1].result()
@@ -254,37 +282,31 @@ class RunSource:
             table["max_timestamp_ms"].astype(np.int64),
         )
 
-    def _load(self, piece: _Piece) -> _Loaded:
+    def _load(self, piece: _Piece) -> list[_Stored]:
         object_start = int(self._runs["position"][piece.first])
         if piece.table is not None:
             object_start += piece.start - int(self._starts[piece.first])
-            data = np.array(np.frombuffer(self._get(piece.first, object_start, piece.end - piece.start), np.uint8))
-            _check_and_assign(
-                data, piece.table, piece.start, self._runs[piece.first], self._place_of(piece.first, object_start)
-            )
-            return _Loaded(data, ())
-        return self._load_small(piece, object_start)
-
-    def _load_small(self, piece: _Piece, object_start: int) -> _Loaded:
+            data = self._get(piece.first, object_start, piece.end - piece.start)
+            return [self._stored(piece.first, data, piece.table, piece.start, object_start)]
         last = self._runs[piece.last - 1]
         object_end = int(last["position"] + last["size_bytes"] + last["batches_count"] * TABLE_ENTRY_BYTES)
         raw = memoryview(self._get(piece.first, object_start, object_end - object_start))
-        data = np.empty(piece.end - piece.start, np.uint8)
-        tables: list[RunTable] = []
+        found: list[_Stored] = []
         for run in range(piece.first, piece.last):
-            row, start = self._runs[run], int(self._starts[run])
+            row = self._runs[run]
             at, size_bytes = int(row["position"]) - object_start, int(row["size_bytes"])
             table_at = at + size_bytes
             table_end = table_at + int(row["batches_count"]) * TABLE_ENTRY_BYTES
             table = self._parse_table(run, raw[table_at:table_end], object_start + table_at)
-            own = data[start - piece.start : start - piece.start + size_bytes]
-            own[:] = np.frombuffer(raw[at:table_at], np.uint8)
-            _check_and_assign(own, table, start, row, self._place_of(run, int(row["position"])))
-            tables.append(table)
-        return _Loaded(data, tables)
+            found.append(self._stored(run, raw[at:table_at], table, int(self._starts[run]), int(row["position"])))
+        return found
 
-    def _place_of(self, run: int, object_position: int) -> tuple[str, int]:
-        return self._objects.name(int(self._runs["object_id"][run])), object_position
+    def _stored(self, run: int, data: Buffer, table: RunTable, start: int, object_position: int) -> _Stored:
+        """Batches of `run`, compared with `table`. Raises CorruptRecordError."""
+        row = self._runs[run]
+        found = np.frombuffer(data, np.uint8)
+        place = self._objects.name(int(row["object_id"])), object_position
+        return _Stored(start, found, table, _heads(found, table, start, row, place))
 
 
 def _has_failed(requested: Future[RunTable]) -> bool:
@@ -329,12 +351,13 @@ def _parts(piece: _Piece, table: RunTable) -> list[_Piece]:
     return parts
 
 
-def _check_and_assign(
+def _heads(
     data: NDArray[np.uint8], table: RunTable, start: int, run: np.void, place: tuple[str, int]
-) -> None:
-    """Compare the batches in `data`, which is at `start` of the source, with the table; give them offsets and epochs.
+) -> NDArray[np.uint8]:
+    """The first bytes of the batches in `data`, which is at `start` of the source, with the log's offsets and epoch.
 
-    `place` is the object and the position in it that `data` begins at.
+    `place` is the object and the position in it that `data` begins at. Raises CorruptRecordError for a batch that
+    differs from the table.
     """
     at = table.positions - start
     lengths = _integers(data, at + LENGTH_AT, 4)
@@ -343,8 +366,9 @@ def _check_and_assign(
     last_offsets = base_offsets + _integers(data, at + LAST_OFFSET_DELTA_AT, 4)
     is_wrong = (last_offsets != table.last_offsets) | (base_offsets > last_offsets)
     _refuse(is_wrong, at, place, "last offset", last_offsets, table.last_offsets)
-    _assign(data, at + BASE_OFFSET_AT, base_offsets.astype(">i8"))
-    _assign(data, at + LEADER_EPOCH_AT, np.full(len(at), run["leader_epoch"], ">i4"))
+    heads = np.empty(len(at), _HEAD_DTYPE)
+    heads["base_offset"], heads["length"], heads["leader_epoch"] = base_offsets, lengths, run["leader_epoch"]
+    return heads.view(np.uint8).reshape(-1, _HEAD_BYTES)
 
 
 def _refuse(
@@ -370,9 +394,3 @@ def _integers(data: NDArray[np.uint8], at: NDArray[np.int64], size_bytes: int) -
     """The big-endian integers of `size_bytes` at the positions `at`."""
     picked = data[at[:, None] + np.arange(size_bytes)]
     return np.ascontiguousarray(picked).view(f">i{size_bytes}").reshape(-1).astype(np.int64)
-
-
-def _assign(data: NDArray[np.uint8], at: NDArray[np.int64], values: NDArray[np.signedinteger]) -> None:
-    """Write `values` at the positions `at`."""
-    size_bytes = values.dtype.itemsize
-    data[at[:, None] + np.arange(size_bytes)] = values.view(np.uint8).reshape(-1, size_bytes)
