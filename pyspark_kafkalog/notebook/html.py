@@ -13,11 +13,11 @@ WIDTH: Final = 760
 _CHARACTER_WIDTH: Final = 6.2  # slightly above the average of the 11 px sans-serif of labels
 
 _LIGHT: Final = (
-    "--fg:#1f2328;--soft:#59636e;--line:#c3cad1;--bg:#ffffff;--clean:#3d8bd4;--dirty:#e08a1e;--closed:#8a96a3;"
+    "--fg:#1f2328;--soft:#59636e;--line:#c3cad1;--bg:#ffffff;--remote:#b9a6dd;--clean:#3d8bd4;--dirty:#e08a1e;--closed:#8a96a3;"
     "--active:#2f9e62;--pick:#c2255c;--weak:#eceff2;"
 )
 _DARK: Final = (
-    "--fg:#e6edf3;--soft:#9da7b1;--line:#474f58;--bg:#14181d;--clean:#4f9fe6;--dirty:#e29a3b;--closed:#77828d;"
+    "--fg:#e6edf3;--soft:#9da7b1;--line:#474f58;--bg:#14181d;--remote:#8f7cc0;--clean:#4f9fe6;--dirty:#e29a3b;--closed:#77828d;"
     "--active:#3fb477;--pick:#f0668f;--weak:#252b32;"
 )
 _STYLE: Final = (
@@ -34,6 +34,7 @@ _STYLE: Final = (
     ".kafkalog ol{margin:6px 0 2px;padding-left:22px}.kafkalog svg{display:block;margin:8px 0 2px;max-width:100%}"
     ".kafkalog svg text{fill:var(--soft);font:11px system-ui,sans-serif}.kafkalog svg text.strong{fill:var(--fg)}"
     ".kafkalog svg text.pick{fill:var(--pick);font-weight:600}.kafkalog .clean{fill:var(--clean)}"
+    ".kafkalog .remote{fill:var(--remote)}"
     ".kafkalog .dirty{fill:var(--dirty)}.kafkalog .closed{fill:var(--closed)}.kafkalog .active{fill:var(--active)}"
     ".kafkalog .weak{fill:var(--weak);stroke:var(--line)}.kafkalog .pick{fill:var(--pick)}"
     ".kafkalog .zoom{fill:var(--weak);fill-opacity:.75}.kafkalog .seen{fill:var(--pick);fill-opacity:.4}"

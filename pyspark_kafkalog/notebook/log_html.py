@@ -89,6 +89,7 @@ _ROW: Final = 24.0
 _BAR: Final = 16.0
 _GAP: Final = 1.0
 _LEGEND: Final = (
+    ("remote", "remote: only in remote storage"),
     ("clean", "clean: the cleaner has been there"),
     ("dirty", "dirty: to be cleaned"),
     ("closed", "closed"),
@@ -111,8 +112,10 @@ def partition_log_html(log: LogRange) -> str:
     if segments:
         first = "local log start" if found.remote_offsets_count else "log start"
         marks = [(first, found.readable_start_offset), ("high watermark", found.high_watermark)]
+        if found.readable_start_offset < found.local_log_start_offset < found.high_watermark:
+            marks.insert(1, ("local log start", found.local_log_start_offset))
         if stable is not None and stable < found.high_watermark:
-            marks.insert(1, ("last stable offset", stable))
+            marks.insert(-1, ("last stable offset", stable))
         if (start, end) != (found.log_start_offset, found.high_watermark):
             marks += [("slice from", start), ("to", end)]
         parts.append(_log_drawing(segments, marks, log.name))
@@ -145,7 +148,7 @@ def _last_stable_offset(log: LogRange) -> int | None:
 
 
 def _times_text(log: LogRange, segments: Sequence[SegmentInfo]) -> str:
-    directory = log.describe().directory
+    directory = log.describe().local_directory
     first, last = with_times(directory, segments[0]), with_times(directory, segments[-1])
     if first.first_timestamp_ms is None or last.max_timestamp_ms is None:
         return ""

@@ -202,7 +202,7 @@ class PartitionLog(Records):
         return replace(self, _start=start_offset, _end=end_offset, _past_end=None)
 
     def segments(self) -> pa.Table:
-        """The segments that overlap the slice, one per row: offsets, sizes, time range, clean, dirty or active.
+        """The segments that overlap the slice, one per row: offsets, sizes, time range, remote, clean, dirty or active.
 
         See `notebook.tables` for the columns.
         """

@@ -27,13 +27,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.notebook.html import (
     WIDTH,
     drawing,
@@ -50,15 +48,9 @@ from pyspark_kafkalog.notebook.points_in_time import iso_text
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.reference import Record, decode_batch
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
-from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE, OffsetIndex
+from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_DTYPE, TimeIndex
-from pyspark_kafkalog.storage.names import (
-    INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    segment_file,
-)
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
+from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import plural, size_text
 
@@ -111,24 +103,26 @@ def scan_until(segment: SegmentReader, position: int, is_match: Callable[[SeenBa
     return Scan(position, count, tuple(kept), None)
 
 
-def offset_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
+def offset_index_entries(extent: Extent) -> NDArray[np.void]:
     """The entries of the segment's offset index (OFFSET_INDEX_DTYPE); none if it cannot be read."""
-    path = segment_file(directory, base_offset, INDEX_SUFFIX)
-    try:
-        with OffsetIndex.open(path, base_offset, max_index_bytes=MAX_INDEX_BYTES) as index:
-            return index.entries_array()
-    except (DiskFormatError, FileNotFoundError):
+    index = extent.offset_index()
+    if index is None:
         return np.empty(0, OFFSET_INDEX_DTYPE)
-
-
-def time_index_entries(directory: Path, base_offset: int) -> NDArray[np.void]:
-    """The entries of the segment's time index (TIME_INDEX_DTYPE); none if it cannot be read."""
-    path = segment_file(directory, base_offset, TIME_INDEX_SUFFIX)
     try:
-        with TimeIndex.open(path, base_offset, max_index_bytes=MAX_INDEX_BYTES) as index:
-            return index.entries_array()
-    except (DiskFormatError, FileNotFoundError):
+        return index.entries_array()
+    finally:
+        index.close_handler()
+
+
+def time_index_entries(extent: Extent) -> NDArray[np.void]:
+    """The entries of the segment's time index (TIME_INDEX_DTYPE); none if it cannot be read."""
+    index = extent.time_index()
+    if not isinstance(index, TimeIndex):
         return np.empty(0, TIME_INDEX_DTYPE)
+    try:
+        return index.entries_array()
+    finally:
+        index.close_handler()
 
 
 def floor_slot(keys: NDArray[Any], key: int) -> int:
@@ -224,8 +218,9 @@ def explain_offset(found: PartitionSnapshot, segments: Sequence[SegmentInfo], of
     """The lookup of `offset`, which must be in the partition's range. Raises CorruptRecordError for damage."""
     bases = np.array([each.base_offset for each in segments])
     segment = segments[max(floor_slot(bases, offset), 0)]
-    index = offset_index_entries(found.directory, segment.base_offset)
-    with SegmentReader(LocalExtent(found.directory, segment.base_offset)) as reader:
+    extent = segment.extent(found.local_directory)
+    index = offset_index_entries(extent)
+    with SegmentReader(extent) as reader:
         position = reader.position_for_offset(offset)
         scan = scan_until(reader, position, lambda batch: batch.last_offset >= offset)
         record = None if scan.found is None else _record_at(reader, scan.found.position, offset)
@@ -353,16 +348,16 @@ def explain_timestamp(
     for segment in segments:
         if segment.end_offset <= start_offset or segment.base_offset >= end_offset:
             continue
-        largest_ms = max_timestamp_ms(found.directory, segment)
+        largest_ms = max_timestamp_ms(found.local_directory, segment)
         if largest_ms >= timestamp_ms:
-            scan, record = _search(found.directory, segment, timestamp_ms, start_offset, end_offset)
+            extent = segment.extent(found.local_directory)
+            scan, record = _search(extent, timestamp_ms, start_offset, end_offset)
             if record is not None:
                 break
         passed.append(segment)
     else:
         return _nothing(found, timestamp_ms, segments, passed)
-    time_index = time_index_entries(found.directory, segment.base_offset)
-    index = offset_index_entries(found.directory, segment.base_offset)
+    time_index, index = time_index_entries(extent), offset_index_entries(extent)
     return TimeSeek(
         name=f"{found.topic}-{found.partition}",
         timestamp_ms=timestamp_ms,
@@ -401,13 +396,11 @@ def _nothing(
     )
 
 
-def _search(
-    directory: Path, segment: SegmentInfo, timestamp_ms: int, start_offset: int, end_offset: int
-) -> tuple[Scan, Record | None]:
+def _search(extent: Extent, timestamp_ms: int, start_offset: int, end_offset: int) -> tuple[Scan, Record | None]:
     """The scan of a segment up to the batch with the record, and the record."""
     records: list[Record] = []
 
-    with SegmentReader(LocalExtent(directory, segment.base_offset)) as reader:
+    with SegmentReader(extent) as reader:
 
         def is_match(batch: SeenBatch) -> bool:
             if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start_offset:

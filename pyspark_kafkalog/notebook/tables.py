@@ -1,13 +1,14 @@
 """Tables of a partition's segments and of its record batches, without their records.
 
-Segments on disk, one row each; their sizes require one listing of the directory, times a few reads per segment:
+Segments, one row each; their sizes require one listing of the directory, times a few reads per local segment:
 
     base_offset, end_offset     offsets [base_offset, end_offset)
     size_bytes                  of the .log; index_bytes, time_index_bytes, txn_index_bytes: of the indexes
-    first_timestamp             of the first batch's first record, null if its header does not contain it
+    first_timestamp             of the first batch's first record, null if its header does not contain it, or if it is
+                                in remote storage
     max_timestamp               the largest of the segment, by its time index
     state                       active: appended to; clean, dirty: below or above the cleaner's checkpoint, of a
-                                compacted topic; closed: of any other
+                                compacted topic; closed: of any other; remote: only in remote storage
     file                        name of the .log
 
 The headers of record batches, one row each; CRCs are checked while the table is built, so it also proves that its
@@ -63,7 +64,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
+from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
 
@@ -201,7 +202,7 @@ def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:
         return {}
 
 
-SegmentState = Literal["clean", "dirty", "closed", "active"]
+SegmentState = Literal["remote", "clean", "dirty", "closed", "active"]
 SEGMENTS_SCHEMA: Final = pa.schema(
     [
         pa.field("base_offset", pa.int64()),
@@ -220,7 +221,10 @@ SEGMENTS_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """One segment; timestamps in ms, None if not requested or not known."""
+    """One segment; timestamps in ms, None if not requested or not known.
+
+    `remote`: the segment in remote storage, if it is not in the partition's directory; sizes of its indexes are 0.
+    """
 
     base_offset: int
     end_offset: int
@@ -231,6 +235,14 @@ class SegmentInfo:
     txn_index_bytes: int = 0
     first_timestamp_ms: int | None = None
     max_timestamp_ms: int | None = None
+    remote: Extent | None = None
+
+    def extent(self, directory: Path | None) -> Extent:
+        """What a reader reads of it; `directory` is the partition's."""
+        if self.remote is not None:
+            return self.remote
+        assert directory is not None  # only remote segments are without one
+        return LocalExtent(directory, self.base_offset)
 
     @property
     def file(self) -> str:
@@ -247,12 +259,10 @@ def list_segments(
 ) -> list[SegmentInfo]:
     """The partition's segments in order, the active one last. In a native log directory, sizes are of the last commit.
 
-    `marks`: the directory's, if the caller already has them. A partition that has no directory yet has no segments.
+    `marks`: the directory's, if the caller already has them. Segments that are in remote storage only come first; their
+    first timestamps are not read. A partition that has no directory yet has no segments.
     """
-    try:
-        sizes = _file_sizes(found.directory)
-    except FileNotFoundError:
-        return []
+    sizes = _local_sizes(found)
     bases = sorted(base for base, files in sizes.items() if LOG_SUFFIX in files)
     if found.active_base_offset >= 0:  # a crashed writer left the data above it
         bases = [base for base in bases if base <= found.active_base_offset]
@@ -275,7 +285,35 @@ def list_segments(
                 txn_index_bytes=sizes[base].get(TXN_INDEX_SUFFIX, 0),
             )
         )
-    return [with_times(found.directory, each) for each in segments] if times else segments
+    if times:
+        segments = [with_times(found.local_directory, each) for each in segments]
+    return [*_remote_segments(found, bases[0] if bases else found.high_watermark), *segments]
+
+
+def _local_sizes(found: PartitionSnapshot) -> dict[int, dict[str, int]]:
+    if found.local_directory is None and found.remote is not None:
+        return {}
+    try:
+        return _file_sizes(found.directory)
+    except FileNotFoundError:
+        return {}
+
+
+def _remote_segments(found: PartitionSnapshot, end_offset: int) -> list[SegmentInfo]:
+    """The segments in remote storage that begin below `end_offset`, where the local ones begin."""
+    if found.remote is None:
+        return []
+    return [
+        SegmentInfo(
+            base_offset=each.base_offset,
+            end_offset=min(each.end_offset, end_offset),
+            size_bytes=each.known_size_bytes or 0,
+            state="remote",
+            max_timestamp_ms=each.known_max_timestamp_ms,
+            remote=each,
+        )
+        for each in found.remote.log.extents_below(end_offset)
+    ]
 
 
 def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
@@ -297,9 +335,11 @@ def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
     )
 
 
-def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:
+def max_timestamp_ms(directory: Path | None, segment: SegmentInfo) -> int:
     """The largest timestamp of a segment's batches, -1 without any. Raises DiskFormatError, FileNotFoundError."""
     base_offset = segment.base_offset
+    if directory is None or segment.remote is not None:
+        return _remote_max_timestamp_ms(segment.extent(directory))
     if segment.state != "active":
         return largest_timestamp_ms(directory, base_offset)
     # The time index covers the batches up to the last offset index entry; the headers after it cover the rest.
@@ -319,12 +359,20 @@ def max_timestamp_ms(directory: Path, segment: SegmentInfo) -> int:
     return largest_ms
 
 
-def with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
-    """`segment` with its times; without them if it is damaged or was deleted meanwhile."""
+def _remote_max_timestamp_ms(extent: Extent) -> int:
+    known_ms = extent.known_max_timestamp_ms
+    if known_ms is not None:
+        return known_ms
+    with SegmentReader(extent) as reader:
+        return max((header.max_timestamp_ms for _, header in reader.headers(0)), default=NO_TIMESTAMP)
+
+
+def with_times(directory: Path | None, segment: SegmentInfo) -> SegmentInfo:
+    """`segment` with its times; without them if it is damaged, was deleted meanwhile, or cannot be reached."""
     try:
-        first_ms = _first_timestamp_ms(directory, segment.base_offset)
+        first_ms = _first_timestamp_ms(segment.extent(directory))
         largest_ms = max_timestamp_ms(directory, segment)
-    except (DiskFormatError, FileNotFoundError):
+    except (KafkalogError, FileNotFoundError):
         return segment
     return replace(
         segment,
@@ -333,9 +381,9 @@ def with_times(directory: Path, segment: SegmentInfo) -> SegmentInfo:
     )
 
 
-def _first_timestamp_ms(directory: Path, base_offset: int) -> int:
+def _first_timestamp_ms(extent: Extent) -> int:
     """The first record's timestamp; unknown if the cleaner has replaced it by a delete horizon in the header."""
-    with SegmentReader(LocalExtent(directory, base_offset)) as segment:
+    with SegmentReader(extent) as segment:
         for _, header in segment.headers(0):
             return NO_TIMESTAMP if header.attributes & DELETE_HORIZON_MASK else header.base_timestamp_ms
     return NO_TIMESTAMP
