@@ -270,6 +270,11 @@ def _run_export(options: argparse.Namespace) -> int:
     else:
         exported = _export_to(root, options)
     output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
+    if options.tiered:
+        sys.stderr.write(
+            "kafkalog export: two owners delete each other's segments in remote storage: use the exported directory or "
+            "the original from now on, never both\n"
+        )
     if settings and options.output != "json":
         sys.stdout.write("The broker's server.properties, besides its listeners and remote storage:\n")
         sys.stdout.writelines(f"{name}={value}\n" for name, value in settings.items())

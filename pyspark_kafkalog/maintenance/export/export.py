@@ -65,18 +65,21 @@ __all__ = ["ExportedPartition", "export_in_place", "export_to", "refuse_target"]
 _LISTED_MAX = 20
 
 
-def export_in_place(root: FileRoot, image: MetadataImage | None = None) -> list[ExportedPartition]:
+def export_in_place(
+    root: FileRoot, image: MetadataImage | None = None, set_aside: Collection[TopicPartition] = ()
+) -> list[ExportedPartition]:
     """Write the checkpoints of all partitions into the root; cut off what a killed writer left in their logs.
 
     They are as of the newest commit: after a further write, run it again. Raises the errors of resuming a log, and
-    LogDirError when the newest commit is not that of `image`, or a log begins in remote storage.
+    LogDirError when the newest commit is not that of `image`, or a log that is not `set_aside` begins in remote
+    storage.
     """
     with root_lock(root.path, fs=root.fs):
         root.refresh()
         newest = root.store.image
         if image is not None and newest.next_offset != image.next_offset:
             raise LogDirError(f"{root.path} was written to meanwhile: stop all writers and jobs, and run this again")
-        _refuse_remote(root.path, newest)
+        _refuse_remote(root.path, newest, set_aside)
         logs = PartitionLogs.at(root.path, newest, clock=root.clock, fs=root.fs)
         exported = []
         for topic_partition in root.partitions():
@@ -89,11 +92,11 @@ def export_in_place(root: FileRoot, image: MetadataImage | None = None) -> list[
     return exported
 
 
-def _refuse_remote(path: Path, image: MetadataImage) -> None:
-    """Raise LogDirError if a log begins in remote storage, of which the broker of the directory does not know."""
+def _refuse_remote(path: Path, image: MetadataImage, set_aside: Collection[TopicPartition]) -> None:
+    """Raise LogDirError if a log that is not `set_aside` begins in remote storage, which its broker does not know."""
     for topic in image.topics.values():
         for each in topic.partitions:
-            if each.state.has_remote_start:
+            if each.state.has_remote_start and TopicPartition(topic.name, each.partition) not in set_aside:
                 raise LogDirError(
                     f"offsets {each.state.log_start_offset} to {each.state.local_log_start_offset - 1} of {topic.name}-"
                     f"{each.partition} in {path} are in remote storage, which the directory's broker does not know: "
@@ -222,6 +225,8 @@ def return_to_broker(
     if not differences.topics:
         return ReturnToBroker(export_in_place(root, image), differences)
     refuse_target(root, set_aside)
+    stranded = {TopicPartition(each.topic.name, number) for each in differences.topics for number in each.stranded}
+    _refuse_remote(root.path, image, stranded)
     topics = [_stranded_topic(change) for change in differences.topics]
     with pinned_logs(root, [topic.name for topic in topics]) as logs:
         if logs.image.next_offset != image.next_offset:
@@ -229,7 +234,7 @@ def return_to_broker(
         copy_root(
             root, logs, set_aside, only_topics(image, topics), link=True, tiered=False, keep_broker_metadata=False
         )
-    return ReturnToBroker(export_in_place(root, image), differences, set_aside)
+    return ReturnToBroker(export_in_place(root, image, stranded), differences, set_aside)
 
 
 def _stranded_topic(change: TopicChange) -> TopicImage:

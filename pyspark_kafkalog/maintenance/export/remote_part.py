@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,8 @@ from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
+#: Each with a few windows of its object in memory.
+_SEGMENTS_AT_ONCE: Final = 4
 _SUFFIXES: Final[Mapping[IndexKind, str]] = {
     IndexKind.OFFSET: INDEX_SUFFIX,
     IndexKind.TIMESTAMP: TIME_INDEX_SUFFIX,
@@ -61,13 +64,16 @@ def copy_remote_part(
             expected=f"remote segments that end at offset {local_start}, where the local ones begin",
             found=f"the end {remote[-1].end_offset}" if remote else "none",
         )
+    pool = ThreadPoolExecutor(_SEGMENTS_AT_ONCE, thread_name_prefix="kafkalog-export")
     try:
-        return sum(_copy_segment(storage.extent(of, each), directory, fs) for each in remote)
+        return sum(pool.map(lambda each: _copy_segment(storage.extent(of, each), directory, fs), remote))
     except FileNotFoundError as error:
         raise LogDirError(
             f"records of {of.topic_partition} were deleted before they were copied ({error}): run the export again, or "
             "without this topic"
         ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _copy_segment(extent: SegmentObjectExtent, directory: Path, fs: FileSystem) -> int:

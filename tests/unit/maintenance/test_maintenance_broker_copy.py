@@ -140,5 +140,7 @@ def test_command_takes_the_remote_storage(tmp_path: Path, capsys: pytest.Capture
     assert main(export) == 1
     assert "name it with --remote-storage" in capsys.readouterr().err
     assert main([*export, "--topic", "tiered.*", "--remote-storage", str(fixture.remote)]) == 0
-    assert "rlmm.config.remote.log.metadata.topic.num.partitions=50\n" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "rlmm.config.remote.log.metadata.topic.num.partitions=50\n" in printed.out
+    assert "use the exported directory or the original from now on, never both" in printed.err
     assert len(list((tmp_path / "broker").glob("__remote_log_metadata-*"))) == 50

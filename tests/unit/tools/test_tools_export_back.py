@@ -10,6 +10,7 @@ from adopted_roots import ID_A, ID_B, ID_C, METADATA_DIR, config_record, topic_r
 from kafkalog_command import Command
 from metadata_roots import forget_images
 from stopping_filesystem import Killed, StoppingFileSystem
+from tiered_exports import drop_local_segments, tier_closed_segments
 from verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
@@ -25,6 +26,7 @@ from pyspark_kafkalog.metadata.acl import (
     acl_record,
 )
 from pyspark_kafkalog.root.bootstrap import is_vacant
+from pyspark_kafkalog.storage.names import TopicPartition
 
 SHARED = "AAAAAAAAAAAAAAAAAAAASg"
 DIRECTORY, OTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAABBQ", "AAAAAAAAAAAAAAAAAAABBg"
@@ -254,3 +256,34 @@ def test_kill_while_setting_aside_loses_nothing_and_can_be_repeated(tool: Comman
         forget_images()
         assert LogDir.open(aside).read("new")["value"].to_pylist() == [b"new 0", b"new 1", b"new 2"]
     assert is_refused
+
+
+@pytest.mark.parametrize("topic", ["a.b", "new"])
+def test_logs_that_begin_in_remote_storage_are_set_aside_whole_or_refused(
+    tool: Command, tmp_path: Path, topic: str
+) -> None:
+    log_dir = LogDir.open(tool.root)
+    (tmp_path / "tier").mkdir()
+    storage = {"rsm.config.location": str(tmp_path / "tier"), "remote.log.storage.system.enable": "true"}
+    log_dir.alter_broker_configs(add=storage)
+    log_dir.create_topic("new", partitions=1)
+    configs = {"remote.storage.enable": "true", "internal.segment.bytes": "300", "retention.ms": "-1"}
+    log_dir.alter_topic(topic, add=configs)
+    for number in range(12):
+        append(log_dir, topic, 0, f"write {number}")
+    of = TopicPartition(topic, 0)
+    log_dir.refresh()
+    expected = log_dir.read(topic).to_pylist()
+    assert tier_closed_segments(log_dir, of) > 3
+    assert drop_local_segments(log_dir, of, kept_bytes=600) > 10
+    forget_images()
+    code, _, err = tool.try_to("--set-aside", str(tmp_path / "aside"))
+    if topic == "a.b":
+        assert code == 1
+        assert "of a.b-0" in err
+        assert "which the directory's broker does not know" in err
+        assert not (tmp_path / "aside").exists()
+        return
+    assert code == 0, err
+    forget_images()
+    assert LogDir.open(tmp_path / "aside").read("new").to_pylist() == expected
