@@ -13,10 +13,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
+from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
 from pyspark_kafkalog.maintenance.retention.plan import plan_retention
 from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
@@ -70,8 +71,8 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
         log_start_offset=state.log_start_offset,
         high_watermark=state.log_end_offset,
         last_stable_offset=state.last_stable_offset,
-        runs=tuple(_run(group, times) for group in _together(segments, runs_max)),
-        size_bins=_size_bins(segments),
+        runs=tuple(_run(group, times) for group in together(segments, runs_max)),
+        size_bins=size_bins(segments),
         cleaner=_cleaner_facts(files, segments, now_ms) if files.config.compact else None,
         due_segments=retention.local_deleted_count,
         due_bytes=retention.local_deleted_bytes,
@@ -134,7 +135,15 @@ class _Times:
         return header.base_timestamp_ms if header.delete_horizon_ms is None else header.max_timestamp_ms
 
 
-def _together(segments: Sequence[StoredSegment], runs_max: int) -> list[Sequence[StoredSegment]]:
+class _Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+_Segment = TypeVar("_Segment", bound=_Sized)
+
+
+def together(segments: Sequence[_Segment], runs_max: int) -> list[Sequence[_Segment]]:
     """The segments in at most `runs_max` groups of neighbours; the last group is the active segment alone."""
     if not segments:
         return []
@@ -158,7 +167,8 @@ def _run(group: Sequence[StoredSegment], times: _Times) -> SegmentRun:
     )
 
 
-def _size_bins(segments: Sequence[StoredSegment]) -> Mapping[int, tuple[int, int]]:
+def size_bins(segments: Sequence[_Sized]) -> Mapping[int, tuple[int, int]]:
+    """The numbers and bytes of the segments by the power of two that their sizes are below."""
     bins: dict[int, tuple[int, int]] = {}
     for each in segments:
         size_bytes = max(each.size_bytes, 0)
@@ -177,13 +187,7 @@ def _cleaner_facts(files: PartitionFiles, segments: Sequence[StoredSegment], now
         largest_timestamp_ms=lambda segment: segment.largest_timestamp_ms(files.directory),
         first_timestamp_ms=lambda segment: segment.first_timestamp_ms(files.directory),
     )
-    return CleanerFacts(
-        first_dirty_offset=plan.first_dirty_offset,
-        first_uncleanable_offset=plan.first_uncleanable_offset,
-        clean_bytes=plan.clean_bytes,
-        cleanable_bytes=plan.cleanable_bytes,
-        is_due=plan.needs_cleaning(files.config.min_cleanable_dirty_ratio),
-    )
+    return CleanerFacts.of(plan, files.config)
 
 
 def _staged_sizes(directory: Path) -> list[int]:
@@ -225,6 +229,17 @@ class CleanerFacts:
     cleanable_bytes: int
     is_due: bool
 
+    @classmethod
+    def of(cls, plan: CleanPlan, config: LogConfig) -> CleanerFacts:
+        """What the plan of a cleaning says."""
+        return cls(
+            first_dirty_offset=plan.first_dirty_offset,
+            first_uncleanable_offset=plan.first_uncleanable_offset,
+            clean_bytes=plan.clean_bytes,
+            cleanable_bytes=plan.cleanable_bytes,
+            is_due=plan.needs_cleaning(config.min_cleanable_dirty_ratio),
+        )
+
     @property
     def dirty_percent(self) -> float:
         total = self.clean_bytes + self.cleanable_bytes
@@ -238,9 +253,9 @@ class PartitionFacts:
     `due_bytes` in `due_segments` segments are what retention would delete now. `staged_bytes` belong to writes that are
     not committed. `remote_offsets` are below `log_start_offset`, in the remote storage of a broker with tiered storage.
     `remote_bytes` in `remote_segments` are what the root itself has copied there, and `copy_lag_bytes` in
-    `copy_lag_segments` closed segments what it has not copied yet. `offsets_above_high_watermark` are those that a
-    broker's checkpoint does not cover. `size_bins` counts segments and bytes by the power of two that a segment's size
-    is below.
+    `copy_lag_segments` closed segments what it has not copied yet. In an object store `unmerged_bytes` in
+    `unmerged_runs` are not merged into segments yet. `offsets_above_high_watermark` are those that a broker's
+    checkpoint does not cover. `size_bins` counts segments and bytes by the power of two that a segment's size is below.
     """
 
     topic_partition: TopicPartition
@@ -261,6 +276,8 @@ class PartitionFacts:
     remote_bytes: int = 0
     copy_lag_segments: int = 0
     copy_lag_bytes: int = 0
+    unmerged_runs: int = 0
+    unmerged_bytes: int = 0
     offsets_above_high_watermark: int = 0
     error: str | None = None
 
@@ -398,13 +415,13 @@ FINDING_SEVERITIES = ("problem", "warning", "note")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootFacts:
-    """All contents of a report.
+    """All contents of a report. `path` is a URL for a root in an object store.
 
     `uncleanable` says why the last cleaning of a partition failed; `runs` are rows of the table of maintenance runs.
     `notes` state in sentences what was omitted or sampled.
     """
 
-    path: Path
+    path: Path | str
     is_broker_directory: bool
     cluster_id: str | None
     node_id: int | None

@@ -17,6 +17,8 @@ _SKEW_BYTES_MIN: Final = 1 << 20
 #: A topic has many small segments from this many closed ones on, below this part of segment.bytes on average.
 _SMALL_SEGMENTS_MIN: Final = 16
 _SMALL_PART: Final = 1 / 16
+#: Runs of a partition in an object store, from which on reading them is slow.
+_UNMERGED_RUNS_MIN: Final = 1000
 _FUTURE_MS: Final = 3600 * 1000
 _NAMES_MAX: Final = 5
 
@@ -47,10 +49,19 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
         yield Advice(_PROBLEM, "Uncleanable", text, name)
     yield from _maintenance(topic, root.is_broker_directory)
     yield from _shape(topic, root.is_broker_directory)
+    yield from _unmerged(topic)
     future = [each for each in partitions if each.last_ms > root.now_ms + _FUTURE_MS]
     if future:
         held = "; retention.ms does not take them before their time" if "delete" in topic.cleanup_policy else ""
         yield Advice(_WARNING, "Timestamps in the future", f"{_numbers(future)}{held}.", name)
+
+
+def _unmerged(topic: TopicFacts) -> Iterator[Advice]:
+    many = [each for each in topic.partitions if each.unmerged_runs >= _UNMERGED_RUNS_MIN]
+    if many:
+        runs, size = sum(each.unmerged_runs for each in many), sum(each.unmerged_bytes for each in many)
+        text = f"{_numbers(many)}: {plural(runs, 'run')} with {size_text(size)}; reading takes a request for each"
+        yield Advice(_WARNING, "Not merged", f"{text}. Run kafkalog merge-segments, or run it more often.", topic.name)
 
 
 def _maintenance(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:

@@ -30,9 +30,11 @@ from pyspark_kafkalog.report.facts import (
 )
 from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.history import read_runs, write_history
+from pyspark_kafkalog.report.object_facts import object_facts
 from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
 from pyspark_kafkalog.root.broker_notices import differing_replicas
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
@@ -44,8 +46,17 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
 )
 from pyspark_kafkalog.storage.path_list import absolute_paths
+from pyspark_kafkalog.units import plural, size_text
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionObjects:
+    """A partition of a root in an object store."""
+
+    topic_partition: TopicPartition
+    root: ObjectRoot
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +67,15 @@ class TopicFiles:
     topic_id: str | None
     configs: Mapping[str, str]
     config: LogConfig
-    partitions: list[PartitionFiles | tuple[TopicPartition, str]]
+    partitions: Sequence[PartitionFiles | PartitionObjects | tuple[TopicPartition, str]]
 
 
 def read_topics(root: Root) -> Iterator[TopicFiles]:
     """The topics in the order of their names."""
+    if not root.is_broker_directory:
+        native = root.native()
+        if isinstance(native, ObjectRoot):
+            return _object_topics(native)
     cleaned = {directory: _cleaned(directory) for directory in root.directories}
     return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned[directory_of(root)])
 
@@ -73,13 +88,19 @@ def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:
         return {}
 
 
+def _object_topics(root: ObjectRoot) -> Iterator[TopicFiles]:
+    for name, topic in sorted(root.store.image.topics.items()):
+        partitions = [PartitionObjects(TopicPartition(name, each.partition), root) for each in topic.partitions]
+        yield TopicFiles(name, topic.topic_id, topic.configs, root.log_config(name), partitions)
+
+
 def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicFiles]:
     native = on_file_system(root)
     image = native.store.image
     for name in sorted(image.topics):
         topic = image.topics[name]
         config = native.log_config(name)
-        partitions: list[PartitionFiles | tuple[TopicPartition, str]] = []
+        partitions: list[PartitionFiles | PartitionObjects | tuple[TopicPartition, str]] = []
         for each in topic.partitions:
             topic_partition = TopicPartition(name, each.partition)
             partitions.append(
@@ -196,25 +217,30 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
             f"Where a partition has more than {runs_max} segments, neighbours are drawn as one; "
             "the table of partitions and the segment sizes count each."
         )
+    unmerged = [each for topic in topics for each in topic.partitions if each.unmerged_runs]
+    if unmerged:
+        runs, size = sum(each.unmerged_runs for each in unmerged), sum(each.unmerged_bytes for each in unmerged)
+        notes.append(f"{plural(runs, 'run')} with {size_text(size)} are not merged yet; each is shown as a segment.")
     differing = differing_replicas(root.partitions_read())
     if differing is not None:
         notes.append(f"{differing[0].upper()}{differing[1:]}.")
-    properties = _properties(root.directories[0])
-    deleted, stray = map(sum, zip(*map(_renamed_files, root.directories), strict=True))
+    properties = _properties(root)
+    renamed = list(map(_renamed_files, root.directories))
+    directory = root.path if isinstance(root.path, Path) else None
     facts = RootFacts(
-        path=absolute_paths(directory_of(root)),
+        path=str(root.path) if directory is None else absolute_paths(directory),
         is_broker_directory=root.is_broker_directory,
         cluster_id=properties.cluster_id,
         node_id=properties.node_id,
         now_ms=now_ms,
         topics=topics,
-        deleted_directories=deleted,
-        stray_directories=stray,
+        deleted_directories=sum(deleted for deleted, _ in renamed),
+        stray_directories=sum(stray for _, stray in renamed),
         history=None if root.is_broker_directory else _history(root, notes),
         groups=_groups(root, topics, notes),
-        last_cleaning=read_last_run(directory_of(root)),
-        uncleanable=read_uncleanable(directory_of(root)),
-        runs=() if options.runs_table is None else _runs(options.runs_table, directory_of(root), notes),
+        last_cleaning=None if directory is None else read_last_run(directory),
+        uncleanable={} if directory is None else read_uncleanable(directory),
+        runs=() if options.runs_table is None else _runs(options.runs_table, directory or str(root.path), notes),
         keys=_keys(root, topics, options.sample_bytes, notes),
     )
     return replace(facts, findings=find(facts), notes=tuple(notes))
@@ -231,7 +257,14 @@ def _topic_facts(files: TopicFiles, now_ms: int, runs_max: int) -> TopicFacts:
     )
 
 
-def _partition_facts(files: PartitionFiles | tuple[TopicPartition, str], now_ms: int, runs_max: int) -> PartitionFacts:
+def _partition_facts(
+    files: PartitionFiles | PartitionObjects | tuple[TopicPartition, str], now_ms: int, runs_max: int
+) -> PartitionFacts:
+    if isinstance(files, PartitionObjects):
+        try:
+            return object_facts(files.root, files.topic_partition, now_ms=now_ms, parts_max=runs_max)
+        except (KafkalogError, OSError) as error:
+            return PartitionFacts(topic_partition=files.topic_partition, error=str(error))
     if not isinstance(files, PartitionFiles):
         return PartitionFacts(topic_partition=files[0], error=files[1])
     try:
@@ -248,17 +281,27 @@ def _partition_facts(files: PartitionFiles | tuple[TopicPartition, str], now_ms:
         )
 
 
-def _properties(root: Path) -> MetaProperties:
+def _properties(root: Root) -> MetaProperties:
+    if not root.directories:
+        identity = root.identity
+        return MetaProperties(
+            cluster_id=None if identity is None else identity.cluster_id,
+            node_id=root.native().store.image.node.broker_id,
+        )
     try:
-        return read_meta_properties(root / META_PROPERTIES)
+        return read_meta_properties(root.directories[0] / META_PROPERTIES)
     except (DiskFormatError, OSError):
         return MetaProperties()  # partition directories copied out of a broker's directory have none
 
 
-def _runs(table: Path, root: Path, notes: list[str]) -> tuple[Mapping[str, object], ...]:
+def _runs(table: Path, root: Path | str, notes: list[str]) -> tuple[Mapping[str, object], ...]:
     """The rows of the table of runs for this root, including rows without a root."""
     rows = read_runs(table)
-    own = tuple(row for row in rows if row.get("root") is None or Path(str(row["root"])).resolve() == root.resolve())
+
+    def is_own(of: str) -> bool:
+        return of == root if isinstance(root, str) else Path(of).resolve() == root.resolve()
+
+    own = tuple(row for row in rows if row.get("root") is None or is_own(str(row["root"])))
     if rows and not own:
         notes.append(f"The runs in {table} are all of other log directories.")
     return own

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.report.facts import (
@@ -53,7 +54,7 @@ def records(count: int, *, start_ms: int, end_ms: int, keys: int = 20, value_byt
     )
 
 
-def lively_root(path: Path) -> LogDir:
+def lively_root(path: RootPlace) -> LogDir:
     """A root of ours in which every section of the report has something to tell."""
     clock = Clock(NOW_MS - 48 * HOUR_MS)
     log_dir = LogDir.create(path, clock=clock)

@@ -32,6 +32,7 @@ WORKING = [
     ("metrics", "--once"),
     ("perf-test", "consumer", *_ORDERS, "--messages", "3"),
     ("reindex", "--local"),
+    ("report", "--output", "report.html"),
     ("retention", "--local"),
     ("topics", "--describe"),
     ("transactions", "find-hanging"),
@@ -42,7 +43,6 @@ WORKING = [
 NEEDING_FILES = [
     ("adopt", (), "write the broker's records there with Spark"),
     ("export", (), "--to DIR"),
-    ("report", (), "kafkalog export"),
     ("tier", ("--local",), "`kafkalog merge-segments` puts them there"),
     ("transactions", ("abort", *_ORDERS, "--partition", "0", "--start-offset", "0"), "kafkalog export"),
     ("transactions", ("complete", "--transactional-id", "a"), "kafkalog export"),
