@@ -12,8 +12,10 @@ that nothing is listed, and a plan carries what its tasks read.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +37,8 @@ LAYOUT_CONFIG: Final = "rsm.config.layout"
 #: Segments with transaction indexes behind a task's range that travel with its plan.
 _LATER_SEGMENTS_MAX: Final = 64
 _NEVER_COPIED: Final = -1
+_BASE_OFFSET: Final = attrgetter("base_offset")
+_END_OFFSET: Final = attrgetter("end_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +82,15 @@ class OwnStorage:
 
 @dataclass(frozen=True, slots=True)
 class OwnRemoteLog:
-    """A RemoteLog of segments that the root has copied, as of one image."""
+    """A RemoteLog of segments that the root has copied, as of one image, in offset order.
+
+    `indexed` are those with a transaction index; what `part` returns has none, as it is not divided further.
+    """
 
     storage: OwnStorage
     partition: TopicIdPartition
     segments: tuple[SegmentObject, ...]
+    indexed: tuple[SegmentObject, ...]
     highest_offset: int
     known_end_offset: int
     is_whole: bool = True
@@ -96,6 +104,7 @@ class OwnRemoteLog:
             storage,
             TopicIdPartition(topic.name, topic.topic_id, partition.partition),
             segments,
+            tuple(each for each in segments if each.transaction_index_bytes),
             end_offset - 1 if segments else _NEVER_COPIED,
             max(end_offset, partition.state.local_log_start_offset),
         )
@@ -105,15 +114,21 @@ class OwnRemoteLog:
         return self.storage.location
 
     def extents_below(self, offset: int) -> list[SegmentObjectExtent]:
-        return [self.storage.extent(self.partition, each) for each in self.segments if each.base_offset < offset]
+        segments = self.segments[: bisect_left(self.segments, offset, key=_BASE_OFFSET)]
+        if not segments:
+            return []  # without opening the store
+        store = self.storage.store()
+        return [SegmentObjectExtent(store, self.partition, each, self.storage.layout) for each in segments]
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> OwnRemoteLog:
-        inside = tuple(
-            each for each in self.segments if each.end_offset > start_offset and each.base_offset < end_offset
-        )
-        later = [each for each in self.segments if each.base_offset >= end_offset and each.transaction_index_bytes]
-        kept = later[:_LATER_SEGMENTS_MAX] if committed else []
-        return replace(self, segments=(*inside, *kept), is_whole=not committed or len(kept) == len(later))
+        first = bisect_right(self.segments, start_offset, key=_END_OFFSET)
+        inside = self.segments[first : bisect_left(self.segments, end_offset, lo=first, key=_BASE_OFFSET)]
+        if not committed:
+            return replace(self, segments=inside, indexed=())
+        at = bisect_left(self.indexed, end_offset, key=_BASE_OFFSET)
+        later = self.indexed[at : at + _LATER_SEGMENTS_MAX]
+        is_whole = at + len(later) == len(self.indexed)
+        return replace(self, segments=(*inside, *later), indexed=(), is_whole=is_whole)
 
 
 def check_location(text: str) -> None:

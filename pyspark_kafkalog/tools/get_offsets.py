@@ -6,8 +6,8 @@ of --bootstrap-server. --time takes
   latest         -1   the high watermark, which is the offset of the next record (the default)
   earliest       -2   the log start
   max-timestamp  -3   the first record with the largest timestamp, of those in the directory
-  earliest-local -4   the first offset in the directory: above the log start only where a broker has tiered the topic
-  latest-tiered  -5   with --remote-storage, the last offset that a broker has copied there
+  earliest-local -4   the first offset in the directory: above the log start only where the topic is tiered
+  latest-tiered  -5   the last offset in remote storage; of a broker's directory with --remote-storage
   <time>              the first record with this timestamp or a later one: ms since 1970, or ISO 8601, in UTC unless
                       it names an offset
 

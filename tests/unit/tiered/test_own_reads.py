@@ -36,6 +36,7 @@ from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.tiered import index_cache, own_storage
+from pyspark_kafkalog.tools.main import main
 
 
 @pytest.fixture(params=["aiven", "local"])
@@ -259,3 +260,53 @@ def test_plan_and_reads_of_a_store_take_few_requests(tmp_path: Path, monkeypatch
     assert store.requests["get_ranges"] <= 2 * segments
     assert set(store.requests) == {"get_ranges"}
     assert len(tasks) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_plan_of_many_segments_carries_few_to_each_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    """More segments with aborted transactions follow a task's range than travel with it: the rest is looked up."""
+    store = FaultyStore()
+    monkeypatch.setattr(own_storage, "open_objects", lambda location, settings: store)
+    log_dir = tiering_root(tmp_path / "root", "s3://bucket/tier")
+    for seed in range(9):
+        fill(log_dir, random.Random(seed), 120)
+    before = rows(log_dir, isolation=isolation)
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-1])
+    indexed = [each for each in image_of(log_dir).segments if each.transaction_index_bytes]
+    assert len(indexed) > 80
+    tasks = planned(log_dir, isolationLevel=isolation, maxBytesPerPartition="3000")
+    logs = [each.planned.remote.log for each in tasks]  # type: ignore[attr-defined]
+    assert max(len(each.segments) for each in logs) < 80
+    assert {each.is_whole for each in logs} == ({True, False} if isolation == "read_committed" else {True})
+    assert [row[1] for row in task_rows(tasks)] == [row["offset"] for row in before]
+
+
+@pytest.mark.parametrize(
+    ("time", "offset"), [("earliest", 0), ("earliest-local", 2), ("latest-tiered", 1), ("latest", 3)]
+)
+def test_get_offsets_tells_where_each_part_begins_and_ends(
+    log_dir: LogDir, capsys: pytest.CaptureFixture[str], time: str, offset: int
+) -> None:
+    copied = copy_closed(log_dir, 20)
+    delete_local(log_dir, bases(log_dir)[8])
+    log_dir.refresh()
+    offsets = [0, copied - 1, bases(log_dir)[0], log_dir.partition(*_of()).high_watermark]
+    assert main(["get-offsets", "--path", str(log_dir.path), "--topic", "orders", "--time", time]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"orders:0:{offsets[offset]}\n"
+    assert said.err == ""
+
+
+def test_consumer_reads_from_a_remote_offset_on(log_dir: LogDir, capsys: pytest.CaptureFixture[str]) -> None:
+    before = rows(log_dir)
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    where = ["--path", str(log_dir.path), "--topic", "orders", "--partition", "0", "--offset", "7"]
+    assert main(["console-consumer", *where, "--timeout-ms", "200", "-f", "%o\\n"]) == 0
+    assert [int(line) for line in capsys.readouterr().out.splitlines()] == [
+        row["offset"] for row in before if row["offset"] >= 7
+    ]
