@@ -29,7 +29,13 @@ from tiered_logs import (
 )
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import DataLossError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    UnsupportedFormatError,
+)
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
@@ -310,3 +316,58 @@ def test_consumer_reads_from_a_remote_offset_on(log_dir: LogDir, capsys: pytest.
     assert [int(line) for line in capsys.readouterr().out.splitlines()] == [
         row["offset"] for row in before if row["offset"] >= 7
     ]
+
+
+def _objects(log_dir: LogDir, suffixes: tuple[str, ...]) -> list[Path]:
+    location = Path(log_dir.broker_configs()["rsm.config.location"])
+    return sorted(path for path in location.rglob("*-*") if path.suffix in suffixes)
+
+
+def test_garbage_in_indexes_changes_no_row_or_is_an_error_that_names_the_object(log_dir: LogDir) -> None:
+    """Offset and time indexes are hints. Of the transaction index every byte counts."""
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    before = {isolation: rows(log_dir, isolation=isolation) for isolation in ISOLATIONS}
+    times = [T0 + 9000 * at for at in range(40)]
+    reader = log_dir.reader(*_of())
+    offsets = [reader.offset_for_timestamp(each, 0, 300) for each in times]
+    for path in _objects(log_dir, (".indexes", ".index", ".timeindex")):
+        data = path.read_bytes()
+        path.write_bytes(bytes(each ^ 0x5A for each in data))
+    index_cache._cache.cache_clear()
+    assert rows(log_dir) == before["read_uncommitted"]
+    assert [log_dir.reader(*_of()).offset_for_timestamp(each, 0, 300) for each in times] == offsets
+    if _objects(log_dir, (".indexes",)):
+        with pytest.raises(CorruptIndexError, match=r"tier/orders-.*\.indexes at byte"):
+            rows(log_dir, isolation="read_committed")
+    else:
+        assert rows(log_dir, isolation="read_committed") == before["read_committed"]
+
+
+def test_every_flipped_byte_of_a_remote_log_is_an_error_that_names_the_object(log_dir: LogDir) -> None:
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    before = rows(log_dir)
+    path = _objects(log_dir, (".log",))[3]
+    data = path.read_bytes()
+    for at in range(0, len(data), 13):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        found = _rows_or_error(log_dir)
+        assert found == before or str(path) in found  # no CRC covers some bytes, and no row has them
+
+
+def _rows_or_error(log_dir: LogDir) -> list[Any] | str:
+    try:
+        return rows(log_dir)
+    except (CorruptRecordError, UnsupportedFormatError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 61, 400])
+def test_object_that_is_shorter_than_committed_is_an_error_that_names_it(log_dir: LogDir, cut_bytes: int) -> None:
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    path = _objects(log_dir, (".log",))[3]
+    path.write_bytes(path.read_bytes()[:-cut_bytes])
+    with pytest.raises(CorruptRecordError, match=str(path)):
+        rows(log_dir)
