@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from engine_fixtures import FixturePartition, partitions
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (
@@ -29,9 +30,9 @@ UTC = datetime.timezone.utc
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> LogDir:
+def own(root_place: RootPlace) -> LogDir:
     """A log directory of ours: topic t with one partition, 40 records, one a second."""
-    log_dir = LogDir.create(tmp_path / "root")
+    log_dir = LogDir.create(root_place)
     log_dir.create_topic("t", partitions=1)
     times = pa.array([1_700_000_000_000 + 1000 * number for number in range(40)], pa.timestamp("ms", "UTC"))
     values = [f"v{number}" for number in range(40)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
@@ -20,17 +21,17 @@ APPENDS = 20
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    LogDir.create(tmp_path / "root").create_topic("t", partitions=2, configs={"internal.segment.bytes": "600"})
-    return tmp_path / "root"
+def root(root_place: RootPlace) -> RootPlace:
+    LogDir.create(root_place).create_topic("t", partitions=2, configs={"internal.segment.bytes": "600"})
+    return root_place
 
 
-def _append(root: Path, first: int, count: int, partition: int = 0) -> None:
+def _append(root: RootPlace, first: int, count: int, partition: int = 0) -> None:
     values = [str(number) for number in range(first, first + count)]
     LogDir.open(root).append("t", pa.table({"value": values}), partition=partition, flush="os")
 
 
-def test_tail_beside_writer_reads_each_record_once(root: Path) -> None:
+def test_tail_beside_writer_reads_each_record_once(root: RootPlace) -> None:
     def write() -> None:
         for number in range(APPENDS):
             _append(root, 5 * number, 5, partition=number % 2)
@@ -49,7 +50,7 @@ def test_tail_beside_writer_reads_each_record_once(root: Path) -> None:
     assert by_partition == {0: list(range(50)), 1: list(range(50))}
 
 
-def test_tail_starts_at_given_offset_or_time_or_end(root: Path) -> None:
+def test_tail_starts_at_given_offset_or_time_or_end(root: RootPlace) -> None:
     _append(root, 0, 30)
     log = LogDir.open(root)["t", 0]
 
@@ -64,20 +65,20 @@ def test_tail_starts_at_given_offset_or_time_or_end(root: Path) -> None:
     assert values("2100-01-01") == []
 
 
-def test_tail_starts_when_it_is_created(root: Path) -> None:
+def test_tail_starts_when_it_is_created(root: RootPlace) -> None:
     log = LogDir.open(root)["t", 0]
     tail = log.tail(timeout_seconds=0)
     _append(root, 0, 3)
     assert [batch.num_rows for batch in tail] == [3]
 
 
-def test_tail_of_slice_ends_at_its_end(root: Path) -> None:
+def test_tail_of_slice_ends_at_its_end(root: RootPlace) -> None:
     _append(root, 0, 10)
     log = LogDir.open(root)["t", 0][:5]
     assert [batch.num_rows for batch in log.tail(0)] == [5]
 
 
-def test_timeout_or_stop_ends_tail(root: Path) -> None:
+def test_timeout_or_stop_ends_tail(root: RootPlace) -> None:
     log = LogDir.open(root)["t", 0]
     began = time.monotonic()
     assert list(log.tail(timeout_seconds=0.2, poll_seconds=0.01)) == []
@@ -86,7 +87,7 @@ def test_timeout_or_stop_ends_tail(root: Path) -> None:
     assert list(log.tail(stop=lambda: next(asked), poll_seconds=0)) == []
 
 
-def test_tail_fails_when_next_records_were_deleted(root: Path) -> None:
+def test_tail_fails_when_next_records_were_deleted(root: RootPlace) -> None:
     _append(root, 0, 10)
     log = LogDir.open(root)["t", 0]
     tail = log.tail(0, poll_seconds=0.001, timeout_seconds=5)
@@ -110,7 +111,7 @@ def test_tail_follows_directory_of_running_broker(tmp_path: Path) -> None:
     assert next(tail)["offset"].to_pylist() == list(range(300, 310))
 
 
-def test_poll_without_new_commit_lists_no_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_without_new_commit_lists_no_directory(root: RootPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """A poll costs one open that fails: nothing is listed or read."""
     log = LogDir.open(root)["t", 0]
     looks = 0

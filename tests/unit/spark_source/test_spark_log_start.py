@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError
@@ -35,9 +36,9 @@ START = 137
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path) -> LogDir:
+def log_dir(root_place: RootPlace) -> LogDir:
     """Several segments; the log starts inside the batch of 120 to 139."""
-    log_dir = LogDir.create(tmp_path / "log")
+    log_dir = LogDir.create(root_place)
     log_dir.create_topic("t", partitions=1, configs={"internal.segment.bytes": "4096"})
     for first in range(0, COUNT, 20):
         values = [str(number).zfill(50) for number in range(first, first + 20)]
@@ -152,6 +153,7 @@ def test_stream_task_planned_before_delete_records_returns_no_deleted_row(log_di
     assert rows_of(lenient, plans[1]) == list(range(START + 150, COUNT))
 
 
+@pytest.mark.file_roots
 def test_task_planned_before_commits_since_removed_sees_log_start(log_dir: LogDir) -> None:
     """The name of the next commit, by which a task sees that there is one, is removed by metadata retention."""
     made = batch(log_dir, failOnDataLoss="false")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
@@ -29,9 +30,9 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root_place: RootPlace) -> RootPlace:
     """A topic of one partition with several segments; every third record has a header."""
-    log_dir = LogDir.create(tmp_path / "log")
+    log_dir = LogDir.create(root_place)
     log_dir.create_topic("t", partitions=1, configs={"internal.segment.bytes": "4096"})
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
     for first in range(0, COUNT, 20):
@@ -39,10 +40,10 @@ def root(tmp_path: Path) -> Path:
         headers = [[{"key": "h", "value": b"x"}] if number % 3 == 0 else [] for number in numbers]
         values = [str(number).zfill(50) for number in numbers]
         log_dir.append("t", pa.table({"value": values, "headers": pa.array(headers, pa.list_(pair))}))
-    return tmp_path / "log"
+    return root_place
 
 
-def reader(root: Path, **options: str) -> KafkalogBatchReader:
+def reader(root: RootPlace, **options: str) -> KafkalogBatchReader:
     source = KafkalogDataSource({"path": str(root), **options})
     made = source.reader(source.schema())
     assert isinstance(made, KafkalogBatchReader)
@@ -55,7 +56,7 @@ def offsets(made: KafkalogBatchReader) -> list[int]:
     return [offset for each in planned for batch in made.read(each) for offset in batch.column("offset").to_pylist()]
 
 
-def lose_first_segment(root: Path) -> int:
+def lose_first_segment(root: RootPlace) -> int:
     """Remove it as retention does; returns where the log begins then."""
     first, second, *_ = sorted((root / "t-0").glob("*.log"))
     for path in first.parent.glob(f"{first.stem}.*"):
@@ -63,14 +64,14 @@ def lose_first_segment(root: Path) -> int:
     return int(second.stem)
 
 
-def test_every_offset_is_read_once_however_read_is_split(root: Path) -> None:
+def test_every_offset_is_read_once_however_read_is_split(root: RootPlace) -> None:
     assert offsets(reader(root)) == list(range(COUNT))
     cut = reader(root, maxBytesPerPartition="3000", minPartitions="3")
     assert len(cut.partitions()) > 5
     assert offsets(cut) == list(range(COUNT))
 
 
-def test_batches_have_exactly_schema_that_spark_expects(root: Path) -> None:
+def test_batches_have_exactly_schema_that_spark_expects(root: RootPlace) -> None:
     schema = read_schema(include_headers=True)
     (each,) = reader(root, includeHeaders="true").partitions()
     for batch in KafkalogBatchReader(reader(root)._options, schema).read(each):
@@ -78,7 +79,7 @@ def test_batches_have_exactly_schema_that_spark_expects(root: Path) -> None:
         batch.validate(full=True)
 
 
-def test_record_without_headers_has_null_headers(root: Path) -> None:
+def test_record_without_headers_has_null_headers(root: RootPlace) -> None:
     made = reader(root, includeHeaders="true")
     headers = [
         row for each in made.partitions() for batch in made.read(each) for row in batch.column("headers").to_pylist()
@@ -87,18 +88,19 @@ def test_record_without_headers_has_null_headers(root: Path) -> None:
     assert sum(row is None for row in headers) == COUNT - (COUNT + 2) // 3
 
 
-def test_subscribe_pattern_matches_as_in_java(root: Path) -> None:
+def test_subscribe_pattern_matches_as_in_java(root: RootPlace) -> None:
     assert offsets(reader(root, subscribePattern=r"^[a-z&&[^u-z]]\z")) == offsets(reader(root))
     assert offsets(reader(root, subscribePattern=r"\Q.\E|\P{Alpha}")) == []
 
 
-def test_read_without_topics_plans_no_task_and_placeholder_reads_nothing(root: Path) -> None:
+def test_read_without_topics_plans_no_task_and_placeholder_reads_nothing(root: RootPlace) -> None:
     made = reader(root, subscribePattern="none")
     assert made.partitions() == []
     assert list(made.read(InputPartition(None))) == []
 
 
-def test_records_deleted_by_retention_after_planning_are_data_loss(root: Path) -> None:
+@pytest.mark.file_roots
+def test_records_deleted_by_retention_after_planning_are_data_loss(root: RootPlace) -> None:
     (each,) = reader(root).partitions()
     assert isinstance(each, OffsetRangePartition)
     batches = read_offset_range(each, to_arrow_schema(read_schema(include_headers=False), timezone="UTC"))
@@ -108,15 +110,15 @@ def test_records_deleted_by_retention_after_planning_are_data_loss(root: Path) -
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_topic_deleted_or_recreated_after_planning_is_data_loss_without_new_rows(root: Path, fail: str) -> None:
+def test_topic_deleted_or_recreated_after_planning_is_data_loss_without_new_rows(root: RootPlace, fail: str) -> None:
     made = reader(root, failOnDataLoss=fail)
     (each,) = made.partitions()
     log_dir = LogDir.open(root)
     log_dir.delete_topic("t")
     for count in (None, 0, 3, COUNT):
-        if count == 0:
+        if count == 0 and isinstance(root, Path):
             (root / "t-0").mkdir()  # as far as its maker has come
-        elif count is not None:
+        elif count:
             log_dir.append("t", pa.table({"value": ["another topic's"] * count}))
         if fail == "true":
             with pytest.raises(DataLossError, match=f"t-0: offsets 0 to {COUNT} were requested, but the topic was del"):
@@ -125,8 +127,9 @@ def test_topic_deleted_or_recreated_after_planning_is_data_loss_without_new_rows
             assert list(made.read(each)) == []
 
 
+@pytest.mark.file_roots
 def test_topic_deleted_during_planning_does_not_fail_read_of_others(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: RootPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_dir = LogDir.open(root)
     log_dir.append("u", pa.table({"value": ["x"] * 3}))
@@ -141,7 +144,8 @@ def test_topic_deleted_during_planning_does_not_fail_read_of_others(
     assert offsets(reader(root, subscribePattern=".")) == [0, 1, 2]
 
 
-def test_with_data_loss_allowed_read_continues_at_log_start(root: Path) -> None:
+@pytest.mark.file_roots
+def test_with_data_loss_allowed_read_continues_at_log_start(root: RootPlace) -> None:
     made = reader(root, failOnDataLoss="false")
     planned = made.partitions()
     start = lose_first_segment(root)
@@ -149,7 +153,8 @@ def test_with_data_loss_allowed_read_continues_at_log_start(root: Path) -> None:
     assert found == list(range(start, COUNT))
 
 
-def test_path_of_partition_directory_excludes_subscription(root: Path) -> None:
+@pytest.mark.file_roots
+def test_path_of_partition_directory_excludes_subscription(root: RootPlace) -> None:
     assert offsets(reader(root / "t-0")) == list(range(COUNT))
     with pytest.raises(
         InvalidOptionError, match="names the partition directory of t-0, which is then all that is read"
@@ -157,7 +162,9 @@ def test_path_of_partition_directory_excludes_subscription(root: Path) -> None:
         reader(root / "t-0", subscribe="t").partitions()
 
 
-def test_filters_are_pushed_only_with_option_and_spark_pushdown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_are_pushed_only_with_option_and_spark_pushdown(
+    root: RootPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert type(reader(root, filterPushdown="true")) is KafkalogBatchReader
     monkeypatch.setitem(sys.modules, PUSHDOWN_WORKER, ModuleType(PUSHDOWN_WORKER))
     assert type(reader(root)) is KafkalogBatchReader

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from root_places import RootPlace
 from stream_queries import plain
 
 from pyspark_kafkalog import LogDir
@@ -28,9 +29,9 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(root_place: RootPlace) -> RootPlace:
     """Topic t: 100 and 20 records."""
-    log_dir = LogDir.create(tmp_path / "log")
+    log_dir = LogDir.create(root_place)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "2"})
     log_dir.create_topic("t", partitions=2)
     append(log_dir.path, 100)
@@ -38,11 +39,11 @@ def root(tmp_path: Path) -> Path:
     return log_dir.path
 
 
-def append(root: Path, count: int, partition: int = 0) -> None:
+def append(root: RootPlace, count: int, partition: int = 0) -> None:
     LogDir.open(root).append("t", pa.table({"value": ["x"] * count}), partition=partition)
 
 
-def stream(root: Path, **options: str) -> KafkalogStreamReader:
+def stream(root: RootPlace, **options: str) -> KafkalogStreamReader:
     named = {name.replace("_", "."): value for name, value in options.items()}
     source = KafkalogDataSource({"path": str(root), "subscribe": "t", "kafka.group.id": "g", **named})
     made = source.streamReader(source.schema())
@@ -50,11 +51,11 @@ def stream(root: Path, **options: str) -> KafkalogStreamReader:
     return made
 
 
-def committed(root: Path) -> dict[TopicPartition, int]:
+def committed(root: RootPlace) -> dict[TopicPartition, int]:
     return {each: found.offset for each, found in LogDir.open(root).group("g").fetch().items()}
 
 
-def test_progress_is_committed_once_batch_is_done(root: Path) -> None:
+def test_progress_is_committed_once_batch_is_done(root: RootPlace) -> None:
     reader = stream(root, startingOffsets="earliest")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -66,7 +67,7 @@ def test_progress_is_committed_once_batch_is_done(root: Path) -> None:
     assert committed(root) == {P0: 100, P1: 20}
 
 
-def test_polling_without_new_records_commits_nothing(root: Path) -> None:
+def test_polling_without_new_records_commits_nothing(root: RootPlace) -> None:
     reader = stream(root, startingOffsets="earliest")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -85,7 +86,7 @@ def test_polling_without_new_records_commits_nothing(root: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"commitOffsets": "false"}, {"kafka_group_id": ""}])
 def test_no_offsets_are_committed_without_group_or_with_commit_offsets_false(
-    root: Path, options: dict[str, str]
+    root: RootPlace, options: dict[str, str]
 ) -> None:
     named = {"kafka.group.id": "g", **{name.replace("_", "."): value for name, value in options.items()}}
     source = KafkalogDataSource({"path": str(root), **{name: value for name, value in named.items() if value}})
@@ -96,7 +97,7 @@ def test_no_offsets_are_committed_without_group_or_with_commit_offsets_false(
 
 
 def test_failed_offset_commit_is_logged_and_does_not_fail_query(
-    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    root: RootPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = []
 
@@ -119,8 +120,9 @@ def test_failed_offset_commit_is_logged_and_does_not_fail_query(
     assert committed(root) == {P0: 101, P1: 20}  # all of it, as nothing was there
 
 
+@pytest.mark.file_roots
 def test_broker_directory_is_streamed_without_committing_offsets(
-    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: RootPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     foreign = tmp_path / "broker"
     for number in range(2):
@@ -131,7 +133,7 @@ def test_broker_directory_is_streamed_without_committing_offsets(
     assert caplog.text.count("no offsets are committed to group g") == 1
 
 
-def test_all_offsets_are_committed_again_after_an_hour(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_offsets_are_committed_again_after_an_hour(root: RootPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("pyspark_kafkalog.spark.stream.reader.time.monotonic", lambda: now_s[0])
     log_dir = LogDir.open(root)
@@ -145,7 +147,7 @@ def test_all_offsets_are_committed_again_after_an_hour(root: Path, monkeypatch: 
     assert counts == [2, 1, 2, 1]
 
 
-def test_stream_starts_at_committed_offsets_of_group(root: Path) -> None:
+def test_stream_starts_at_committed_offsets_of_group(root: RootPlace) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({P0: 42})
     reader = stream(root, startingOffsets="group")
@@ -155,7 +157,7 @@ def test_stream_starts_at_committed_offsets_of_group(root: Path) -> None:
         stream(root, startingOffsets="group", auto_offset_reset="none").initialOffset()
 
 
-def test_principal_starts_at_offsets_of_group_it_may_describe(root: Path) -> None:
+def test_principal_starts_at_offsets_of_group_it_may_describe(root: RootPlace) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({P0: 42, P1: 7})
     allow = PatternType.LITERAL, "User:ann", "*", AclOperation.READ, PermissionType.ALLOW
@@ -168,7 +170,7 @@ def test_principal_starts_at_offsets_of_group_it_may_describe(root: Path) -> Non
         stream(root, startingOffsets="group", principal="User:ann").initialOffset()
 
 
-def test_committed_offset_out_of_range_is_reset_or_refused(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_committed_offset_out_of_range_is_reset_or_refused(root: RootPlace, caplog: pytest.LogCaptureFixture) -> None:
     log_dir = LogDir.open(root)
     log_dir.group("g").commit({P0: 10, P1: 21})
     delete_records(log_dir.root, {P0: 11})
@@ -179,7 +181,7 @@ def test_committed_offset_out_of_range_is_reset_or_refused(root: Path, caplog: p
         stream(root, startingOffsets="group", auto_offset_reset="none").initialOffset()
 
 
-def test_batch_read_starts_at_offsets_of_group(root: Path) -> None:
+def test_batch_read_starts_at_offsets_of_group(root: RootPlace) -> None:
     LogDir.open(root).group("g").commit({P0: 42, P1: 20})
     source = KafkalogDataSource({"path": str(root), "kafka.group.id": "g", "startingOffsets": "group"})
     planned = source.reader(source.schema()).partitions()

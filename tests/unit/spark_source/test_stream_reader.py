@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from root_places import RootPlace
 from stream_queries import Query, append, make_root, plain, rows_of, stream
 
 from pyspark_kafkalog import LogDir
@@ -20,14 +21,14 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_root(tmp_path / "log")
+def root(root_place: RootPlace) -> RootPlace:
+    return make_root(root_place)
 
 
 # Starts
 
 
-def test_earliest_reads_all_records_and_then_new_ones(root: Path) -> None:
+def test_earliest_reads_all_records_and_then_new_ones(root: RootPlace) -> None:
     query = Query(lambda: stream(root, startingOffsets="earliest"))
     assert query.run() == [*rows_of("t", 0, 0, 100), *rows_of("t", 1, 0, 20)]
     assert [plain(each) for each in query.offsets] == [{"t": {"0": 100, "1": 20}, "u": {"0": 0}}]
@@ -36,14 +37,14 @@ def test_earliest_reads_all_records_and_then_new_ones(root: Path) -> None:
     assert query.run() == []
 
 
-def test_latest_is_default_and_reads_records_appended_later(root: Path) -> None:
+def test_latest_is_default_and_reads_records_appended_later(root: RootPlace) -> None:
     query = Query(lambda: stream(root))
     assert query.run() == []
     append(root, "t", 5)
     assert query.run() == rows_of("t", 0, 100, 105)
 
 
-def test_latest_is_fixed_by_first_batch_not_by_its_repetition(root: Path) -> None:
+def test_latest_is_fixed_by_first_batch_not_by_its_repetition(root: RootPlace) -> None:
     query = Query(lambda: stream(root))
     query.reader.initialOffset()
     append(root, "t", 5)
@@ -54,7 +55,7 @@ def test_latest_is_fixed_by_first_batch_not_by_its_repetition(root: Path) -> Non
     assert query.run() == rows_of("t", 0, 100, 110)
 
 
-def test_stream_starts_at_given_offsets_or_timestamps(root: Path) -> None:
+def test_stream_starts_at_given_offsets_or_timestamps(root: RootPlace) -> None:
     starting = json.dumps({"t": {"0": 97, "1": -2}})
     query = Query(lambda: stream(root, subscribe="t", startingOffsets=starting))
     assert query.run() == [*rows_of("t", 0, 97, 100), *rows_of("t", 1, 0, 20)]
@@ -67,7 +68,7 @@ def test_stream_starts_at_given_offsets_or_timestamps(root: Path) -> None:
     assert Query(lambda: stream(root, **latest)).run() == []
 
 
-def test_start_beyond_latest_fails_or_is_skipped_if_data_loss_is_allowed(root: Path) -> None:
+def test_start_beyond_latest_fails_or_is_skipped_if_data_loss_is_allowed(root: RootPlace) -> None:
     starting = json.dumps({"t": {"0": 101, "1": 0}})
     with pytest.raises(
         DataLossError, match="t-0: startingOffsets 101 is beyond the latest offset, the high watermark 100; either"
@@ -81,16 +82,16 @@ def test_start_beyond_latest_fails_or_is_skipped_if_data_loss_is_allowed(root: P
     ("options", "expected"),
     [({"assign": '{"t":[1],"u":[0]}'}, 20), ({"subscribePattern": "^t"}, 120), ({"subscribe": "u"}, 0)],
 )
-def test_subscription_options_choose_records(root: Path, options: dict[str, str], expected: int) -> None:
+def test_subscription_options_choose_records(root: RootPlace, options: dict[str, str], expected: int) -> None:
     assert len(Query(lambda: stream(root, startingOffsets="earliest", **options)).run()) == expected
 
 
-def test_missing_topic_is_refused_at_start(root: Path) -> None:
+def test_missing_topic_is_refused_at_start(root: RootPlace) -> None:
     with pytest.raises(UnknownTopicError, match="no topic 'v' in this log directory; existing topics: t, u"):
         stream(root, subscribe="t,v").initialOffset()
 
 
-def test_pattern_without_match_reads_topic_created_later(root: Path) -> None:
+def test_pattern_without_match_reads_topic_created_later(root: RootPlace) -> None:
     query = Query(lambda: stream(root, subscribePattern="^v"))
     assert query.run() == []
     assert [plain(each) for each in query.offsets] == [{}]
@@ -99,14 +100,15 @@ def test_pattern_without_match_reads_topic_created_later(root: Path) -> None:
     assert query.run() == rows_of("v1", 0, 0, 3)
 
 
-def test_path_of_one_partition_is_read(root: Path) -> None:
+@pytest.mark.file_roots
+def test_path_of_one_partition_is_read(root: RootPlace) -> None:
     assert len(Query(lambda: stream(root / "t-1", startingOffsets="earliest")).run()) == 20
 
 
 # Limits and targets
 
 
-def test_limit_is_shared_and_small_partitions_progress(root: Path) -> None:
+def test_limit_is_shared_and_small_partitions_progress(root: RootPlace) -> None:
     query = Query(lambda: stream(root, startingOffsets="earliest", maxOffsetsPerTrigger=30))
     assert len(query.run()) == 120
     assert [len(rows) for rows in query.rows] == [30] * 4
@@ -132,7 +134,7 @@ def test_bytes_are_limited_at_index_entries(tmp_path: Path) -> None:
     assert len(large.rows) == 1
 
 
-def test_minimum_delays_small_batches_but_not_first_one(root: Path) -> None:
+def test_minimum_delays_small_batches_but_not_first_one(root: RootPlace) -> None:
     query = Query(lambda: stream(root, startingOffsets="earliest", minOffsetsPerTrigger=10))
     assert len(query.run()) == 120
     append(root, "t", 9)
@@ -144,7 +146,7 @@ def test_minimum_delays_small_batches_but_not_first_one(root: Path) -> None:
     assert query.run() == rows_of("t", 0, 110, 111), "Trigger.AvailableNow would never come to its end"
 
 
-def test_available_now_ends_at_its_target_in_limited_batches_also_after_restart(root: Path) -> None:
+def test_available_now_ends_at_its_target_in_limited_batches_also_after_restart(root: RootPlace) -> None:
     query = Query(lambda: stream(root, startingOffsets="earliest", maxOffsetsPerTrigger=50))
     query.restart(available_now=True)
     append(root, "t", 1000)
@@ -160,7 +162,7 @@ def test_available_now_ends_at_its_target_in_limited_batches_also_after_restart(
     assert query.run() == []
 
 
-def test_latest_offset_is_reported_beside_limited_one(root: Path) -> None:
+def test_latest_offset_is_reported_beside_limited_one(root: RootPlace) -> None:
     reader = stream(root, startingOffsets="earliest", maxOffsetsPerTrigger=5)
     assert reader.reportLatestOffset() is None
     reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
@@ -170,7 +172,8 @@ def test_latest_offset_is_reported_beside_limited_one(root: Path) -> None:
 # Tasks
 
 
-def test_split_options_choose_number_of_tasks_and_keep_rows(root: Path) -> None:
+@pytest.mark.file_roots
+def test_split_options_choose_number_of_tasks_and_keep_rows(root: RootPlace) -> None:
     for options, expected in (
         ({"maxRecordsPerPartition": 30}, 4 + 1),
         ({"minPartitions": 6}, 6),
@@ -200,7 +203,7 @@ def test_small_ranges_share_a_task_and_others_do_not() -> None:
     ]
 
 
-def test_schema_of_fewer_columns_and_headers_is_read(root: Path) -> None:
+def test_schema_of_fewer_columns_and_headers_is_read(root: RootPlace) -> None:
     reader = stream(root, ("value", "headers"), assign='{"t":[1]}', startingOffsets="earliest")
     start = reader.initialOffset()
     (planned,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
@@ -209,20 +212,22 @@ def test_schema_of_fewer_columns_and_headers_is_read(root: Path) -> None:
     assert table.num_rows == 20
 
 
-def test_range_without_offsets_plans_no_task(root: Path) -> None:
+def test_range_without_offsets_plans_no_task(root: RootPlace) -> None:
     reader = stream(root, startingOffsets="earliest")
     assert list(reader.partitions({"t": {"0": 5}}, {"t": {"0": 5}})) == []
     assert reader.stop() is None
 
 
-def test_log_shorter_than_its_high_watermark_is_corrupt(root: Path) -> None:
+@pytest.mark.file_roots
+def test_log_shorter_than_its_high_watermark_is_corrupt(root: RootPlace) -> None:
     (log,) = root.glob("t-1/*.log")
     log.write_bytes(log.read_bytes()[:-1])
     with pytest.raises(CorruptRecordError):
         Query(lambda: stream(root, startingOffsets="earliest", failOnDataLoss="false")).run()
 
 
-def test_planning_loads_no_compiled_code(root: Path) -> None:
+@pytest.mark.file_roots
+def test_planning_loads_no_compiled_code(root: RootPlace) -> None:
     """The reader's process lives as long as its query; planning must not cost the memory of the decoder."""
     script = """
 import sys

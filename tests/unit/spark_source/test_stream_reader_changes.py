@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from root_places import RootPlace
 from stream_queries import Query, append, make_root, plain, rows_of, stream
 
 from pyspark_kafkalog import LogDir
@@ -21,11 +22,11 @@ from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return make_root(tmp_path / "log")
+def root(root_place: RootPlace) -> RootPlace:
+    return make_root(root_place)
 
 
-def move_log_start(root: Path, topic: str, log_start_offset: int, partition: int = 0) -> None:
+def move_log_start(root: RootPlace, topic: str, log_start_offset: int, partition: int = 0) -> None:
     store = MetadataStore.open(root)
     found = store.image.topic(topic)
     state = replace(found.partitions[partition].state, log_start_offset=log_start_offset)
@@ -35,7 +36,7 @@ def move_log_start(root: Path, topic: str, log_start_offset: int, partition: int
 # Partitions and topics that come and go
 
 
-def test_new_partitions_and_topics_start_at_earliest(root: Path) -> None:
+def test_new_partitions_and_topics_start_at_earliest(root: RootPlace) -> None:
     query = Query(lambda: stream(root))
     query.run()
     LogDir.open(root).add_partitions("t", 3)
@@ -47,7 +48,7 @@ def test_new_partitions_and_topics_start_at_earliest(root: Path) -> None:
     assert plain(query.offsets[-1]) == {"t": {"0": 100, "1": 20, "2": 4}, "u": {"0": 0}, "v": {"0": 2}}
 
 
-def test_deleted_topic_is_data_loss_or_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_topic_is_data_loss_or_warning(root: RootPlace, caplog: pytest.LogCaptureFixture) -> None:
     strict = Query(lambda: stream(root, startingOffsets="earliest"))
     lenient = Query(lambda: stream(root, startingOffsets="earliest", failOnDataLoss="false"))
     strict.run()
@@ -62,7 +63,7 @@ def test_deleted_topic_is_data_loss_or_warning(root: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("count", [3, 150], ids=["shorter", "longer"])
-def test_recreated_topic_is_noticed_by_its_id(root: Path, count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_recreated_topic_is_noticed_by_its_id(root: RootPlace, count: int, caplog: pytest.LogCaptureFixture) -> None:
     strict = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t"))
     lenient = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false"))
     strict.run()
@@ -81,7 +82,7 @@ def test_recreated_topic_is_noticed_by_its_id(root: Path, count: int, caplog: py
     assert lenient.run() == rows_of("t", 0, 0, count)
 
 
-def test_shorter_log_is_noticed_after_restart(root: Path) -> None:
+def test_shorter_log_is_noticed_after_restart(root: RootPlace) -> None:
     query = Query(lambda: stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false"))
     query.run()
     log_dir = LogDir.open(root)
@@ -93,7 +94,7 @@ def test_shorter_log_is_noticed_after_restart(root: Path) -> None:
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_topic_recreated_between_plan_and_task_gives_no_new_row(root: Path, fail: str) -> None:
+def test_topic_recreated_between_plan_and_task_gives_no_new_row(root: RootPlace, fail: str) -> None:
     reader = stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss=fail)
     start = reader.initialOffset()
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
@@ -110,7 +111,8 @@ def test_topic_recreated_between_plan_and_task_gives_no_new_row(root: Path, fail
             assert list(reader.read(planned[0])) == []
 
 
-def test_topic_recreated_while_task_reads_fails_task(root: Path) -> None:
+@pytest.mark.file_roots
+def test_topic_recreated_while_task_reads_fails_task(root: RootPlace) -> None:
     reader = stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false")
     start = reader.initialOffset()
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
@@ -123,7 +125,8 @@ def test_topic_recreated_while_task_reads_fails_task(root: Path) -> None:
         list(batches)
 
 
-def test_offsets_below_log_start_are_data_loss_or_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.file_roots
+def test_offsets_below_log_start_are_data_loss_or_warning(root: RootPlace, caplog: pytest.LogCaptureFixture) -> None:
     options = {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 12}
     strict = Query(lambda: stream(root, **options))
     lenient = Query(lambda: stream(root, **options, failOnDataLoss="false"))
@@ -172,7 +175,7 @@ def check_fixture(fixture: Path, topics: list[str], isolation: Any) -> None:
 
 
 @pytest.fixture
-def foreign(root: Path) -> Path:
+def foreign(root: RootPlace) -> Path:
     """`root` as if a broker had written it, with small segments in partition 0."""
     shutil.rmtree(root)
     LogDir.create(root).create_topic("t", partitions=1, configs={"internal.segment.bytes": "4096"})
@@ -183,6 +186,7 @@ def foreign(root: Path) -> Path:
     return root
 
 
+@pytest.mark.file_roots
 def test_segments_deleted_by_broker_are_data_loss_or_skipped(foreign: Path) -> None:
     strict = Query(lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10))
     lenient = Query(
@@ -200,6 +204,7 @@ def test_segments_deleted_by_broker_are_data_loss_or_skipped(foreign: Path) -> N
     assert lenient.run() == rows_of("t", 0, log_start_offset, 200)
 
 
+@pytest.mark.file_roots
 def test_raised_log_start_checkpoint_is_data_loss(foreign: Path) -> None:
     query = Query(lambda: stream(foreign, startingOffsets="earliest", maxOffsetsPerTrigger=10))
     query.plan()
@@ -209,6 +214,7 @@ def test_raised_log_start_checkpoint_is_data_loss(foreign: Path) -> None:
         query.run()
 
 
+@pytest.mark.file_roots
 def test_lagging_checkpoint_of_high_watermark_is_no_loss(foreign: Path) -> None:
     query = Query(lambda: stream(foreign, startingOffsets="earliest"))
     assert len(query.run()) == 200
@@ -219,12 +225,14 @@ def test_lagging_checkpoint_of_high_watermark_is_no_loss(foreign: Path) -> None:
     assert query.run() == []
 
 
+@pytest.mark.file_roots
 def test_broker_directory_without_topic_ids_is_read(foreign: Path) -> None:
     (foreign / "t-0" / PARTITION_METADATA).unlink()
     query = Query(lambda: stream(foreign, startingOffsets="earliest"))
     assert len(query.run()) == 200
 
 
+@pytest.mark.file_roots
 def test_directory_adopted_while_read_continues_and_replaced_one_fails(foreign: Path) -> None:
     reader = stream(foreign, startingOffsets="earliest")
     start = reader.initialOffset()

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 from kafkalog_command import Command
+from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 
 
 @pytest.fixture
-def acls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    LogDir.create(tmp_path / "log").create_topic("orders", partitions=1)
-    return Command("acls", tmp_path / "log", capsys)
+def acls(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> Command:
+    LogDir.create(root_place).create_topic("orders", partitions=1)
+    return Command("acls", root_place, capsys)
 
 
 def operations(command: Command, *arguments: str) -> set[tuple[str, str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kafkalog_command import Command
+from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.configs import broker_entries, parse_settings, topic_entries
@@ -16,10 +17,10 @@ FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
 
 @pytest.fixture
-def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    log_dir = LogDir.create(tmp_path / "root")
+def tool(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> Command:
+    log_dir = LogDir.create(root_place)
     log_dir.create_topic("orders", partitions=1, configs={"retention.ms": "7"})
-    return Command("configs", tmp_path / "root", capsys)
+    return Command("configs", root_place, capsys)
 
 
 def configs_of(tool: Command, topic: str = "orders") -> dict[str, str]:
@@ -43,9 +44,9 @@ def test_alter_sets_and_deletes_configs(tool: Command) -> None:
 
 
 def test_change_is_one_commit(tool: Command) -> None:
-    before = len(list((tool.root / "__cluster_metadata-0").glob("*.log")))
+    before = len(list(LogDir.open(tool.root).history()))
     tool("--topic", "orders", "--alter", "--add-config", "segment.ms=5,flush.ms=6", "--delete-config", "retention.ms")
-    assert len(list((tool.root / "__cluster_metadata-0").glob("*.log"))) == before + 1
+    assert len(list(LogDir.open(tool.root).history())) == before + 1
 
 
 def test_internal_segment_bytes_is_accepted_and_shown_only_when_set(tool: Command) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from kafkalog_command import Command
+from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 
@@ -14,13 +13,13 @@ TIMES_MS = (1_700_000_000_000, 1_700_000_005_000, 1_700_000_002_000)
 
 
 @pytest.fixture
-def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    log_dir = LogDir.create(tmp_path / "root")
+def tool(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> Command:
+    log_dir = LogDir.create(root_place)
     for name, partitions in (("orders", 11), ("returns", 1), ("__consumer_offsets", 1)):
         log_dir.create_topic(name, partitions=partitions)
     times = pa.array(TIMES_MS, pa.timestamp("ms"))
     log_dir.append("orders", pa.table({"value": ["a", "b", "c"], "timestamp": times}), partition=2)
-    return Command("get-offsets", tmp_path / "root", capsys)
+    return Command("get-offsets", root_place, capsys)
 
 
 def test_partitions_are_in_same_order_as_kafka(tool: Command) -> None:
@@ -56,6 +55,7 @@ def test_partition_without_matching_record_is_omitted(tool: Command, time: str) 
     assert tool("--topic", "returns", "--time", "max-timestamp") == ""
 
 
+@pytest.mark.file_roots
 def test_max_timestamp_is_found_across_segments(tool: Command) -> None:
     log_dir = LogDir.open(tool.root)
     log_dir.alter_topic("returns", add={"internal.segment.bytes": "200"})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from kafkalog_command import Command
+from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.metadata_records import WriteCommitRecord, WrittenPartition
@@ -29,9 +30,9 @@ class Clock:
 
 
 @pytest.fixture
-def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+def tool(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> Command:
     """A root with seven commits: made, two topics, a write to each, a setting, one topic gone."""
-    root = tmp_path / "root"
+    root = root_place
     log_dir = LogDir.create(root, clock=Clock())
     log_dir.create_topic("orders", partitions=2)
     log_dir.create_topic("gone", partitions=1)
@@ -63,6 +64,7 @@ def test_all_commits_are_listed_in_order(tool: Command) -> None:
     assert oldest_first[0]["time"] == "2023-11-14T22:13:20.123Z"
 
 
+@pytest.mark.file_roots
 def test_write_has_its_partitions_records_and_bytes(tool: Command) -> None:
     (write,) = [each for each in tool.json("--topic", "orders") if each["operation"] == "write"]
     log = tool.root / "orders-1" / "00000000000000000000.log"
@@ -80,6 +82,7 @@ def test_write_has_its_partitions_records_and_bytes(tool: Command) -> None:
     assert not {"transactionalId", "version"} & write.keys()
 
 
+@pytest.mark.file_roots
 def test_transactional_id_and_version_are_listed(tool: Command) -> None:
     store = MetadataStore.open(tool.root)
     topic_id = store.image.topic("orders").topic_id
@@ -113,6 +116,7 @@ def test_deleted_topic_keeps_its_name(tool: Command) -> None:
     assert [each["operation"] for each in tool.json("--topic", "gone")] == ["delete topic", "write", "create topic"]
 
 
+@pytest.mark.file_roots
 def test_removed_commits_do_not_stop_listing(tool: Command) -> None:
     offsets = sorted((tool.root / "__cluster_metadata-0").glob("*.log"))
     log_dir = LogDir.open(tool.root)
@@ -158,6 +162,7 @@ def test_invalid_arguments_are_rejected_in_one_line(tool: Command, arguments: tu
     assert message in err
 
 
+@pytest.mark.file_roots
 def test_damaged_commit_is_reported(tool: Command) -> None:
     log_dir = LogDir.open(tool.root)
     first = tool.root / "__cluster_metadata-0" / "00000000000000000000.log"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kafkalog_command import Command
+from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import main
@@ -16,8 +17,8 @@ FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
 
 @pytest.fixture
-def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command("topics", tmp_path / "root", capsys)
+def tool(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command("topics", root_place, capsys)
 
 
 def foreign(fixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
@@ -139,6 +140,7 @@ def test_invalid_options_are_rejected(tool: Command, arguments: list[str], said:
     assert said in tool.fails(*arguments)
 
 
+@pytest.mark.file_roots
 def test_rejected_topic_name_creates_no_log_directory(tool: Command) -> None:
     tool.fails("--create", "--topic", "a/b")
     assert not tool.root.exists()
@@ -151,6 +153,7 @@ def test_missing_path_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--path" in capsys.readouterr().err
 
 
+@pytest.mark.file_roots
 def test_list_does_not_create_absent_log_directory(tool: Command) -> None:
     assert str(tool.root) in tool.fails("--list")
     assert not tool.root.exists()
