@@ -223,7 +223,7 @@ SEGMENTS_SCHEMA: Final = pa.schema(
 class SegmentInfo:
     """One segment; timestamps in ms, None if not requested or not known.
 
-    `remote`: the segment in remote storage, if it is not in the partition's directory; sizes of its indexes are 0.
+    `remote`: the segment in remote or object storage, if it is not in a directory; sizes of its indexes are 0.
     """
 
     base_offset: int
@@ -291,7 +291,7 @@ def list_segments(
 
 
 def _local_sizes(found: PartitionSnapshot) -> dict[int, dict[str, int]]:
-    if found.local_directory is None and found.remote is not None:
+    if found.local_directory is None:
         return {}
     try:
         return _file_sizes(found.directory)
@@ -300,20 +300,27 @@ def _local_sizes(found: PartitionSnapshot) -> dict[int, dict[str, int]]:
 
 
 def _remote_segments(found: PartitionSnapshot, end_offset: int) -> list[SegmentInfo]:
-    """The segments in remote storage that begin below `end_offset`, where the local ones begin."""
-    if found.remote is None:
-        return []
+    """The segments in remote storage that begin below `end_offset`, where the local ones begin.
+
+    In an object store these are segment objects, and groups of runs that were not merged yet.
+    """
     return [
         SegmentInfo(
             base_offset=each.base_offset,
-            end_offset=min(each.end_offset, end_offset),
+            end_offset=end_offset if each.end_offset is None else min(each.end_offset, end_offset),
             size_bytes=each.known_size_bytes or 0,
             state="remote",
             max_timestamp_ms=each.known_max_timestamp_ms,
             remote=each,
         )
-        for each in found.remote.log.extents_below(end_offset)
+        for each in _remote_extents(found, end_offset)
     ]
+
+
+def _remote_extents(found: PartitionSnapshot, end_offset: int) -> Sequence[Extent]:
+    if found.remote is not None:
+        return found.remote.log.extents_below(end_offset)
+    return found.extents().current() if found.local_directory is None else ()
 
 
 def segments_table(segments: Sequence[SegmentInfo]) -> pa.Table:
