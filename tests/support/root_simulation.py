@@ -19,7 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -111,6 +111,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "side_by_side", lambda requests: [request() for request in requests])
     monkeypatch.setattr(run_source_module, "_POOL", _InlinePool())
     monkeypatch.setattr(byte_source_module, "ThreadPoolExecutor", _InlinePool)
+    monkeypatch.setattr(inline_data, "_LOCKS", [nullcontext()])  # actors would wait for themselves
     chance = random.Random(0)  # one for all: what is drawn differs
     monkeypatch.setattr(store_module.random, "SystemRandom", lambda: chance)
 
