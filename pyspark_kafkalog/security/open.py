@@ -84,7 +84,10 @@ def open_root(
         if read_to_log_end:
             _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
         if remote_storage is not None:
-            raise InvalidOptionError(f"{path} is not a broker's: remote storage is read for brokers' directories only")
+            raise InvalidOptionError(
+                f"{path} is not a broker's: leave out the remote storage; that of a native log directory is known to it "
+                "(rsm.config.location) and read in any case"
+            )
     else:
         remote_logs = _remote_logs(remote_storage, paths)
         root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
