@@ -1,7 +1,7 @@
 """LogDir against a model in memory: after any operation, and wherever a writer is killed, the root equals the model.
 
 Maintenance runs in between: records are deleted, segments are merged and deleted, which the model does not see. A root
-is on a file system or in an object store.
+is on a file system, tiered or not, or in an object store.
 
 Two LogDirs of one root take turns to write; a third refreshes only when it is asked to. A writer may be stopped at any
 call that changes the file system, or of the store, as by SIGKILL; then its write is there whole or not at all, and the
@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,14 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
-from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.storage.staging.stager import stage_table
@@ -181,6 +184,10 @@ def see(log_dir: LogDir) -> dict[str, tuple[dict[str, str], list[list[bytes]]]]:
 class RootMachine(RuleBasedStateMachine):
     root: RootPlace
     jobs: tuple[Callable[..., list[PartitionReport]], ...] = (apply_retention, merge_segments)
+    #: Broker-level settings, and configurations that topics have beside those of CONFIGS.
+    root_settings: Mapping[str, str] = {}
+    configs: Mapping[str, str] = {}
+    first_writes = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,13 +209,15 @@ class RootMachine(RuleBasedStateMachine):
         self.runs: dict[int, str] = {}
         for who in (0, 1):
             self._open(who)
-        if snapshots:
-            self.writers[0].alter_broker_configs(add=SNAPSHOTS)
-        self.writers[0].create_topic("orders", 2, configs)
-        self.model.topics["orders"] = Topic(dict(configs), [[], []])
+        if snapshots or self.root_settings:
+            self.writers[0].alter_broker_configs(add={**self.root_settings, **(SNAPSHOTS if snapshots else {})})
+        self.writers[0].create_topic("orders", 2, {**configs, **self.configs})
+        self.model.topics["orders"] = Topic({**configs, **self.configs}, [[], []])
+        self.deaths: dict[int, float] = {}
+        for _ in range(self.first_writes):
+            self.append(0, "orders", 40)
         self.reader = self._opened()
         self.read_model = self.model.copy()
-        self.deaths: dict[int, float] = {}
 
     def _do(self, who: int, act: Callable[[LogDir], Any], after: Model, *, is_job: bool = False) -> Any:
         """Let a writer do `act`, which makes the model `after`; it may die on the way."""
@@ -249,6 +258,7 @@ class RootMachine(RuleBasedStateMachine):
 
     @rule(who=writer_numbers, topic=topic_names, partitions=st.integers(1, 3), configs=st.sampled_from(CONFIGS))
     def create_topic(self, who: int, topic: str, partitions: int, configs: dict[str, str]) -> None:
+        configs = {**configs, **self.configs}
         if topic in self.model.topics:
             with pytest.raises(TopicExistsError):
                 self.writers[who].create_topic(topic, partitions, configs)
@@ -270,6 +280,7 @@ class RootMachine(RuleBasedStateMachine):
     @rule(who=writer_numbers, data=st.data(), configs=st.sampled_from(CONFIGS))
     def alter_topic(self, who: int, data: st.DataObject, configs: dict[str, str]) -> None:
         topic = data.draw(st.sampled_from(sorted(self.model.topics)))
+        configs = {**configs, **self.configs}
         after = self.model.copy()
         gone = sorted(after.topics[topic].configs.keys() - configs.keys())
         after.topics[topic].configs = dict(configs)
@@ -473,6 +484,59 @@ class FileRootMachine(RootMachine):
         return fs, LogDir.open_or_create(self.root, fs=fs)
 
 
+def tier_and_retain(root: Root, *, now_ms: int) -> list[PartitionReport]:
+    return [*tier_segments(root, now_ms=now_ms), *apply_retention(root, now_ms=now_ms)]
+
+
+class TieredRootMachine(FileRootMachine):
+    """Nearly all that is copied goes locally; the store itself kills nobody."""
+
+    jobs = (*FileRootMachine.jobs, tier_segments, tier_and_retain, tier_and_retain, tier_and_retain)
+    configs: Mapping[str, str] = {"internal.segment.bytes": "700", "remote.storage.enable": "true"}
+    first_writes = 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bucket = MemoryBucket(clock=VirtualClock(NOW_MS))
+        self.location = memory_root(FaultyStore(self.bucket))
+        self.root_settings = {
+            "rsm.config.location": self.location,
+            "remote.log.storage.system.enable": "true",
+            "log.local.retention.bytes": "500",
+        }
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "writers"):
+                self._check_objects()
+        finally:
+            forget(self.location)
+            super().teardown()
+
+    def _check_objects(self) -> None:
+        """After clean-ups over some days, exactly the objects are there that the image names."""
+        root = on_file_system(self._opened().root)
+        for days in range(3):
+            finish(root, now_ms=time_ms() + 2 * (days + 1) * DAY_MS)
+        assert set(self.bucket.keys()) == named_objects(root.store.refresh())
+        assert same(see(self._opened()), self.model)
+
+    @precondition(lambda self: self.model.topics)
+    @rule(who=RootMachine.writer_numbers, data=st.data(), is_done=st.sampled_from([True, False, False]))
+    def switch_off(self, who: int, data: st.DataObject, is_done: bool) -> None:
+        """What is in remote storage only is gone."""
+        if not is_done:
+            return
+        topic = data.draw(st.sampled_from(sorted(self.model.topics)))
+        after = self.model.copy()
+        configs = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        after.topics[topic].configs |= configs
+        described = self._opened().topic(topic)
+        for values, found in zip(after.topics[topic].partitions, described.partitions, strict=True):
+            values[: found.local_log_start_offset] = [GONE] * found.local_log_start_offset
+        self._do(who, lambda log_dir: log_dir.alter_topic(topic, add=configs), after)
+
+
 class ObjectRootMachine(RootMachine):
     """Time passes, so that what was dropped or abandoned is deleted, but not enough for records to expire."""
 
@@ -523,5 +587,7 @@ SETTINGS = settings(
 )
 TestFileRoot = FileRootMachine.TestCase
 TestFileRoot.settings = SETTINGS
+TestTieredRoot = TieredRootMachine.TestCase
+TestTieredRoot.settings = settings(SETTINGS, max_examples=max(EXAMPLES // 4, 5))
 TestObjectRoot = ObjectRootMachine.TestCase
 TestObjectRoot.settings = SETTINGS
