@@ -85,8 +85,8 @@ def open_root(
             _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
         if remote_storage is not None:
             raise InvalidOptionError(
-                f"{path} is not a broker's: leave out the remote storage; that of a native log directory is known to it "
-                "(rsm.config.location) and read in any case"
+                f"{path} is not a broker's: leave out the remote storage; a native log directory knows its own "
+                "(rsm.config.location), which is read in any case"
             )
     else:
         remote_logs = _remote_logs(remote_storage, paths)

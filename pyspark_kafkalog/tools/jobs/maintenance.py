@@ -294,7 +294,9 @@ def _verify_remote_storage(options: argparse.Namespace, output: JsonLines | Text
     )
     root = None if options.path is None else open_log_dir(options).root
     if root is not None and not isinstance(root, ReadOnlyRoot):
-        raise UsageError(f"{options.path} is not a broker's directory: leave out --remote-storage, its own is verified too")
+        raise UsageError(
+            f"{options.path} is not a broker's directory: without --remote-storage its own is verified too"
+        )
     topics = frozenset(options.topic) if options.topic else None
     path = Path(option.location)
     output.begin("verify", JobRun(path=path, topics=None, now_ms=options.now, dry_run=True), 0)
