@@ -75,6 +75,15 @@ STORE_OPTION_NAMES: Final = tuple(str(each.metadata["option"]) for each in field
 SECRET_OPTION_NAMES: Final = frozenset(
     str(each.metadata["option"]) for each in fields(StoreSettings) if each.metadata["secret"]
 )
+#: The default of Spark's `spark.redaction.regex` (org.apache.spark.internal.config.SECRET_REDACTION_PATTERN).
+_SECRET_NAME: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an option or a setting of that name holds a secret: the store's options, Hadoop's settings."""
+    return _SECRET_NAME.search(name) is not None
+
+
 _CREDENTIALS: Final = ("access_key", "secret_key", "session_token", "sas_token", "service_account")
 
 

@@ -34,7 +34,7 @@ from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import is_object_url
-from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES, STORE_OPTION_NAMES
+from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES, STORE_OPTION_NAMES, is_secret_name
 from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -152,10 +152,21 @@ _OPTION_PREFIX: Final = "option."
 
 
 def of_create_table(raw: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a CREATE TABLE, from the table properties that Spark passes; None if it is no CREATE TABLE."""
+    """The options of a CREATE TABLE, from the table properties that Spark passes; None if it is no CREATE TABLE.
+
+    Raises InvalidOptionError for secrets: the catalog stores them in clear, and so does whatever stores the schema of a
+    DataFrame that was read from the table, as Parquet files and Delta tables do.
+    """
     if "provider" not in raw:
         return None
     options = {name[len(_OPTION_PREFIX) :]: text for name, text in raw.items() if name.startswith(_OPTION_PREFIX)}
+    for name in options:
+        if is_secret_name(name):
+            raise InvalidOptionError(
+                f"option {name} of CREATE TABLE would be stored in clear, in the catalog and in what is written from "
+                "the table: leave it out. Give credentials by the environment of driver and executors, or set "
+                "spark.hadoop.fs.s3a.… on the session and call pyspark_kafkalog.register(spark)"
+            )
     if "path" in raw:
         options["path"] = raw["path"]
     return options

@@ -202,3 +202,18 @@ def test_load_with_path_takes_no_options_from_schema() -> None:
     carrying = with_table_options(read_schema(include_headers=False), {"path": "/other", "subscribe": "a"})
     assert effective_read_options({"path": "/logs"}, carrying) == {"path": "/logs"}
     assert of_create_table({"path": "/logs"}) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["storeAccessKey", "storesecretkey", "storeSessionToken", "storeSasToken", "fs.s3a.bucket.b.secret.key"]
+)
+def test_create_table_with_a_secret_is_refused_without_repeating_it(name: str) -> None:
+    properties = {"provider": "kafkalog", "path": "s3://bucket/log", f"option.{name}": "xyzzy"}
+    with pytest.raises(InvalidOptionError, match=f"option {name} of CREATE TABLE would be stored in clear") as caught:
+        of_create_table(properties)
+    assert "xyzzy" not in str(caught.value)
+    kept = {"option.storeEndpoint": "http://host:1", "option.fs.s3a.endpoint.region": "eu-west-1"}
+    assert of_create_table({"provider": "kafkalog", **kept}) == {
+        "storeEndpoint": "http://host:1",
+        "fs.s3a.endpoint.region": "eu-west-1",
+    }
