@@ -107,11 +107,10 @@ class ObjectCommitLog(CommitLog):
 
     def _read_to_end(self, offset: int, *, many: bool) -> Generator[Commit, None, tuple[int, Moment]]:
         """The commits from `offset` on; returns where the log ended, and when."""
-        now = self._boundary.now()
         for commit in self._read_listed(offset) if many else ():
             yield commit
             offset = commit.next_offset
-        while not many:
+        while True:  # also after a listing: it may leave out the last ones
             now = self._boundary.now()
             commits = list(self._read_next(offset, _ONE_BY_ONE))
             yield from commits
