@@ -237,6 +237,7 @@ class RootMachine(RuleBasedStateMachine):
             if mortal.is_dead:
                 self._open(who)
             return result
+        self._end_requests()
         seen = see(self._opened())
         if not same(seen, self.model) or not self._transactions_are(self.model):
             assert same(seen, after), "half of what a killed writer did is there"
@@ -244,6 +245,9 @@ class RootMachine(RuleBasedStateMachine):
             self.model = after
         self._open(who)
         return None
+
+    def _end_requests(self) -> None:
+        """Let the requests of a killed writer take effect that are still on their way."""
 
     def _transactions_are(self, model: Model) -> bool:
         log_dir = self._opened()
@@ -562,6 +566,9 @@ class ObjectRootMachine(RootMachine):
             clean_up_root(root)
         assert left_objects(self.bucket) == named_objects(root.store.refresh())
         assert same(see(self._opened()), self.model)
+
+    def _end_requests(self) -> None:
+        self.bucket.land()
 
     @rule(hours=st.integers(1, 3))
     def time_passes(self, hours: int) -> None:
