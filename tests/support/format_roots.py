@@ -2,8 +2,10 @@
 
     tests/data/roots/format-<version>/root/            the log directory
     tests/data/roots/format-<version>/expected.json    `contents` of it, as the package that made it read it
+    tests/data/tiered-root/                            the same of a root that tiers (TIERED_FORMAT_VERSION), and
+                                                       `remote`: the objects of its remote storage, s3://bucket/tier
 
-    python tests/support/format_roots.py      makes the one of the current version
+    python tests/support/format_roots.py      makes those that do not exist
 
 Made once for each format version and kept: every later version of the package must read and write it (docs/FORMAT.md,
 "Versions"). So one that exists is never replaced.
@@ -12,18 +14,23 @@ Made once for each format version and kept: every later version of the package m
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
+from tiered_logs import fill, tiering_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.export.export import export_in_place
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.maintenance.tier.copy import tier_segments
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
@@ -31,9 +38,12 @@ from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagingTask
 from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.tiered import own_storage
+from pyspark_kafkalog.tiered.objects import DirectoryObjects
 
 DATA = Path(__file__).parents[1] / "data"
 ROOTS = DATA / "roots"
+TIERED_ROOT = DATA / "tiered-root"
 T0 = 1_760_000_000_000
 HOUR_MS = 3_600_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -141,6 +151,26 @@ def _leave_staged_file(log_dir: LogDir) -> None:
     )
 
 
+def remote_in(directory: Path) -> Any:
+    """Patches remote storage, wherever it is said to be, to be in that directory."""
+    return mock.patch.object(own_storage, "open_objects", return_value=DirectoryObjects(directory))
+
+
+def make_tiered_root(target: Path) -> None:
+    """A root whose log begins in remote storage, inside a segment, with transactions and several leader epochs."""
+    (target / "remote").mkdir(parents=True)
+    with remote_in(target / "remote"):
+        log_dir = tiering_root(target / "root", "s3://bucket/tier")
+        rng = random.Random(1)
+        for turn in range(3):
+            fill(log_dir, rng, 25)
+            assert [report.error for report in tier_segments(log_dir.root)] == [None]
+            log_dir.alter_topic("orders", add={"local.retention.bytes": str(4000 - 1000 * turn)})
+            assert [report.error for report in apply_retention(log_dir.root, topics=["orders"])] == [None]
+        delete_records(log_dir.root, {TopicPartition("orders", 0): 31})
+        fill(log_dir, rng, 10)
+
+
 def contents(log_dir: LogDir) -> dict[str, Any]:
     """All that a root holds, as a JSON tree."""
     image = log_dir.root.native().store.image
@@ -202,15 +232,20 @@ def _text(data: bytes | None) -> str | None:
 
 
 def main() -> int:
-    """Make the root of the current version."""
-    target = ROOTS / f"format-{FORMAT_VERSION}"
-    if target.exists():
-        sys.stderr.write(f"{target} exists: roots of released versions are never replaced\n")
-        return 1
-    target.mkdir(parents=True)
-    make_root(target / "root")
-    tree = contents(LogDir.open(target / "root"))
-    (target / "expected.json").write_text(json.dumps(tree, ensure_ascii=True, separators=(",", ":")) + "\n")
+    """Make the roots that do not exist: those of released versions are never replaced."""
+    kept: dict[Path, Callable[[Path], None]] = {
+        ROOTS / f"format-{FORMAT_VERSION}": lambda target: make_root(target / "root"),
+        TIERED_ROOT: make_tiered_root,
+    }
+    for target, make in kept.items():
+        if target.exists():
+            sys.stderr.write(f"{target} exists\n")
+            continue
+        target.mkdir(parents=True)
+        make(target)
+        with remote_in(target / "remote"):
+            tree = contents(LogDir.open(target / "root"))
+        (target / "expected.json").write_text(json.dumps(tree, ensure_ascii=True, separators=(",", ":")) + "\n")
     return 0
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from format_roots import ROOTS, T0, contents, rows
+from format_roots import ROOTS, T0, TIERED_ROOT, contents, remote_in, rows
 from metadata_roots import forget_images
+from tiered_logs import fill
 from verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
@@ -20,6 +23,7 @@ from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.maintenance.tier.copy import tier_segments
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, OLDEST_FORMAT_VERSION
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -47,11 +51,12 @@ def test_every_supported_version_has_its_root() -> None:
     assert {f"format-{version}" for version in range(OLDEST_FORMAT_VERSION, FORMAT_VERSION + 1)} <= set(FORMATS)
 
 
-def test_kept_roots_are_under_version_control_whole() -> None:
-    listed = subprocess.run(["git", "ls-files", "-z", "."], cwd=ROOTS, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("kept", [ROOTS, TIERED_ROOT], ids=lambda kept: kept.name)
+def test_kept_roots_are_under_version_control_whole(kept: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "-z", "."], cwd=kept, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a clone of the repository")
-    found = {str(path.relative_to(ROOTS)) for path in ROOTS.rglob("*") if path.is_file()}
+    found = {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()}
     assert set(filter(None, listed.stdout.split("\0"))) == found
 
 
@@ -127,3 +132,44 @@ def test_kept_root_without_snapshot_is_read_from_commits(copied: tuple[Path, dic
     found = contents(opened(root))
     assert found["topics"] == expected["topics"]
     opened(root).append("orders", pa.table({"value": ["x"]}), partition=0)
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A copy of the kept root that tiers, with its remote storage."""
+    shutil.copytree(TIERED_ROOT, tmp_path / "tiered")
+    forget_images()
+    with remote_in(tmp_path / "tiered" / "remote"):
+        yield tmp_path / "tiered" / "root", json.loads((TIERED_ROOT / "expected.json").read_text())
+
+
+def test_kept_tiered_root_is_read_completely(tiered: tuple[Path, dict[str, Any]]) -> None:
+    root, expected = tiered
+    log_dir = opened(root)
+    assert contents(log_dir) == expected
+    assert (expected["formatVersion"], expected["topics"]["orders"]["partitions"][0]["offsets"][0]) == (2, 31)
+    assert log_dir.partition("orders", 0).local_log_start_offset > 100
+    assert len(expected["topics"]["orders"]["partitions"][0]["leaderEpochs"]) > 2
+
+
+def test_kept_tiered_root_is_sound_and_takes_writes_and_maintenance(
+    tiered: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root, expected = tiered
+    check_again_at_once(monkeypatch)
+    assert findings_in(root) == []
+    log_dir = opened(root)
+    before = log_dir.partition("orders", 0)
+    fill(log_dir, random.Random(2), 30)
+    assert [report.error for report in tier_segments(log_dir.root)] == [None]
+    assert [report.error for report in apply_retention(log_dir.root, topics=["orders"])] == [None]
+    delete_records(log_dir.root, {TopicPartition("orders", 0): 60})
+    assert findings_in(root) == []
+    after = opened(root).partition("orders", 0)
+    assert after.local_log_start_offset > before.local_log_start_offset
+    assert after.latest_tiered_offset > before.latest_tiered_offset
+    records = [each for each in expected["topics"]["orders"]["partitions"][0]["records"] if each[0] >= 60]
+    found = contents(opened(root))["topics"]["orders"]["partitions"][0]["records"]
+    assert found[: len(records)] == records
+    export_to(opened(root).root.native(), tmp_path / "copy")
+    assert LogDir.open(tmp_path / "copy").read("orders").num_rows == len(found)
