@@ -113,3 +113,29 @@ def du_lines(url: str) -> list[str]:
     done = run("du", "--path", url, "--by", "kind", "--output", "json")
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def test_cleaned_records_are_as_on_a_file_system(url: str, tmp_path: Path) -> None:
+    configs = {"cleanup.policy": "compact", "internal.segment.bytes": "200000", "min.cleanable.dirty.ratio": "0"}
+    places: list[str | Path] = [url, tmp_path / "files"]
+    stamps = pa.array([1_700_000_000_000_000] * 200, pa.timestamp("us", "UTC"))
+    for place in places:
+        log_dir = LogDir.create(place)
+        log_dir.create_topic("users", partitions=2, configs=configs)
+        for number in range(12):
+            keys = [f"{(number * 37 + row) % 300}" for row in range(200)]
+            values = [f"{number}-{row}".encode() + bytes(900) for row in range(200)]
+            log_dir.append("users", pa.table({"key": keys, "value": values, "timestamp": stamps}))
+    reports = [command("log-cleaner", "--path", str(place), "--topic", "users") for place in places]
+    dropped = [[each["recordsDropped"] for each in some] for some in reports]
+    assert all(int(str(each)) > 0 for some in dropped for each in some)
+    latest = []
+    for place in places:
+        log_dir = LogDir.open(place)
+        table = log_dir.read("users", columns=["partition", "offset", "key", "value"])
+        rows = zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
+        latest.append({(partition, key): (offset, value) for partition, offset, key, value in rows})
+    assert latest[0] == latest[1]
+    assert len(latest[0]) == 300
+    assert not any(each.get("errorsFound") for each in command("verify", "--path", url))
+    assert {each["filesWritten"] for each in command("reindex", "--path", url, "--topic", "users")} == {0}

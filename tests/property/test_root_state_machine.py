@@ -31,6 +31,7 @@ from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ProducerFencedError, TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
@@ -181,9 +182,18 @@ def see(log_dir: LogDir) -> dict[str, tuple[dict[str, str], list[list[bytes]]]]:
     return seen
 
 
+def clean_all(root: Root, *, now_ms: int) -> list[PartitionReport]:
+    """Clean the compacted topics. Each record has a key of its own, so none goes."""
+    native = root.native()
+    native.refresh()
+    return [
+        clean_partition(root, each.topic, each.partition, now_ms=now_ms, force=True) for each in native.partitions()
+    ]
+
+
 class RootMachine(RuleBasedStateMachine):
     root: RootPlace
-    jobs: tuple[Callable[..., list[PartitionReport]], ...] = (apply_retention, merge_segments)
+    jobs: tuple[Callable[..., list[PartitionReport]], ...] = (apply_retention, merge_segments, reindex)
     #: Broker-level settings, and configurations that topics have beside those of CONFIGS.
     root_settings: Mapping[str, str] = {}
     configs: Mapping[str, str] = {}
@@ -310,7 +320,11 @@ class RootMachine(RuleBasedStateMachine):
         partition = self.number % len(self.model.topics[topic].partitions)
         after = self.model.copy()
         after.topics[topic].partitions[partition] += values
-        self._do(who, lambda log_dir: log_dir.append(topic, pa.table({"value": values}), partition=partition), after)
+        self._do(
+            who,
+            lambda log_dir: log_dir.append(topic, pa.table({"key": values, "value": values}), partition=partition),
+            after,
+        )
 
     def _values(self, count: int) -> list[bytes]:
         self.number += count
@@ -371,7 +385,7 @@ class RootMachine(RuleBasedStateMachine):
             staged += stage_table(
                 staging.task,
                 topic,
-                pa.table({"value": values}),
+                pa.table({"key": values, "value": values}),
                 partitions_count=len(described.partitions),
                 partition=partition,
                 config=log_dir.log_config(topic),
@@ -473,8 +487,6 @@ def same(seen: dict[str, tuple[dict[str, str], list[list[bytes]]]], model: Model
 
 
 class FileRootMachine(RootMachine):
-    jobs = (*RootMachine.jobs, reindex)
-
     def __init__(self) -> None:
         super().__init__()
         self.home = Path(tempfile.mkdtemp(prefix="root-machine-"))
@@ -543,6 +555,9 @@ class TieredRootMachine(FileRootMachine):
 
 class ObjectRootMachine(RootMachine):
     """Time passes, so that what was dropped or abandoned is deleted, but not enough for records to expire."""
+
+    jobs = (*RootMachine.jobs, clean_all)
+    configs: Mapping[str, str] = {"cleanup.policy": "compact,delete"}
 
     def __init__(self) -> None:
         super().__init__()

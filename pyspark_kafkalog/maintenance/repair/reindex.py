@@ -89,6 +89,7 @@ def reindex(
     objects = root.native()
     now_ms = objects.clock() if now_ms is None else now_ms
     if isinstance(objects, ObjectRoot):
+        objects.refresh()
         of = sorted(objects.partitions(topics) if partitions is None else partitions)
         return [reindex_log(objects, each, now_ms=now_ms, dry_run=dry_run, force=force) for each in of]
     native = on_file_system(root)

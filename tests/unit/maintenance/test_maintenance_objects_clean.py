@@ -404,3 +404,25 @@ def test_cleaning_stopped_at_any_request_loses_nothing(fault: Fault) -> None:
         forget(url)
         call += 1
     assert call > 15
+
+
+# Internal topics.
+
+
+def test_committed_offsets_of_groups_are_compacted_and_stay() -> None:
+    """The consumer offsets are a compacted topic of this root as any other."""
+    url = memory_root()
+    log_dir = LogDir.create(url, clock=lambda: NOW_MS)
+    log_dir.create_topic("orders", partitions=1)
+    append(log_dir, ["a"] * 60, ["b"] * 60)
+    group = log_dir.group("billing")
+    for offset in range(60):
+        group.commit({("orders", 0): offset})
+    name = "__consumer_offsets"
+    [number] = [each.partition for each in log_dir.topic(name).partitions if each.high_watermark]
+    log_dir.alter_topic(name, add={"internal.segment.bytes": "1000", "min.cleanable.dirty.ratio": "0"})
+    report = fine(clean_partition(log_dir.root, name, number))
+    assert report.records_dropped > 40
+    fresh = LogDir.open(url, clock=lambda: NOW_MS)
+    assert fresh.group("billing").fetch()[ORDERS].offset == 59
+    forget(url)
