@@ -6,9 +6,10 @@ another: with other settings, with another version of Kafka, or across a restart
 whose index files differ are verified for that purpose.) With `force` these are rebuilt too.
 
 A readable producer snapshot is kept, and trusted: it may know producers whose records are gone. A missing or damaged
-one is rebuilt from the previous snapshot and the batches in between. The `.log` files are never changed; damage in one
-is reported. Its index files stay, as they may lead past the damage. Snapshots that are missing after it stay missing,
-as the producers in the damaged part are unknown.
+one is rebuilt from the previous snapshot and the batches in between. Where the local log begins behind segments in
+remote storage, in which transactions can have begun, the copy there is taken. The `.log` files are never changed;
+damage in one is reported. Its index files stay, as they may lead past the damage. Snapshots that are missing after it
+stay missing, as the producers in the damaged part are unknown.
 
 The end of the active segment, past the last commit, is left to the next writer, which cuts it off. A kill leaves some
 files old and some new, each of them whole.
@@ -26,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
@@ -41,7 +42,12 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, encode_snapshot, read_snapshot
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
+    ProducerStateEntry,
+    decode_snapshot,
+    encode_snapshot,
+    read_snapshot,
+)
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -57,6 +63,8 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_indexes
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -185,6 +193,10 @@ class _Reindexing:
         """The producers' state at the start of a segment: its snapshot's, or else `so_far`, stored as a snapshot."""
         path = segment_file(self.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX)
         entries = _read_entries(path)
+        if entries is None and is_first and self.state.has_remote_start:
+            copy = copied_snapshot(self.root, self.target.topic_partition, base_offset)
+            self._replace({path: copy})
+            entries = decode_snapshot(copy, file=str(path))
         if entries is not None:
             producers = self._no_producers()
             producers.begin_at(base_offset, entries, self.target.now_ms)
@@ -247,6 +259,23 @@ class _Reindexing:
                     self.root.fs.unlink_if_there(path)
                 else:
                     self.root.fs.write_file_atomic(path, content, durable=False)
+
+
+def copied_snapshot(root: FileRoot, topic_partition: TopicPartition, offset: int) -> bytes:
+    """The copy in remote storage of the producer snapshot at `offset`, the end of a segment there.
+
+    Raises LogDirError if no segment ends there, ObjectStoreError, FileNotFoundError, CorruptRecordError.
+    """
+    topic = root.store.image.topic(topic_partition.topic)
+    partition = root.store.image.partition(topic.name, topic_partition.partition)
+    segment = next((each for each in partition.segments if each.end_offset == offset), None)
+    if segment is None or root.remote_storage is None:
+        raise LogDirError(
+            f"{topic_partition}: the producer snapshot at offset {offset}, where the local log begins, is missing or "
+            "damaged: expected a segment in remote storage that ends there, found none: restore the file from a copy"
+        )
+    of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+    return bytes(root.remote_storage.extent(of, segment).index(IndexKind.PRODUCER_SNAPSHOT))
 
 
 def _read_entries(path: Path) -> tuple[ProducerStateEntry, ...] | None:

@@ -263,8 +263,9 @@ def _check_snapshots(scope: PartitionScope, listing: PartitionListing, sink: Fin
             read_producers(path, offset, sink)
     if scope.state is None:
         return  # a broker's cleaner may have removed them, and its next start creates those it needs
-    for base in bases[1:]:
-        if scope.local_start_offset < base <= scope.state.active_base_offset and base not in snapshots:
+    for base in bases:
+        is_needed = base > scope.log_start_offset and base >= scope.local_start_offset
+        if is_needed and base <= scope.state.active_base_offset and base not in snapshots:
             sink.add(
                 Severity.WARNING,
                 "producer-snapshot-missing",

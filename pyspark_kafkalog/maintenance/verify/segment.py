@@ -163,7 +163,7 @@ class _Check:
                 self._too_short(size_bytes, committed_bytes)
             offsets, times = self._open_indexes(closing)
             start, is_known = self._producers_at_start(producers)
-            checks = self._open_producers(closing, start)
+            checks = self._open_producers(closing, start, is_known=is_known)
             is_native = self.scope.state is not None
             epochs = EpochCheck.open(self.scope.directory, self.path(LOG_SUFFIX), self.sink, is_native=is_native)
             walk = BatchWalk(
@@ -272,7 +272,7 @@ class _Check:
             return before, True
         return (), self.base_offset == 0
 
-    def _open_producers(self, closing: contextlib.ExitStack, producers: Producers) -> ProducerCheck:
+    def _open_producers(self, closing: contextlib.ExitStack, producers: Producers, *, is_known: bool) -> ProducerCheck:
         path = self.path(TXN_INDEX_SUFFIX)
         index = None
         if not self.is_swapping:
@@ -285,7 +285,8 @@ class _Check:
             path,
             str(self.path(LOG_SUFFIX)),
             self.sink,
-            has_gaps=self.scope.has_gaps is not False or self.is_swapping,
+            # Transactions can have begun before what is known, as in a log with gaps.
+            has_gaps=self.scope.has_gaps is not False or self.is_swapping or not is_known,
             log_start_offset=self.scope.log_start_offset,
             visible_end=self.scope.visible_end,
         )
