@@ -505,7 +505,7 @@ def tier_and_retain(root: Root, *, now_ms: int) -> list[PartitionReport]:
 
 
 class TieredRootMachine(FileRootMachine):
-    """Nearly all that is copied goes locally; the store itself kills nobody."""
+    """Nearly all that is copied goes locally. Writers are also killed at requests that change the store."""
 
     jobs = (*FileRootMachine.jobs, tier_segments, tier_and_retain, tier_and_retain, tier_and_retain)
     configs: Mapping[str, str] = {"internal.segment.bytes": "700", "remote.storage.enable": "true"}
@@ -514,12 +514,43 @@ class TieredRootMachine(FileRootMachine):
     def __init__(self) -> None:
         super().__init__()
         self.bucket = MemoryBucket(clock=VirtualClock(NOW_MS))
-        self.location = memory_root(FaultyStore(self.bucket))
+        self.location = memory_root(FaultyStore(self.bucket, before=self._before, after=self._after))
+        self.acting: MortalFileSystem | MortalStore | None = None
         self.root_settings = {
             "rsm.config.location": self.location,
             "remote.log.storage.system.enable": "true",
             "log.local.retention.bytes": "500",
         }
+
+    def _before(self, call: Call) -> None:
+        if call.number % 2:
+            self._live_on(call)
+
+    def _after(self, call: Call) -> None:
+        if not call.number % 2:
+            self._live_on(call)
+
+    def _live_on(self, call: Call) -> None:
+        """Count a request of the acting writer, whose process may end with it."""
+        if self.acting is not None and self.acting.left is not None and call.is_write:
+            self.acting.left -= 1
+            if self.acting.is_dead:
+                raise Killed
+
+    def _do(self, who: int, act: Callable[[LogDir], Any], after: Model, *, is_job: bool = False) -> Any:
+        self.acting = self.mortals[who]
+        try:
+            return super()._do(who, act, after, is_job=is_job)
+        finally:
+            self.acting = None
+
+    @rule(who=RootMachine.writer_numbers, count=st.integers(60, 200))
+    def fill_segments_and_tier_them(self, who: int, count: int) -> None:
+        self.append(who, sorted(self.model.topics)[0], count)
+        now_ms, unchanged = self._now_ms(), self.model.copy()
+        self._do(
+            who, lambda log_dir: without_errors(tier_and_retain(log_dir.root, now_ms=now_ms)), unchanged, is_job=True
+        )
 
     def teardown(self) -> None:
         try:
