@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from s3_proxy import S3Proxy
 from tiered_fixtures import ALL, rows_of
 from tiering_brokers import SEGMENTS, is_committed, numbers, produced
+from tiers import TIER
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
@@ -26,7 +27,8 @@ from pyspark_kafkalog.spark.read.task import read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.tools.main import main
 
-SECONDS = 20
+#: How long the broker tiers while it is read.
+SECONDS = 180 if TIER == "full" else 20
 
 
 @pytest.fixture
