@@ -1,4 +1,4 @@
-"""Compares a log directory on an object store with the same one on a local disk, in one run.
+"""Compares a log directory on an object store with the same one on a local disk, and with Delta in the same store.
 
     python benchmarks/bench_object_store.py [--records N] [--rounds N] [--only PART[,PART]] [--scratch DIR]
 
@@ -7,6 +7,8 @@ Parts:
     read     a batch read by Spark of the merged log, without added latency and with 30 ms a request
     runs     a read in one process of 1,000 small writes that are not merged
     commit   commits with 30 ms a request: a small write inside its commit, and one with a data object
+    delta    batch writes and reads, large and small, beside Delta over S3A; its jars are fetched on first use. Not run
+             without --only: a session has the jars from its start
 
 The store is S3Proxy on this machine, with its objects on the same disk, so it takes processor time from the contenders:
 the ratios are lower bounds, and what the store has used is printed with them. Latency is added by a second S3Proxy for
@@ -28,7 +30,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from bench_data import TOPIC, orders
-from bench_peers import HERE
+from bench_peers import DELTA, HERE
 from bench_runs import OURS, Contender, Goal, measure, report, report_limit
 from pyspark.sql import DataFrame, SparkSession
 
@@ -41,8 +43,18 @@ from pyspark_kafkalog.storage.filesystem import time_ms
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 from s3_proxy import S3Proxy
+from s3_requests import REGION
 
 PARTS = ("write", "read", "runs", "commit")
+DELTA_PART = "delta"
+#: Hadoop's client of S3, with the modules of the SDK that it uses in place of the bundle of all, which has 600 MB.
+S3A_PACKAGES = (
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    *(f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts", "netty-nio-client")),
+)
+S3A_EXCLUDES = "software.amazon.awssdk:bundle"
+_SMALL_ROWS = 100
+_SMALL_WRITES = 10
 PARTITIONS = 4
 LATENCY_MS = 30
 _RUNS = 1000
@@ -92,8 +104,25 @@ class Bench:
 
 
 @contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+def spark_session(delta_at: S3Proxy | None = None) -> Iterator[SparkSession]:
+    """A session, with Delta and S3A for buckets at `delta_at` if that is given."""
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    if delta_at is not None:
+        settings = {
+            "spark.jars.packages": ",".join([DELTA, *S3A_PACKAGES]),
+            "spark.jars.excludes": S3A_EXCLUDES,
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.hadoop.fs.s3a.endpoint": delta_at.endpoint,
+            "spark.hadoop.fs.s3a.endpoint.region": REGION,
+            "spark.hadoop.fs.s3a.access.key": delta_at.access_key,
+            "spark.hadoop.fs.s3a.secret.key": delta_at.secret_key,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+        }
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     try:
@@ -152,6 +181,49 @@ def bench_read(bench: Bench, spark: SparkSession) -> list[str]:
     return missed
 
 
+def bench_delta(bench: Bench, spark: SparkSession) -> list[str]:
+    """Large and small appends, and a read of what the large ones wrote, which is not merged."""
+    bucket = bench.server.new_location().bucket
+    ours, table = bench.new_address().location.url, f"s3a://{bucket}/table"
+    rows = orders(spark, bench.records, PARTITIONS).select("key", "value").cache()
+    rows.count()
+    small = rows.limit(_SMALL_ROWS).coalesce(1).cache()
+    small.count()
+
+    def save_delta(frame: DataFrame, path: str) -> None:
+        frame.write.format("delta").mode("append").save(path)
+
+    def repeatedly(write: Callable[[], None]) -> None:
+        for _ in range(_SMALL_WRITES):
+            write()
+
+    missed: list[str] = []
+    appends = {
+        OURS: Contender(partial(save, rows, ours, bench.options())),
+        "delta": Contender(partial(save_delta, rows, table)),
+    }
+    medians = measure(appends, rounds=bench.rounds)
+    missed += report("Append, beside Delta in the store", medians, records=bench.records)
+    written = bench.records * (bench.rounds + 1)
+    reads = {
+        OURS: Contender(lambda: drain(spark.read.format("kafkalog").options(**bench.options()).load(ours))),
+        "delta": Contender(lambda: drain(spark.read.format("delta").load(table))),
+    }
+    medians = measure(reads, rounds=bench.rounds)
+    missed += report("Read, not merged, beside Delta in the store", medians, records=written)
+    few = {
+        OURS: Contender(partial(repeatedly, partial(save, small, f"{ours}-small", bench.options()))),
+        "delta": Contender(partial(repeatedly, partial(save_delta, small, f"{table}-small"))),
+    }
+    medians = measure(few, rounds=bench.rounds)
+    missed += report(
+        f"{_SMALL_WRITES} small appends, beside Delta in the store", medians, records=_SMALL_ROWS * _SMALL_WRITES
+    )
+    small.unpersist()
+    rows.unpersist()
+    return missed
+
+
 def bench_runs(bench: Bench) -> list[str]:
     address, local = bench.new_address(), bench.scratch / "runs"
     for place in (address, str(local)):
@@ -187,7 +259,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {','.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {','.join((*PARTS, DELTA_PART))}")
     parser.add_argument("--scratch", type=Path, help="where to make the working directory")
     options = parser.parse_args()
     parts = options.only.split(",")
@@ -202,10 +274,11 @@ def main() -> int:
             missed += bench_runs(bench)
         if "commit" in parts:
             missed += bench_commit(bench)
-        if {"write", "read"} & set(parts):
-            with spark_session() as spark:
+        if {"write", "read", DELTA_PART} & set(parts):
+            with spark_session(server if DELTA_PART in parts else None) as spark:
                 missed += bench_write(bench, spark) if "write" in parts else []
                 missed += bench_read(bench, spark) if "read" in parts else []
+                missed += bench_delta(bench, spark) if DELTA_PART in parts else []
     print("\nGoals missed:\n  " + "\n  ".join(missed) if missed else "\nNo goal missed.")
     return 0
 
