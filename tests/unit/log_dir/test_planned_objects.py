@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pytest
-from faulty_store import FaultyStore
-from root_places import forget, memory_root
+from faulty_store import FaultyStore, MemoryBucket
+from root_places import client_address, forget, memory_root, store_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.objects.boundary import (
@@ -17,9 +19,12 @@ from pyspark_kafkalog.metadata.objects.boundary import (
     encode_start,
     has_commits_from,
 )
-from pyspark_kafkalog.metadata.objects.layout import commit_key
+from pyspark_kafkalog.metadata.objects.layout import commit_key, parse_commit_key
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.bootstrap import create_object_root
+from pyspark_kafkalog.root.objects import inline_data
+from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.object_root import PlannedRoot
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -83,3 +88,51 @@ def test_topic_recreated_since_plan_is_another_one_also_when_its_objects_are_gon
         list(LogReader(planned.extents(), planned.topic_partition).read(0, 1000, schema=KAFKA_SCHEMA))
     assert not planned.is_same_topic()
     forget(url)
+
+
+def small_writes(count: int) -> LogDir:
+    log_dir = LogDir.create(memory_root())
+    log_dir.create_topic("t", partitions=2)
+    for number in range(count):
+        log_dir.append("t", pa.table({"value": [f"{number}"]}), partition=number % 2)
+    return log_dir
+
+
+def planned_read(log_dir: LogDir, partition: int, store: FaultyStore) -> list[bytes]:
+    """What a task of its own process reads of a partition, by a plan of `log_dir`."""
+    topic_partition = TopicPartition("t", partition)
+    planned = log_dir.root.planned_partition(topic_partition, log_dir.topic("t").topic_id)
+    end = log_dir.topic("t").partitions[partition].high_watermark
+    root = pickle.loads(pickle.dumps(planned)).root
+    part = replace(planned, root=PlannedRoot(client_address(str(log_dir.path), store), root.identity, root.version))
+    assert part.is_same_topic()
+    assert part.moved_log_start() == 0
+    inline_data._caches.cache_clear()
+    batches = list(LogReader(part.extents(), topic_partition).read(0, end, schema=KAFKA_SCHEMA))
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_task_reads_many_small_writes_with_few_requests_and_opens_no_root() -> None:
+    log_dir = small_writes(300)
+    store = FaultyStore(store_of(str(log_dir.path)).bucket)
+    assert planned_read(log_dir, 1, store) == [b"%d" % number for number in range(1, 300, 2)]
+    assert store.requests["head"] == 1
+    assert store.requests.total() <= 2 + 10
+    assert not [call for call in store.calls if call.kind == "list" or "meta.properties" in call.keys[0]]
+
+
+def test_task_reads_small_writes_whose_later_commits_are_gone_one_by_one() -> None:
+    """The object of the last commit of a group would have held the others."""
+    log_dir = small_writes(20)
+    bucket = MemoryBucket()
+    bucket.objects.update(store_of(str(log_dir.path)).bucket.objects)
+    last = max(filter(None, map(parse_commit_key, bucket.objects)))
+    del bucket.objects[commit_key(last)]
+    store = FaultyStore(bucket)
+    log_dir.append("t", pa.table({"value": ["a later commit"]}), partition=1)
+    topic_partition = TopicPartition("t", 0)
+    log = ObjectLog.of(log_dir.root.native().store.image, topic_partition)
+    inline_data._caches.cache_clear()
+    reader = LogReader(ObjectExtents(lambda: log, lambda: log, store), topic_partition)
+    values = [each for batch in reader.read(0, 10, schema=KAFKA_SCHEMA) for each in batch.column("value").to_pylist()]
+    assert values == [b"%d" % number for number in range(0, 20, 2)]
