@@ -91,8 +91,8 @@ class DirectoryObjects:
 
     def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
         top = self._directory / check_key(prefix) if prefix else self._directory
-        if not prefix and not top.is_dir():
-            raise StoreNotFoundError(f"{top}: no such directory of remote storage")
+        if not prefix:
+            self._check_directory()
         for each in self._files(str(top), f"{prefix}/" if prefix else ""):
             if after is None or each.key > after:
                 yield each
@@ -156,11 +156,16 @@ class DirectoryObjects:
             if stat.S_ISREG(status.st_mode):
                 yield ObjectMetadata(prefix + name, status.st_size, status.st_mtime_ns // NS_PER_MS)
 
+    def _check_directory(self) -> None:
+        if not self._directory.is_dir():
+            raise StoreNotFoundError(f"{self._directory}: no such directory of remote storage")
+
     def _open(self, key: str) -> int:
         path = self._directory / check_key(key)
         try:
             return os.open(path, READ_FLAGS)
         except (FileNotFoundError, NotADirectoryError) as error:
+            self._check_directory()  # not mounted, say: that is no loss of objects
             raise ObjectNotFoundError(error.errno, "no such object in remote storage", str(path)) from error
         except PermissionError as error:
             raise StoreAccessError(error.errno, f"cannot read remote storage: {error.strerror}", str(path)) from error

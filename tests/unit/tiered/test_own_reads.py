@@ -36,6 +36,7 @@ from pyspark_kafkalog.errors import (
     OffsetOutOfRangeError,
     UnsupportedFormatError,
 )
+from pyspark_kafkalog.object_store.store import StoreNotFoundError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
@@ -210,6 +211,20 @@ def test_missing_object_that_is_named_is_data_loss_that_names_it(log_dir: LogDir
     assert rows(log_dir, segment.end_offset)
     with pytest.raises(DataLossError, match=f"records of offsets {segment.base_offset} to {segment.end_offset} are"):
         task_rows(planned(log_dir))
+
+
+def test_storage_that_is_not_mounted_is_an_error_and_no_loss_of_data(log_dir: LogDir) -> None:
+    copy_closed(log_dir)
+    delete_local(log_dir, bases(log_dir)[-2])
+    tasks = planned(log_dir, failOnDataLoss="false")
+    index_cache._cache.cache_clear()
+    location = Path(log_dir.broker_configs()["rsm.config.location"])
+    location.rename(location.with_name("not-mounted"))
+    with pytest.raises(StoreNotFoundError, match="no such directory"):
+        task_rows(tasks)
+    with pytest.raises(StoreNotFoundError, match="no such directory"):
+        rows(log_dir)
+    assert rows(log_dir, image_of(log_dir).state.local_log_start_offset)
 
 
 def _delete_log(log_dir: LogDir, base_offset: int) -> None:
