@@ -71,6 +71,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_repo
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks, Throttle
 from pyspark_kafkalog.maintenance.objects.clean import CleanableLog, inspect_log
+from pyspark_kafkalog.maintenance.objects.clean_spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -352,7 +353,7 @@ class CleanerJob:
         share_bytes = sum(each.read_bytes for each in dirty) // tasks.slots
         is_large = {
             each: tasks.slots > 1
-            and not isinstance(root, ObjectRoot)
+            and (not isinstance(root, ObjectRoot) or each.offsets <= map_entries)
             and each.read_bytes >= self.spread_bytes
             and (each.offsets > map_entries or each.read_bytes > share_bytes)
             for each in dirty
@@ -425,6 +426,18 @@ def _clean_spread(
     tasks: Tasks, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits
 ) -> PartitionReport:
     """Clean a large partition: runs in the driver, with tasks of its own."""
+    objects = job_run.open().native()
+    if isinstance(objects, ObjectRoot):
+        share = TaskShare(
+            limits.buffer_bytes, objects.broker_config().log_cleaner_io_buffer_load_factor, limits.bytes_per_second
+        )
+        now_ms = objects.clock() if job_run.now_ms is None else job_run.now_ms
+        try:
+            return clean_log_spread(tasks, job_run, topic_partition, share, now_ms=now_ms)
+        except StoppedError:
+            raise
+        except (KafkalogError, OSError) as error:
+            return failed(topic_partition, CLEAN_ACTION, error)
     root = on_file_system(job_run.open())
     cleaning = Cleaning(
         root=root,

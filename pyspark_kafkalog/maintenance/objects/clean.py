@@ -203,36 +203,50 @@ def _clean(
         report = judge(report, found.plan, found.config, force=force)
         if report.skipped is not None:
             return report
-    plan = found.plan
-    part = _part(root.objects, found, limits, now_ms)
-    if offset_map is None:
-        offset_map = OffsetMap(map_bytes(plan, limits.buffer_bytes, limits.load_factor), limits.load_factor)
-    survivors, shards = find_survivors(part, offset_map)
-    groups = group_segments(plan.segments, found.config, first_uncleanable_offset=plan.first_uncleanable_offset)
+    groups = group_segments(
+        found.plan.segments, found.config, first_uncleanable_offset=found.plan.first_uncleanable_offset
+    )
     counts = CopyCounts()
     done: list[Sequence[StoredSegment]] = []
     with tempfile.TemporaryDirectory(prefix="kafkalog-clean-") as top:
-        copier = GroupCopier(
-            part,
-            survivors,
-            _rules(root, found, Path(top), now_ms),
-            CleanedTransactions.of(part.aborted),
-            found.config,
-            Path(top),
-            flushing_file_system(LOCAL, "os"),
-        )
+        copier, shards = copier_of(root, found, limits, Path(top), now_ms, offset_map)
         for group in groups:
-            copied = _replace_group(root, found, copier, group)
-            if copied is None:
+            put = put_group(root, found, copier, group)
+            if not commit_group(root, found, put):
                 break
-            counts = counts.plus(copied)
+            counts = counts.plus(put.counts)
             done.append(group)
     if not done:
         return left_to_another_run(found.of.topic_partition, CLEAN_ACTION)
     return with_counts(report, counts, segments=sum(len(group) - 1 for group in done), shards=shards)
 
 
-def _part(objects: ObjectStore, found: CleanableLog, limits: CleanerLimits, now_ms: int) -> LogPart:
+def copier_of(
+    root: ObjectRoot,
+    found: CleanableLog,
+    limits: CleanerLimits,
+    scratch: Path,
+    now_ms: int,
+    offset_map: OffsetMap | None = None,
+) -> tuple[GroupCopier, int]:
+    """A copier for all groups of the log, which begins at the first, and the number of shards of its keys."""
+    part = part_of(root.objects, found, limits, now_ms)
+    if offset_map is None:
+        offset_map = OffsetMap(map_bytes(found.plan, limits.buffer_bytes, limits.load_factor), limits.load_factor)
+    survivors, shards = find_survivors(part, offset_map)
+    copier = GroupCopier(
+        part,
+        survivors,
+        _rules(root, found, scratch, now_ms),
+        CleanedTransactions.of(part.aborted),
+        found.config,
+        scratch,
+        flushing_file_system(LOCAL, "os"),
+    )
+    return copier, shards
+
+
+def part_of(objects: ObjectStore, found: CleanableLog, limits: CleanerLimits, now_ms: int) -> LogPart:
     """The part of the log to read, with a new seed for the hash of keys."""
     plan = found.plan
     extents = [SegmentObjectExtent(objects, found.of, each) for each in found.partition.segments]
@@ -277,12 +291,20 @@ def _rules(root: ObjectRoot, found: CleanableLog, scratch: Path, now_ms: int) ->
     )
 
 
-def _replace_group(
-    root: ObjectRoot, found: CleanableLog, copier: GroupCopier, group: Sequence[StoredSegment]
-) -> CopyCounts | None:
-    """Copy a group into one segment, put it and commit it; None if a segment of the group is gone."""
+@dataclass(frozen=True, slots=True)
+class PutGroup:
+    """A group whose new segment is in the store: it takes the place of `replaced` once that is committed."""
+
+    replaced: tuple[SegmentObject, ...]
+    segment: SegmentObject
+    counts: CopyCounts
+    planned_at: int
+
+
+def put_group(root: ObjectRoot, found: CleanableLog, copier: GroupCopier, group: Sequence[StoredSegment]) -> PutGroup:
+    """Copy a group into one segment, and put it."""
     planned_at = root.store.image.next_offset
-    replaced = [found.segments[each.base_offset] for each in group]
+    replaced = tuple(found.segments[each.base_offset] for each in group)
     directory = copier.directory / str(group[0].base_offset)
     directory.mkdir()
     counts = replace(copier, directory=directory).copy(group)
@@ -303,6 +325,10 @@ def _replace_group(
         is_cleaned=True,
     )
     shutil.rmtree(directory)
-    record = segments_record(found.of, planned_at, replaced, [segment])
-    made = replace_extents(root.store, root.objects, [(found.of, record)], operation=CLEAN_ACTION)
-    return counts if made else None
+    return PutGroup(replaced, segment, counts, planned_at)
+
+
+def commit_group(root: ObjectRoot, found: CleanableLog, put: PutGroup) -> bool:
+    """Commit that the segment takes the place of its group; False, and it is deleted, if the group is gone."""
+    record = segments_record(found.of, put.planned_at, put.replaced, [put.segment])
+    return bool(replace_extents(root.store, root.objects, [(found.of, record)], operation=CLEAN_ACTION))

@@ -13,12 +13,15 @@ from engine_fixtures import KAFKA_FIXTURES, manifest
 from faulty_store import Call, Fault, FaultyStore
 from root_places import client_address, forget, memory_root, store_of
 from stopping_filesystem import Killed
+from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects.clean_up import orphans
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
@@ -404,6 +407,62 @@ def test_cleaning_stopped_at_any_request_loses_nothing(fault: Fault) -> None:
         forget(url)
         call += 1
     assert call > 15
+
+
+# Large partitions, spread over tasks.
+
+
+def spread(log_dir: LogDir, topic: str, tasks: ThreadTasks, now_ms: int = NOW_MS) -> PartitionReport:
+    job_run = JobRun(path=str(log_dir.path), topics=(topic,), now_ms=now_ms)
+    job = CleanerJob(spread_bytes=1)
+    [report] = job.run(tasks, job_run, job.choose(job_run))
+    return report
+
+
+def shape(log_dir: LogDir, topic: str) -> list[tuple[int, int, int, bool]]:
+    return [
+        (each.base_offset, each.end_offset, each.size_bytes, each.is_cleaned) for each in segments_of(log_dir, topic)
+    ]
+
+
+@pytest.mark.parametrize("topic", ["compacted-plain", "compacted-txn"])
+@pytest.mark.parametrize("fixture", ["compacted-1-dirty", "compacted-3-dirty"])
+def test_spread_cleaning_equals_that_of_one_process(tmp_path: Path, fixture: str, topic: str) -> None:
+    shutil.copytree(KAFKA_FIXTURES / fixture, tmp_path / "root", ignore=shutil.ignore_patterns("expected"))
+    files = LogDir.adopt(tmp_path / "root", clock=lambda: NOW_MS)
+    files.alter_topic(topic, add=manifest(fixture)["topics"][topic]["configs"])
+    one, several = imported(files, topic), imported(files, topic)
+    in_one = fine(clean_partition(one.root, topic, 0, now_ms=NOW_MS))
+    tasks = ThreadTasks(3)
+    in_several = fine(spread(several, topic, tasks))
+    assert tasks.submitted > 3
+    for name in ("records_kept", "records_read", "bytes_kept", "segments_dropped", "first_uncleanable_offset"):
+        assert getattr(in_several, name) == getattr(in_one, name), name
+    assert shape(several, topic) == shape(one, topic)
+    for isolation in ("read_uncommitted", "read_committed"):
+        assert records(several, topic, isolation=isolation) == records(one, topic, isolation=isolation)
+    check_sound(several)
+
+
+def test_spread_cleaning_merges_runs_first(log_dir: LogDir) -> None:
+    before = records(log_dir)
+    tasks = ThreadTasks(3)
+    report = fine(spread(log_dir, "orders", tasks))
+    assert tasks.submitted > 4
+    assert report.records_dropped > 0
+    check_nothing_lost(log_dir, before)
+
+
+@pytest.mark.parametrize("lost", range(1, 5))
+def test_lost_task_of_spread_cleaning_fails_run_and_next_run_completes_it(log_dir: LogDir, lost: int) -> None:
+    before = records(log_dir)
+    report = spread(log_dir, "orders", ThreadTasks(3, lose=lambda number: number == lost))
+    assert "executor died" in str(report.error)
+    check_nothing_lost(log_dir, before)
+    assert spread(log_dir, "orders", ThreadTasks(3)).error is None
+    after = check_nothing_lost(log_dir, before)
+    closed = [row for row in after if row[0] < segments_of(log_dir)[-1].base_offset]
+    assert len(closed) == len({key for _, key, _ in closed})
 
 
 # Internal topics.
