@@ -17,6 +17,7 @@ stable offset. Repeated requests, as from metrics, read only the batches appende
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _REMOTE_STORAGE_ENABLE: Final = "remote.storage.enable"
+#: How often a running broker may delete a segment while its batches are read for one answer.
+_DELETIONS_MET_MAX: Final = 5
 
 
 class BrokerRoot(ReadOnlyRoot):
@@ -167,7 +170,16 @@ class BrokerRoot(ReadOnlyRoot):
         return max(log_start_offset, 0) if is_tiered else local
 
     def _last_stable_offset(self, found: PartitionSnapshot) -> int:
-        return self._stable_offsets.of(found, self.clock())
+        """The last stable offset of `found`; by the present segments, if the broker has deleted some of it since.
+
+        Those can only have decided more transactions, of which the transaction indexes tell.
+        """
+        present = found
+        for _ in range(_DELETIONS_MET_MAX):
+            with contextlib.suppress(FileNotFoundError):
+                return min(self._stable_offsets.of(present, self.clock()), found.high_watermark)
+            present = self._read_snapshot(found.topic_partition)
+        return min(self._stable_offsets.of(present, self.clock()), found.high_watermark)
 
     def _find_topic_id(self, topic: str) -> str | None:
         """The id in the first partition that has a readable one."""

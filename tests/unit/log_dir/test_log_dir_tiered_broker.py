@@ -10,6 +10,8 @@ from broker_disks import TIERED_STARTS, tiered
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.log import producer_replay
 from pyspark_kafkalog.storage.names import parse_partition_dir
 
 __all__ = ["tiered"]
@@ -85,3 +87,26 @@ def test_directory_is_shown_with_its_local_offsets(tiered: Path) -> None:
     assert "local log start" in log_dir["tiered", 0]._repr_html_()
     names = {path.name for path in tiered.iterdir() if parse_partition_dir(path.name)}
     assert names >= TIERED_STARTS.keys()
+
+
+def test_segment_deleted_while_transactions_are_looked_up_is_no_error(
+    tiered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running broker deletes what it tiered between a listing of its segments and their reading."""
+    directory = tiered / "tiered-overlap-0"
+    for path in directory.glob("*.snapshot"):
+        path.unlink()
+    first, second, *_ = sorted(directory.glob("*.log"))
+    expected = LogDir.open(tiered).last_stable_offset("tiered-overlap", 0)
+
+    def listed_before_deletion(of: Path) -> list[int]:
+        bases = list_base_offsets(of)
+        if of == directory:
+            for path in directory.glob(f"{first.stem}.*"):
+                path.unlink()
+        return bases
+
+    found = LogDir.open(tiered).partition("tiered-overlap", 0)
+    monkeypatch.setattr(producer_replay, "list_base_offsets", listed_before_deletion)
+    assert found.last_stable_offset == expected == 690
+    assert LogDir.open(tiered).partition("tiered-overlap", 0).local_log_start_offset == int(second.stem)
