@@ -153,9 +153,9 @@ class _PartitionMerge:
         remove_deleted_files(self.directory, now_ms=self.target.now_ms, delay_ms=delay_ms, fs=self.target.root.fs)
 
     def plan(self) -> list[tuple[StoredSegment, ...]]:
-        """The groups to merge; segments below the log start offset are left to retention."""
+        """The groups to merge; segments below the local log start offset are left to retention."""
         segments = closed_segments(self.directory, self.state.active_base_offset, with_index_sizes=True)
-        kept = [each for each in segments if each.end_offset > self.state.log_start_offset]
+        kept = [each for each in segments if each.end_offset > self.state.local_log_start_offset]
         return plan_merge(kept, self.target.config, boundaries=list(self._boundaries()))
 
     def _boundaries(self) -> Iterator[int]:

@@ -193,7 +193,7 @@ class _Reindexing:
         """The producers' state at the start of a segment: its snapshot's, or else `so_far`, stored as a snapshot."""
         path = segment_file(self.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX)
         entries = _read_entries(path)
-        if entries is None and is_first and self.state.has_remote_start:
+        if entries is None and is_first and self.state.log_start_offset < base_offset and self.state.has_remote_start:
             copy = copied_snapshot(self.root, self.target.topic_partition, base_offset)
             self._replace({path: copy})
             entries = decode_snapshot(copy, file=str(path))

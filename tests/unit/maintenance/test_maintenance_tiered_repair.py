@@ -10,17 +10,21 @@ import pyarrow as pa
 import pytest
 from metadata_roots import forget_images
 from tiered_exports import tier_closed_segments
+from tiered_roots import append_rounds, file_root, tiered_root
 from verify_roots import FIXTURES, check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.root.log_starts import LogStartMove, move_log_starts
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, TopicPartition, segment_file
 
 TOPIC = "transactions"
 PARTITION = TopicPartition(TOPIC, 1)
 ROUNDS = 6
+ORDERS = TopicPartition("orders", 0)
 
 
 @pytest.fixture
@@ -91,6 +95,24 @@ def test_reindexing_takes_the_snapshot_at_the_local_start_from_remote_storage(lo
     forget_images()
     assert committed(LogDir.open(directory(log_dir).parent)) == before
     assert [each for each in findings_in(directory(log_dir).parent) if each.partition == PARTITION] == []
+
+
+def test_files_that_a_killed_retention_has_left_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "remote").mkdir()
+    log_dir = tiered_root(tmp_path / "root", tmp_path / "remote")
+    append_rounds(log_dir, 6)
+    assert tier_closed_segments(log_dir, ORDERS) == 2
+    move = LogStartMove(topic_partition=ORDERS, log_start_offset=0, local_log_start_offset=40)
+    move_log_starts(file_root(log_dir), [move], operation="retention")
+
+    [report] = reindex(log_dir.root, partitions=[ORDERS])
+
+    assert report.error is None
+    assert report.files_written == 0
+    log_dir.alter_topic(ORDERS.topic, add={"internal.segment.bytes": "20000"})
+    [merged] = merge_segments(log_dir.root, partitions=[ORDERS])
+    assert merged.error is None
+    assert PartitionListing.read(tmp_path / "root" / str(ORDERS)).base_offsets == [0, 40, 80]
 
 
 def test_reindexing_changes_nothing_while_remote_storage_has_no_copy(log_dir: LogDir, tmp_path: Path) -> None:
