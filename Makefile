@@ -2,7 +2,8 @@
 # make check  lint, types, unit and property tests with few examples
 # make test   demo, lint, types and tests of every kind: what CI runs
 # make test-full  the same with all examples, the whole crash matrix, soak and browser; prints the slowest tests
-#             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer
+#             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer,
+#             KAFKALOG_SIMULATION_STEPS=100000 (4000 and 6000) the simulations of object roots
 #             KAFKALOG_SEED=N repeats what a run has sampled
 # make test-stores  the contract of object stores against MinIO (needs Go) and Azurite (needs npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
