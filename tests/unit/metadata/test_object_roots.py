@@ -593,3 +593,34 @@ def test_commits_stay_as_long_as_their_data_was_not_merged(place: ObjectPlace) -
     assert commit_key(held) not in place.bucket
     image = store.image
     assert place.open().image == image
+
+
+def test_writer_that_lost_a_race_looks_for_others_until_there_are_none(place: ObjectPlace) -> None:
+    store = place.create()
+    store.refresh()
+    other = place.open()
+    add_topic(other, "theirs-0")
+    add_topic(store, "mine-0")  # a create that is lost
+    add_topic(other, "theirs-1")
+    client = client_of(store)
+    for number, expected in ((1, {"get": 2, "create": 1}), (2, {"get": 1, "create": 1}), (3, {"create": 1})):
+        client.requests.clear()
+        add_topic(store, f"mine-{number}")
+        assert counted(client) == expected
+
+
+def test_root_replaced_since_it_was_opened_in_this_process_is_opened_as_it_is(place: ObjectPlace) -> None:
+    store = place.create()
+    add_topic(store, "old")
+    client = place.client()
+
+    def opened() -> MetadataStore:
+        return MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
+
+    assert set(opened().image.topics) == {"old"}
+    client.bucket.objects.clear()
+    with pytest.raises(LogDirError, match="is not a native log directory"):
+        opened()
+    forget_images()
+    add_topic(place.create(), "new")
+    assert set(opened().image.topics) == {"new"}
