@@ -89,6 +89,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
 from pyspark_kafkalog.storage.path_list import split_paths
+from pyspark_kafkalog.tiered.own_storage import check_outside
 
 #: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
 FRESH_S: Final = 15.0
@@ -159,7 +160,8 @@ def adopt(
     - `dry_run`: only check whether the directory can be adopted
 
     Raises LogDirError for a running broker's directory, for a path that is not a log directory, and for directories
-    that `make_plan` refuses; DiskFormatError for a damaged log that a broker would refuse too.
+    that `make_plan` refuses; InvalidConfigError for an rsm.config.location that is none; DiskFormatError for a damaged
+    log that a broker would refuse too.
     """
     rng = rng if rng is not None else random.SystemRandom()
     if len(split_paths(root)) > 1:
@@ -171,6 +173,7 @@ def adopt(
             return _finish(root, clock, fs)
         refuse_signs_of_life(root)
         plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
+        check_outside(plan.broker_config.rsm_config_location, root)
         check_ends(plan)
         notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
         plan = replace(plan, notes=(*plan.notes, *notes))

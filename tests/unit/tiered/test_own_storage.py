@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 from root_places import memory_root
 from tiered_roots import TOPIC, append_rounds, file_root, tiered_root
+from verify_roots import FIXTURES
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.log_dir import LogDir
@@ -146,6 +148,17 @@ def test_location_in_the_log_directory_or_around_it_is_refused(tmp_path: Path, l
     for place in {str((tmp_path / location).resolve()), str(tmp_path / "link")}:
         with pytest.raises(InvalidConfigError, match="outside of the log directory"):
             log_dir.alter_broker_configs(add={"rsm.config.location": place})
+
+
+@pytest.mark.parametrize("location", ["relative/path", "{root}/tier"])
+def test_broker_with_a_location_that_is_none_is_not_adopted(tmp_path: Path, location: str) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(FIXTURES / "transactions", root, ignore=shutil.ignore_patterns("expected"))
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"rsm.config.location={location.format(root=root)}\n")
+    with pytest.raises(InvalidConfigError, match=r"rsm\.config\.location"):
+        LogDir.adopt(root, server_properties=properties, create_missing=True)
+    assert LogDir.open(root).is_broker_directory
 
 
 def test_store_options_reach_the_store_and_are_not_stored(tmp_path: Path) -> None:
