@@ -251,6 +251,13 @@ def _check_remote_storage(image: MetadataImage, before: BrokerConfig, after: Bro
         )
     if was_on and not is_on:
         _check_none_is_tiered(image, after)
+    for topic in (each for each in image.topics.values() if each.configs):
+        config = after.log_config(topic.configs)
+        if config.remote_storage_enable and config.compact and not before.log_config(topic.configs).compact:
+            raise InvalidConfigError(
+                f"log.cleanup.policy={after.properties['log.cleanup.policy']} is not allowed: topic {topic.name} has "
+                "remote.storage.enable=true and no cleanup.policy of its own, expected delete"
+            )
 
 
 def _check_none_is_tiered(image: MetadataImage, config: BrokerConfig) -> None:
