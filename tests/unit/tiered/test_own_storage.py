@@ -195,7 +195,9 @@ def test_tiering_is_not_disabled_while_a_topic_has_it(tmp_path: Path) -> None:
 
 def test_default_policy_is_not_compact_while_a_topic_without_its_own_is_tiered(tmp_path: Path) -> None:
     log_dir = tiered_root(tmp_path / "log", tmp_path / "store")
-    with pytest.raises(InvalidConfigError, match=r"topic orders has remote\.storage\.enable=true and no cleanup\.policy"):
+    with pytest.raises(
+        InvalidConfigError, match=r"topic orders has remote\.storage\.enable=true and no cleanup\.policy"
+    ):
         log_dir.alter_broker_configs(add={"log.cleanup.policy": "compact"})
     log_dir.alter_topic(TOPIC, add={"cleanup.policy": "delete"})
     log_dir.alter_broker_configs(add={"log.cleanup.policy": "compact"})
