@@ -32,7 +32,7 @@ if TIER != "full":
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say what may run side by side (`-n 4 --dist loadgroup`): the tests of the Spark session, others module by module.
+    """Say what may run side by side (`-n 3 --dist loadgroup`): the tests of the Spark session, others module by module.
 
     What takes longest comes first: who waits for it at the end would have nothing else to do.
     """

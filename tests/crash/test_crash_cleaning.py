@@ -46,7 +46,7 @@ def clean(root: Path, fs: PowerFileSystem | None = None) -> None:
     assert clean_partition(log_dir.root, "orders", 0).error is None
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", [LOSSES[0], *(pytest.param(each, marks=pytest.mark.full) for each in LOSSES[1:])])
 def test_power_cut_during_cleaning_keeps_records_and_next_run_cleans(root: Path, tmp_path: Path, loss: Loss) -> None:
     before = read(root)
     undisturbed = tmp_path / "undisturbed"

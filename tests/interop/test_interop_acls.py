@@ -41,6 +41,7 @@ def blocks(printed: str) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.full
 def test_acls_output_and_entries_equal_kafkas_before_and_after_adoption(
     start_broker: Callable[..., Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

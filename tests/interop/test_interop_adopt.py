@@ -135,6 +135,7 @@ def test_adopted_topics_keep_their_configuration(
     assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=1000000000" in killed.described
 
 
+@pytest.mark.full
 def test_broker_serves_records_appended_after_adoption(killed: Killed, adopted: LogDir) -> None:
     directories = [adopted.path / f"orders-{partition}" for partition in range(PARTITIONS)]
     assert_dumps_clean(directories, batches_min=10)

@@ -19,6 +19,9 @@ from kafka_oracle import Broker, run_tool, write_tool_scripts
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
 
+#: Starts brokers, or Kafka's tools many times: the full tier alone.
+pytestmark = pytest.mark.full
+
 REPOSITORY = Path(__file__).parents[2]
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

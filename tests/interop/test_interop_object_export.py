@@ -46,6 +46,7 @@ def _fill(log_dir: LogDir) -> None:
         log_dir.append("orders", _values(write, 10, 20))
 
 
+@pytest.mark.full
 def test_broker_serves_export_of_object_root(
     s3_proxy: S3Proxy, start_broker: Callable[..., Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def du_lines(url: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.full
 def test_cleaned_records_are_as_on_a_file_system(url: str, tmp_path: Path) -> None:
     configs = {"cleanup.policy": "compact", "internal.segment.bytes": "200000", "min.cleanable.dirty.ratio": "0"}
     places: list[str | Path] = [url, tmp_path / "files"]

@@ -26,7 +26,12 @@ PARTITIONS = 2
 KILLS = 3
 
 
-@pytest.fixture(params=[("directory", "local"), ("s3", "aiven")], ids=["directory", "s3"])
+@pytest.fixture(
+    params=[
+        pytest.param(("directory", "local"), id="directory"),
+        pytest.param(("s3", "aiven"), id="s3", marks=pytest.mark.full),
+    ]
+)
 def storage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, str]]:

@@ -66,6 +66,7 @@ def test_reads_see_every_record_once_while_the_broker_tiers(broker: Broker, tmp_
     assert log_dir.read("orders", isolation="read_committed")["value"].to_pylist() == consumed
 
 
+@pytest.mark.full
 def test_reads_beside_retention_of_remote_segments_lose_only_what_it_deletes(broker: Broker, tmp_path: Path) -> None:
     tier = tmp_path / "tier"
     broker.create_topic("orders", 1, {**SEGMENTS, "retention.bytes": "120000"})

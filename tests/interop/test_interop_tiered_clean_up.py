@@ -43,6 +43,7 @@ def objects(log_dir: LogDir) -> SegmentStore:
     return storage.store()
 
 
+@pytest.mark.full
 def test_retention_removes_copied_files_then_remote_segments_then_objects(tmp_path: Path, location: str) -> None:
     root = tmp_path / "log"
     log_dir = tiered_root(root, location, local_retention_bytes="4000")

@@ -137,6 +137,7 @@ def test_broker_serves_tiered_file_root_tiers_on_and_deletes_by_retention(tmp_pa
         assert {each.value for each in left} <= {b"by the broker %d" % number for number in range(400)}
 
 
+@pytest.mark.full
 def test_broker_serves_merged_segments_of_object_root_from_where_they_are(
     s3_proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

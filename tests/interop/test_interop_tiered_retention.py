@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from kafka_oracle import Broker, tiering
 from tiered_roots import file_root
 
@@ -203,6 +204,7 @@ def run(logs: KafkaLogs | OwnLogs, now_ms: int) -> tuple[dict[str, Kept], ...]:
     return copied, retained, logs.settle()
 
 
+@pytest.mark.full
 def test_jobs_keep_the_same_segments_as_a_broker(tmp_path: Path) -> None:
     now_ms = time.time_ns() // 1_000_000
     with Broker(tmp_path / "broker", settings=tiering(tmp_path / "tier")) as broker:

@@ -26,6 +26,9 @@ from kafka_oracle import Broker, dump_log, run_tool
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main
 
+#: Starts brokers, or Kafka's tools many times: the full tier alone.
+pytestmark = pytest.mark.full
+
 TOOLS: Final = "org.apache.kafka.tools."
 CONSUMER: Final = TOOLS + "consumer.ConsoleConsumer"
 START_MS: Final = 1_700_000_000_000

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from kafka_clients import producing
 from kafka_oracle import Broker
 
@@ -44,6 +45,7 @@ def write(broker: Broker, topic: str, stop: threading.Event) -> None:
         number += 1
 
 
+@pytest.mark.full
 def test_verify_reports_no_error_in_logs_of_real_broker(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker({"log.cleaner.backoff.ms": "200"}).start()
     broker.create_topic("written", 2, CONFIGS)

@@ -14,13 +14,20 @@ from s3_proxy import S3Proxy
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELL_SECONDS_MAX = 240
+#: Starts Spark several times, to kill it.
+LONG = ("3_exactly_once",)
 WITH_SPARK = ("1_quickstart", "3_exactly_once", "6_object_store")
 
 
 def _cases() -> list[Any]:
     names = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
     assert len(names) == 6
-    return [pytest.param(name, marks=pytest.mark.spark if name in WITH_SPARK else (), id=name) for name in names]
+    return [pytest.param(name, marks=_marks(name), id=name) for name in names]
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.spark] if name in WITH_SPARK else []
+    return [*marks, pytest.mark.full] if name in LONG else marks
 
 
 def _printed(notebook: Any) -> list[str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["killed", "tiered"]
 
 
+@pytest.mark.full
 def test_batch_and_stream_read_directory_of_killed_broker_to_log_end(
     spark: SparkSession, killed: Path, tmp_path: Path
 ) -> None:

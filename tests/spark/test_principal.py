@@ -35,6 +35,7 @@ def copy(rows: DataFrame, root: Path, checkpoint: Path) -> None:
     query.awaitTermination()
 
 
+@pytest.mark.full
 def test_principal_reads_and_writes_only_what_acls_permit(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     def read(topic: str) -> DataFrame:
         return spark.read.format("kafkalog").option("principal", "User:ann").option("subscribe", topic).load(str(root))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.export.export import export_to
@@ -35,6 +36,7 @@ def values(root: Path, topic: str) -> list[str]:
     return [value.decode() for value in LogDir.open(root).read(topic)["value"].to_pylist()]
 
 
+@pytest.mark.full
 def test_stream_and_batch_writes_continue_in_restored_backup(spark: SparkSession, tmp_path: Path) -> None:
     root, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     append(root, 0, 50)

@@ -84,6 +84,7 @@ def test_write_is_refused(spark: SparkSession, cluster: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("spark")
+@pytest.mark.full
 def test_verify_finds_the_same_in_tasks_of_spark(
     cluster: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

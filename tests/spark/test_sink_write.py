@@ -118,7 +118,7 @@ def test_write_without_rows_creates_topic_without_records(
     assert load(root).count() == 0
 
 
-@pytest.mark.parametrize("flush", ["fsync", "os"])
+@pytest.mark.parametrize("flush", ["fsync", pytest.param("os", marks=pytest.mark.full)])
 def test_write_with_id_and_version_is_made_once(
     spark: SparkSession, load: Callable[..., DataFrame], root: Path, flush: str
 ) -> None:

@@ -85,7 +85,7 @@ class Place:
         return LogDir.open(StoreAddress.parse(self.path, self.options) if self.options else self.path)
 
 
-@pytest.fixture(params=["file", "object"])
+@pytest.fixture(params=["file", pytest.param("object", marks=pytest.mark.full)])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "file":
         LogDir.create(tmp_path / "log").create_topic("t", partitions=3)

@@ -1,7 +1,7 @@
 """How much the tests try: KAFKALOG_TIER is check, test (the default) or full.
 
     check   unit and property tests with few examples, but those marked `slow`, for every change (`make check`)
-    test    all kinds of tests, property tests with a third of the examples, a sample of the crash matrix (`make test`)
+    test    all kinds of tests, property tests with a fifth of the examples, a sample of the crash matrix (`make test`)
     full    all examples, the whole crash matrix, and the tests marked `full`: soak and browser (`make test-full`)
 
 A tier tries fewer cases than the next one; it asserts the same of each.
@@ -19,7 +19,7 @@ TIER: Final = os.environ.get("KAFKALOG_TIER", "test")
 if TIER not in TIERS:
     raise ValueError(f"KAFKALOG_TIER={TIER}: expected one of {', '.join(TIERS)}")
 
-_EXAMPLES_DIVISOR: Final = {"check": 10, "test": 3, "full": 1}
+_EXAMPLES_DIVISOR: Final = {"check": 10, "test": 5, "full": 1}
 _EXAMPLES_MIN: Final = 5
 _CRASH_POINTS_SHARE: Final = {"check": 0.02, "test": 0.1, "full": 1.0}
 

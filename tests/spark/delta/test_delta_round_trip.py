@@ -13,7 +13,7 @@ from pyspark_kafkalog.delta.delta_to_topic import ChangeRecords, DeltaToTopic
 from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta
 from pyspark_kafkalog.errors import InvalidOptionError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 QUERY_SECONDS_MAX = 60
 COLUMNS = "region STRING, id LONG, name STRING, at TIMESTAMP, price DECIMAL(10, 2), data BINARY, parts ARRAY<INT>"

@@ -148,6 +148,7 @@ def test_upserts_keep_latest_value_of_each_key_and_delete_by_tombstone_also_on_r
     assert changes.load(str(tmp_path / "table")).where("_change_type = 'insert'").count() >= len(expected)
 
 
+@pytest.mark.full
 def test_older_batch_of_same_query_does_not_undo_newer_one(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:

@@ -109,8 +109,8 @@ def test_expression_is_found_in_part_but_does_not_match_whole_name() -> None:
 
 
 def test_thousands_of_alternatives_and_deep_counts_compile_fast() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     many = compile_topic_pattern("|".join(f"topic-{each}" for each in range(5000)))
     assert many.matches("topic-4999")
     assert compile_topic_pattern("((a?){200}){200}").matches("a")
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

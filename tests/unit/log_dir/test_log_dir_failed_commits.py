@@ -120,7 +120,14 @@ def test_restored_directory_of_deleted_topic_is_replaced_before_write(log_dir: L
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "batches"), [(0, COPIED), (0, SPLICED), (COPIED, SPLICED), (SPLICED, COPIED), (COPIED, ROLLED)]
+    ("before", "batches"),
+    [
+        (0, COPIED),
+        (0, SPLICED),
+        (COPIED, SPLICED),
+        (SPLICED, COPIED),
+        pytest.param(COPIED, ROLLED, marks=pytest.mark.full),
+    ],
 )
 def test_commit_that_fails_at_any_call_is_written_once_on_retry(
     log_dir: LogDir, tmp_path: Path, before: int, batches: int

@@ -70,7 +70,9 @@ def test_processes_that_create_a_root_at_once_all_open_the_same(bucket: MemoryBu
     assert len({each.identity for each in opened}) == 1
 
 
-@pytest.mark.parametrize("writers_count", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
+@pytest.mark.parametrize(
+    "writers_count", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.full)]
+)
 def test_racing_writers_over_a_failing_store_write_each_record_once_in_order(
     bucket: MemoryBucket, url: str, writers_count: int
 ) -> None:

@@ -376,7 +376,7 @@ _FAULTS = [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.CRASH_BEFORE, Fault.CRAS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", _FAULTS)
+@pytest.mark.parametrize("fault", [*_FAULTS[:2], *(pytest.param(each, marks=pytest.mark.full) for each in _FAULTS[2:])])
 def test_cleaning_stopped_at_any_request_loses_nothing(fault: Fault) -> None:
     """In order: each request of a cleaning that merges first."""
     call, is_done = 0, False
