@@ -30,6 +30,7 @@ __all__ = ["one_after_the_other"]
 
 @pytest.mark.parametrize("is_interrupted", [False, True], ids=["alone", "with others between"])
 @pytest.mark.parametrize("fault", [*ERRORS, *CRASHES], ids=lambda fault: fault.name.lower())
+@pytest.mark.slow
 def test_fault_at_any_request_loses_and_doubles_no_commit(fault: Fault, is_interrupted: bool) -> None:
     """The writer opens the root, commits three times, over a snapshot and clean-up; at each request once it fails."""
     for number in range(200):

@@ -41,6 +41,7 @@ def damage(file: Path, other: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_damage_in_any_directory_is_an_error_with_a_message_or_harmless(
     cluster: list[Path], seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,6 +58,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("change", "is_first"), [("commit", True), ("commit", False), ("delete", False)])
+@pytest.mark.slow
 def test_killed_change_of_group_takes_effect_whole_or_not_at_all(
     root: Path, tmp_path: Path, change: str, is_first: bool
 ) -> None:

@@ -415,6 +415,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("closed", [".", "cars-0", "cars-0/00000000000000000106.log"])
+@pytest.mark.slow
 def test_path_without_permission_is_named_in_error(tmp_path: Path, closed: str) -> None:
     root = tmp_path / "cars"
     shutil.copytree(FIXTURES / "cars", root)

@@ -146,6 +146,7 @@ def write_some(root: StoredRoot, scratch: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.slow
 def test_round_stopped_at_any_request_loses_nothing(tmp_path: Path, fault: Fault) -> None:
     call, is_done = 0, False
     while not is_done:

@@ -198,6 +198,7 @@ def test_merge_of_topic_deleted_meanwhile_changes_nothing(root: StoredRoot, tmp_
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.slow
 def test_merge_stopped_at_any_request_loses_nothing(tmp_path: Path, fault: Fault) -> None:
     call = 0
     while True:

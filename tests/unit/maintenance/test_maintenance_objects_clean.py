@@ -377,6 +377,7 @@ _FAULTS = [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.CRASH_BEFORE, Fault.CRAS
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [*_FAULTS[:2], *(pytest.param(each, marks=pytest.mark.full) for each in _FAULTS[2:])])
+@pytest.mark.slow
 def test_cleaning_stopped_at_any_request_loses_nothing(fault: Fault) -> None:
     """In order: each request of a cleaning that merges first."""
     call, is_done = 0, False
@@ -454,6 +455,7 @@ def test_spread_cleaning_merges_runs_first(log_dir: LogDir) -> None:
 
 
 @pytest.mark.parametrize("lost", range(1, 5))
+@pytest.mark.slow
 def test_lost_task_of_spread_cleaning_fails_run_and_next_run_completes_it(log_dir: LogDir, lost: int) -> None:
     before = records(log_dir)
     report = spread(log_dir, "orders", ThreadTasks(3, lose=lambda number: number == lost))

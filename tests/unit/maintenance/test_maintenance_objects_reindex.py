@@ -154,6 +154,7 @@ def test_damaged_log_is_an_error_and_other_segments_are_reindexed(stored: Stored
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.slow
 def test_reindexing_stopped_at_any_request_loses_nothing(tmp_path: Path, fault: Fault) -> None:
     call, is_done = 0, False
     while not is_done:

@@ -216,6 +216,7 @@ def settle_root(stored: StoredRoot) -> None:
 @pytest.mark.parametrize(
     "fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_IN_FLIGHT, Fault.LANDS_LATE, Fault.FAILS_AFTER]
 )
+@pytest.mark.slow
 def test_run_stopped_at_any_request_is_finished_by_next_one(tmp_path: Path, fault: Fault) -> None:
     call = 0
     while True:

@@ -44,6 +44,7 @@ def test_sound_log_is_not_changed(log_dir: LogDir) -> None:
 
 @pytest.mark.parametrize("kind", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("damage", ["gone", "short", "garbage", "long"])
+@pytest.mark.slow
 def test_lost_or_damaged_file_is_rebuilt(log_dir: LogDir, kind: str, damage: str) -> None:
     directory = log_dir.path / "orders-0"
     before = hints(directory)

@@ -90,6 +90,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.slow
 def test_any_request_may_fail_land_late_or_kill(place: TieredPlace, fault: Fault) -> None:
     root = place.case()
     counted = FaultyStore(place.bucket)
@@ -110,6 +111,7 @@ def test_any_request_may_fail_land_late_or_kill(place: TieredPlace, fault: Fault
 
 
 @pytest.mark.parametrize(("error", "once"), [(Killed, False), (broken_disk, True)], ids=["kill", "disk fails once"])
+@pytest.mark.slow
 def test_any_change_of_the_file_system_may_fail_or_be_the_last(
     place: TieredPlace, error: type[BaseException], once: bool
 ) -> None:

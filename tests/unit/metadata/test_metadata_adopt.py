@@ -49,6 +49,7 @@ def test_adopted_root_reads_equal_without_copying_logs(fixture: str, tmp_path: P
 
 
 @pytest.mark.parametrize("fixture", ROOTS)
+@pytest.mark.slow
 def test_adopted_partitions_accept_records_after_those_of_broker(fixture: str, tmp_path: Path) -> None:
     root = copy_of(fixture, tmp_path)
     before = contents(root)

@@ -109,6 +109,7 @@ def test_store_without_atomic_create_is_refused_before_anything_is_written(place
 @pytest.mark.parametrize(
     "fault", [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.LANDS_LATE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER]
 )
+@pytest.mark.slow
 def test_creation_stopped_at_any_request_is_finished_by_next_one(fault: Fault) -> None:
     for number in range(200):
         place = ObjectPlace()

@@ -62,6 +62,7 @@ def test_segment_states_distinguish_clean_and_dirty_parts(kafka_fixtures: Path) 
 
 
 @pytest.mark.parametrize("where", READABLE, ids=str)
+@pytest.mark.slow
 def test_explained_search_finds_same_record_as_reader(where: FixturePartition) -> None:
     log_dir = LogDir.open(where.root)
     log = log_dir[where.topic, where.partition]

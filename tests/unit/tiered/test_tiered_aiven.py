@@ -55,6 +55,7 @@ def test_directory_and_objects_have_the_records_of_the_consumer(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.slow
 def test_objects_alone_have_the_records_of_all_whole_copies(
     kind: str, isolation: Any, tmp_path: Path, key_file: Path
 ) -> None:
