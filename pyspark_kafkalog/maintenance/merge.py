@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, run_groups
@@ -41,7 +41,6 @@ from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, merge_runs
 from pyspark_kafkalog.maintenance.objects.merge_plan import merge_tasks
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
-from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -62,13 +61,13 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
+from pyspark_kafkalog.storage.segment.closed_scan import scan_closed_segment
 from pyspark_kafkalog.storage.segment.index_entries import IndexRows
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 
 _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "merge-segments"
-_BATCHES_A_SCAN: Final = 1 << 16
 
 
 def merge_segments(
@@ -291,17 +290,8 @@ class _JoinedSegment:
 
     def _index_part(self, data: NDArray[np.uint8], part: StoredSegment, rows: IndexRows) -> None:
         file = str(segment_file(self.directory, part.base_offset, LOG_SUFFIX))
-        at, next_offset = 0, part.base_offset
-        while at < part.size_bytes:
-            scan = scan_batches(data[at:], file=file, file_position=at, max_batches=_BATCHES_A_SCAN)
-            if not len(scan.batches):
-                raise scan.fault or _not_filled(file, at, part.size_bytes)
-            first_offset, end_offset = int(scan.batches["base_offset"][0]), int(scan.batches["last_offset"][-1]) + 1
-            if first_offset < next_offset or end_offset > part.end_offset:
-                raise _out_of_order(file, at, next_offset, part.end_offset, first_offset, end_offset)
-            rows.add(scan.batches)
-            at += scan.consumed_bytes
-            next_offset = end_offset
+        for batches in scan_closed_segment(data, part, file=file):
+            rows.add(batches)
 
     def _aborted_transactions(self, base_offset: int) -> bytes:
         """The complete entries of a segment's transaction index; empty without the file."""
@@ -320,23 +310,6 @@ class _JoinedSegment:
 
     def _path(self, suffix: str) -> Path:
         return self.directory / (offset_file_name(self.group[0].base_offset, suffix) + CLEANED_SUFFIX)
-
-
-def _not_filled(file: str, position: int, size_bytes: int) -> CorruptRecordError:
-    return CorruptRecordError(
-        file=file, position=position, expected=f"batches up to byte {size_bytes}", found="a torn batch"
-    )
-
-
-def _out_of_order(
-    file: str, position: int, least: int, limit: int, first_offset: int, end_offset: int
-) -> CorruptRecordError:
-    return CorruptRecordError(
-        file=file,
-        position=position,
-        expected=f"batches of offsets {least} to {limit - 1}",
-        found=f"offsets {first_offset} to {end_offset - 1}",
-    )
 
 
 def _merge(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:

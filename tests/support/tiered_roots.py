@@ -77,3 +77,8 @@ def log_bytes(log_dir: LogDir, of: TopicPartition, end_offset: int) -> bytes:
     directory = file_root(log_dir).path / str(of)
     bases = [each for each in PartitionListing.read(directory).base_offsets if each < end_offset]
     return b"".join(segment_file(directory, each, LOG_SUFFIX).read_bytes() for each in bases)
+
+
+def no_lock(*args: object, **named: object) -> contextlib.nullcontext[bool]:
+    """Stands for partition_lock, so that two runs work on one partition at once."""
+    return contextlib.nullcontext(True)

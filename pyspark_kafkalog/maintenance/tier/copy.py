@@ -30,7 +30,7 @@ from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidConfigError, KafkalogError, LogDirError
+from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
@@ -40,13 +40,14 @@ from pyspark_kafkalog.maintenance.tier.plan import check_follows, due, remote_en
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.object_store.store import ObjectStoreError
-from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.segment.closed_scan import scan_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
@@ -61,7 +62,7 @@ COMMIT_BYTES: Final = 1024 * MIB
 #: Partitions that one commit covers, and whose locks, one file descriptor each, are held meanwhile.
 PARTITIONS_A_COMMIT: Final = 128
 _IN_STORE: Final = "its segments are in the store, and `kafkalog merge-segments` puts them there"
-_BATCHES_A_SCAN: Final = 1 << 16
+_DAMAGED: Final = "nothing was copied; run kafkalog verify, and restore the segment from a copy"
 
 
 def tier_segments(
@@ -328,28 +329,8 @@ def check_segment(directory: Path, segment: StoredSegment) -> None:
         os.close(fd)
     # The mapping ends with the last array that refers to it.
     data = np.frombuffer(mapped, dtype=np.uint8)
-    at, next_offset = 0, segment.base_offset
-    while at < size_bytes:
-        scan = scan_batches(data[at:], file=str(path), file_position=at, max_batches=_BATCHES_A_SCAN)
-        if not len(scan.batches):
-            raise scan.fault or _wrong(path, at, f"whole batches up to byte {size_bytes}", "a torn batch")
-        first, last = int(scan.batches["base_offset"][0]), int(scan.batches["last_offset"][-1])
-        if first < next_offset or last >= segment.end_offset:
-            expected = f"offsets from {next_offset} to {segment.end_offset - 1}"
-            raise _wrong(path, at, expected, f"offsets from {first} to {last}")
-        verify_crcs(data[at:], scan.batches, data_position=at, file=str(path))
-        at += scan.consumed_bytes
-        next_offset = last + 1
-
-
-def _wrong(path: Path, position: int, expected: str, found: str) -> CorruptRecordError:
-    return CorruptRecordError(
-        file=str(path),
-        position=position,
-        expected=expected,
-        found=found,
-        advice="nothing was copied; run kafkalog verify, and restore the segment from a copy",
-    )
+    for batches in scan_closed_segment(data, segment, file=str(path), advice=_DAMAGED):
+        verify_crcs(data, batches, data_position=0, file=str(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,4 +6,5 @@ recovery        re-reading a segment: truncation at damage, and rebuilding its i
 extent          what readers read: extents of a log, and the sources of their bytes
 reader          reading a segment without a lock
 stored          a partition's segments with their sizes and timestamps
+closed_scan     the batches of a closed segment, for jobs that copy it
 """

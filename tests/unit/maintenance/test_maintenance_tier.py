@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from faulty_store import Call, Fault, FaultyStore
 from root_places import memory_root, open_as, store_of
-from tiered_roots import TOPIC, append_rounds, file_root, log_bytes, remote_bytes, tiered_root
+from tiered_roots import TOPIC, append_rounds, file_root, log_bytes, no_lock, remote_bytes, tiered_root
 
 from pyspark_kafkalog.errors import InvalidConfigError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
@@ -185,7 +185,7 @@ def test_missing_files_behind_the_copies_are_an_error(tmp_path: Path) -> None:
     assert segments_of(log_dir)[-1].end_offset == end
 
 
-def test_run_with_nothing_due_takes_no_lock(tmp_path: Path) -> None:
+def test_run_with_nothing_due_takesno_lock(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     log_dir = tiered_root(tmp_path / "log", tmp_path / "store")
     append_rounds(log_dir, 1)
@@ -264,7 +264,7 @@ def test_run_whose_lock_does_not_hold_loses_and_deletes_what_it_put(
     url = memory_root()
     log_dir = tiered_root(tmp_path / "log", url, layout=layout)
     append_rounds(log_dir, 12)
-    monkeypatch.setattr(copy, "partition_lock", _no_lock)
+    monkeypatch.setattr(copy, "partition_lock", no_lock)
     reports = []
 
     def other(call: Call) -> None:
@@ -279,17 +279,6 @@ def test_run_whose_lock_does_not_hold_loses_and_deletes_what_it_put(
     keys = store_of(url).bucket.keys()
     assert all(any(segment_id in key for segment_id in ids) for key in keys)
     assert remote_bytes(log_dir, P0) == log_bytes(log_dir, P0, offsets(log_dir)[-1][1])
-
-
-class _no_lock:
-    def __init__(self, *args: object, **named: object) -> None:
-        pass
-
-    def __enter__(self) -> bool:
-        return True
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 @pytest.mark.parametrize("change", ["delete topic", "copy disable", "log start"])

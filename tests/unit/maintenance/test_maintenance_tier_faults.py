@@ -13,7 +13,7 @@ import pytest
 from faulty_store import Call, Fault, FaultyStore, MemoryBucket
 from root_places import forget, open_as
 from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
-from tiered_roots import TOPIC, append_rounds, file_root, log_bytes, remote_bytes, tiered_root
+from tiered_roots import TOPIC, append_rounds, file_root, log_bytes, no_lock, remote_bytes, tiered_root
 from tiers import Sample
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -131,7 +131,7 @@ def test_loser_whose_delete_fails_leaves_its_copies_to_the_clean_up(
     place: TieredPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = place.case()
-    monkeypatch.setattr(copy, "partition_lock", _no_lock)
+    monkeypatch.setattr(copy, "partition_lock", no_lock)
     winners = FaultyStore(place.bucket)
 
     def other(call: Call) -> None:
@@ -148,14 +148,3 @@ def test_loser_whose_delete_fails_leaves_its_copies_to_the_clean_up(
     puts = sum(each.kind == "put" for each in winners.calls)
     assert len(place.bucket.keys()) == puts + puts // 2  # after its first partition the loser sees the winner's commit
     place.check(root, is_complete=True)
-
-
-class _no_lock:
-    def __init__(self, *args: object, **named: object) -> None:
-        pass
-
-    def __enter__(self) -> bool:
-        return True
-
-    def __exit__(self, *error: object) -> None:
-        pass
