@@ -6,4 +6,5 @@ report          the outcome for one partition
 sinks           where reports go: JSON, text, progress bar, Delta table
 session         Spark sessions, with Delta if needed
 partition_lock  one run at a time works on a partition
+partition_work  the time and the error of one partition during a run
 """

@@ -19,15 +19,15 @@ because they are gone (OffsetOutOfRangeError). The next run completes the work a
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
+from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.objects.retention import ObjectLogs
@@ -105,28 +105,13 @@ def _logs_of(root: NativeRoot, *, now_ms: int | None, dry_run: bool) -> Retained
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
+class _Work(PartitionWork):
     """One partition during the run."""
 
-    topic_partition: TopicPartition
     is_mine: bool = False
     planned: PlannedRetention | None = None
     moved: LogState | None = None
     offsets_expired: int | None = None
-    error: Exception | None = None
-    seconds: float = 0.0
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """A step of the work: its time is added up, and an error ends the work on this partition only."""
-        began = time.perf_counter()
-        try:
-            yield
-        except (KafkalogError, OSError) as error:
-            _LOG.warning("%s: retention failed: %s", self.topic_partition, error)
-            self.error = error
-        finally:
-            self.seconds += time.perf_counter() - began
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +126,12 @@ class _Run:
         with ExitStack() as locks:
             works = [_Work(each) for each in chosen]
             for work in works:
-                with work.step():
+                with work.step(ACTION):
                     work.is_mine = self.dry_run or self.logs.take(work.topic_partition, locks)
             self.root.refresh()
             for work in works:
                 if work.is_mine:
-                    with work.step():
+                    with work.step(ACTION):
                         work.planned = self._plan(work.topic_partition)
             if not self.dry_run:
                 self._commit(works)
@@ -184,7 +169,7 @@ class _Run:
         """Remove everything that the image no longer contains, whichever run committed that."""
         for work in works:
             if work.planned is not None and work.error is None:
-                with work.step():
+                with work.step(ACTION):
                     self.logs.remove_dropped(work.planned)
         self.logs.end_commit()
 
@@ -193,7 +178,7 @@ class _Run:
         for work in works:
             if work.topic_partition.topic != OFFSETS_TOPIC or work.planned is None or work.error is not None:
                 continue
-            with work.step():
+            with work.step(ACTION):
                 numbers = {work.topic_partition.partition}
                 try:
                     expired = expire_offsets(self.root, partitions=numbers, now_ms=self.now_ms, dry_run=self.dry_run)

@@ -19,10 +19,9 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
@@ -90,30 +90,13 @@ def tier_segments(
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
+class _Work(PartitionWork):
     """One partition during the run."""
 
-    topic_partition: TopicPartition
     segments_count: int = 0
     size_bytes: int = 0
     end_offset: int | None = None
     skipped: str | None = None
-    error: str | None = None
-    seconds: float = 0.0
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """A step of the work: its time is added up, and an error ends the work on this partition only."""
-        began = time.perf_counter()
-        try:
-            yield
-        except (KafkalogError, OSError) as error:
-            _LOG.warning("%s: copying to remote storage failed: %s", self.topic_partition, error)
-            self.error = str(error)
-            if isinstance(error, ObjectStoreError):
-                raise
-        finally:
-            self.seconds += time.perf_counter() - began
 
     @property
     def is_over(self) -> bool:
@@ -126,7 +109,7 @@ class _Work:
             segments_copied=self.segments_count,
             remote_end_offset=self.end_offset,
             skipped=self.skipped,
-            error=self.error,
+            error=None if self.error is None else str(self.error),
             seconds=self.seconds,
         )
 
@@ -169,7 +152,7 @@ class _Run:
                     self._fill(puts, waiting, locks)
                 except ObjectStoreError as error:
                     for work in waiting:
-                        work.error = str(error)
+                        work.error = error
                     waiting.clear()
                 self._commit(puts)
         return [each.report() for each in works]
@@ -182,8 +165,11 @@ class _Run:
         room = COMMIT_BYTES
         for _ in range(min(len(waiting), PARTITIONS_A_COMMIT)):
             work = waiting[0]
-            with work.step():
-                plan = None if work.is_over else self._plan(work, locks)
+            if work.is_over:
+                waiting.popleft()
+                continue
+            with work.step("copying to remote storage"):
+                plan = self._plan(work, locks)
                 for each in () if plan is None else plan.segments:
                     if room <= 0:
                         return
@@ -193,6 +179,8 @@ class _Run:
                         _count(work, each.size_bytes, each.end_offset)
                     else:
                         puts.append(_Put(work, plan, self._put(plan, each)))
+            if isinstance(work.error, ObjectStoreError):
+                raise work.error
             waiting.popleft()
 
     def _plan(self, work: _Work, locks: ExitStack) -> _Plan | None:
@@ -259,7 +247,7 @@ class _Run:
         except (KafkalogError, OSError) as error:  # the commit may have been made, so nothing is deleted
             _LOG.warning("copied segments were not committed: %s", error)
             for each in puts:
-                each.work.error = str(error)
+                each.work.error = error
             return
         named = _named(self.root.store.refresh(), puts)
         keys: list[str] = []
