@@ -23,11 +23,13 @@ LAYERS = (
     ("config", "object_store"),
     ("storage",),
     ("metadata",),
+    ("protocol",),
     ("tiered",),
     ("root",),
     ("security",),
     ("groups",),
     ("maintenance",),
+    ("server",),
     ("spark",),
     ("notebook",),
     ("delta", "report"),
@@ -36,7 +38,7 @@ LAYERS = (
 )
 LINES_MAX = 700
 MODULES_IN_FOLDER_MAX = 18
-MODULES_MAX = 310
+MODULES_MAX = 430
 
 
 @cache

@@ -1,0 +1,161 @@
+"""What the handler of a request gets: the request itself, and the server's parts that it may use.
+
+A handler is a coroutine function (context, request) -> response message; None: the request is not answered (Produce
+with acks 0). Handlers run in the event loop's thread. What blocks (files, stores, commits of topics) runs by
+`ServerContext.run` in a thread; reading the image, and refreshing it on a file system, does not block.
+
+A handler answers errors in the response, as Kafka does; a KafkalogError that it raises becomes the response of
+`dispatch.error_response`; anything else is a defect: it is logged and closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.config.broker import BrokerConfig
+    from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.root.native import NativeRoot
+    from pyspark_kafkalog.root.protocol import Root
+
+T = TypeVar("T")
+ANONYMOUS = "User:ANONYMOUS"
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection, as handlers see it. `principal` changes when SASL has authenticated the client.
+
+    `mute_until_ms` (monotonic) is when the connection reads its next request, for quotas.
+    """
+
+    host: str
+    port: int
+    is_tls: bool = False
+    principal: str = ANONYMOUS
+    is_authenticated: bool = False
+    client_software: str = ""
+    mute_until_ms: int = 0
+    #: State of one request area that lives as long as the connection (the SASL exchange), by name.
+    attachments: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One decoded request. `body` is the message class of its API; its `records` are views of the request's frame."""
+
+    api_key: int
+    api_version: int
+    client_id: str
+    body: Message
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One live server: what Metadata says of a broker."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Cluster(Protocol):
+    """The live servers over the root, and who is named as the leader or coordinator of what."""
+
+    @property
+    def node_id(self) -> int:
+        """This server."""
+        ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The live servers by node id, this one among them."""
+        ...
+
+    def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
+        """The server that Metadata names as the partition's leader; any other server takes its requests too."""
+        ...
+
+    def coordinator(self, topic: str, partition: int) -> Node:
+        """The server that coordinates the groups (`__consumer_offsets`) or transactional ids (`__transaction_state`)
+        whose hash is `partition`."""
+        ...
+
+
+class Committer(Protocol):
+    """Hands units to the process's only LeaderWriter, which commits all that wait together."""
+
+    async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
+        """The result of the unit when its commit is durable.
+
+        Raises the KafkalogError that refused the unit, or failed the whole commit; ReadOnlyLogDirError for a root that
+        cannot be written.
+        """
+        ...
+
+
+class Guard(Protocol):
+    """Decides by the root's access control entries, super.users and the host of the connection."""
+
+    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the session's principal may do `operation`; denials are logged for the audit."""
+        ...
+
+
+class AppendWaiters(Protocol):
+    """Wakes Fetch requests that wait for records. All calls are made in the event loop's thread."""
+
+    def subscribe(self, partitions: frozenset[TopicPartition]) -> asyncio.Event:
+        """An event that is set when one of the partitions may have changed: records, last stable offset, deletion."""
+        ...
+
+    def unsubscribe(self, event: asyncio.Event) -> None: ...
+
+    def notify(self, partitions: frozenset[TopicPartition] | None) -> None:
+        """The partitions changed; None: any may have."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerContext:
+    """The parts of one server process. `native` is `root` if it has a commit log, else None: all writes are refused."""
+
+    root: Root
+    native: NativeRoot | None
+    cluster: Cluster
+    committer: Committer
+    guard: Guard
+    waiters: AppendWaiters
+    executor: Executor
+    clock: Callable[[], int]  # ms since 1970
+    monotonic_ms: Callable[[], int]
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of blocking `work`, from a thread of the executor."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+
+    def image(self) -> MetadataImage:
+        """The newest image as of the last refresh. Only for a native root."""
+        assert self.native is not None
+        return self.native.store.image
+
+    def broker_config(self) -> BrokerConfig:
+        """The broker-level settings of a native root."""
+        assert self.native is not None
+        return self.native.broker_config()
+
+
+Handler: TypeAlias = Callable[[ServerContext, Request], Awaitable[Message | None]]
