@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
+from math import isinf
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError
@@ -136,7 +138,20 @@ def format_value(value: ConfigValue) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return str(value)
+    return _double_text(value) if isinstance(value, float) else str(value)
+
+
+def _double_text(value: float) -> str:
+    """As java.lang.Double.toString: with an exponent below 0.001 and from 10,000,000 on."""
+    if isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(float(value))
+    digits = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(digits.exponent, int)
+    first, *rest = map(str, digits.digits)
+    exponent = digits.exponent + len(rest)
+    return f"{'-' if digits.sign else ''}{first}.{''.join(rest) or '0'}E{exponent}"
 
 
 def _parse_boolean(text: str) -> bool:

@@ -212,10 +212,10 @@ def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[s
     broker = {} if log_dir.is_broker_directory else log_dir.broker_configs()
     if not broker:
         return described.configs
-    from pyspark_kafkalog.tools.configs import DEFAULT_SOURCE, topic_entries
+    from pyspark_kafkalog.config.entries import topic_entries
 
     entries = topic_entries(described.configs, broker)
-    return {each.name: each.value for each in entries if each.source != DEFAULT_SOURCE}
+    return {each.name: each.value or "" for each in entries if each.is_set}
 
 
 def _node_text(node_id: int | None) -> str:

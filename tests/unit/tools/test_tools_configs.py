@@ -10,8 +10,9 @@ import pytest
 from kafkalog_command import Command
 from root_places import RootPlace
 
+from pyspark_kafkalog.config.entries import broker_entries, topic_entries
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.tools.configs import broker_entries, parse_settings, topic_entries
+from pyspark_kafkalog.tools.configs import parse_settings
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 
@@ -173,3 +174,13 @@ def test_synonyms_are_in_same_order_as_kafka() -> None:
     (entry,) = [each for each in topic_entries({}, {"log.retention.ms": "5"}) if each.name == "retention.ms"]
     assert str(entry.synonyms[0]) == "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=5"
     assert {each.name for each in broker_entries({})} >= {"num.partitions", "log.segment.bytes"}
+
+
+def test_entries_without_value_and_numbers_are_written_as_kafka_writes_them() -> None:
+    entries = {each.name: each for each in broker_entries({"log.cleaner.io.buffer.load.factor": "0.25"})}
+    assert str(entries["log.roll.ms"]) == "log.roll.ms=null sensitive=false synonyms={}"
+    assert entries["log.cleaner.io.max.bytes.per.second"].value == "1.7976931348623157E308"
+    assert entries["log.cleaner.io.buffer.load.factor"].source.name == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    doubles = {"min.cleanable.dirty.ratio": "5e-4"}
+    (ratio,) = [each for each in topic_entries(doubles, {}) if each.name == "min.cleanable.dirty.ratio"]
+    assert (ratio.value, ratio.is_set_by_topic) == ("5.0E-4", True)
