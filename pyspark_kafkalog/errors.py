@@ -84,6 +84,10 @@ class InvalidTopicError(KafkalogError, ValueError):
     """A topic name that Kafka does not allow."""
 
 
+class InvalidPartitionsError(InvalidTopicError):
+    """A number of partitions that Kafka does not allow (Kafka: InvalidPartitionsException)."""
+
+
 class UnknownGroupError(KafkalogError, LookupError):
     """The consumer group does not exist in this log directory (Kafka: GroupIdNotFoundException)."""
 
@@ -94,6 +98,10 @@ class InvalidGroupError(KafkalogError, ValueError):
 
 class InvalidConfigError(KafkalogError, ValueError):
     """A configuration name or value that Kafka does not allow."""
+
+
+class TopicDeletionDisabledError(InvalidConfigError):
+    """Topics cannot be deleted: delete.topic.enable is false (Kafka: TopicDeletionDisabledException)."""
 
 
 class PolicyViolationError(KafkalogError, PermissionError):

@@ -14,13 +14,20 @@ Source of the rules: org.apache.kafka.controller.ReplicationControlManager and C
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.topic import validate_topic_configs
-from pyspark_kafkalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
+from pyspark_kafkalog.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    KafkalogError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.metadata.image import (
     ALL_BROKERS,
     BROKER_RESOURCE,
@@ -43,6 +50,42 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPI
 from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, check_location
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """A change of the topic `name`, one of several in a commit. `build` is one of the builders of this module."""
+
+    name: str
+    build: Callable[[MetadataImage], Sequence[MetadataRecord]]
+
+
+class TopicChanges:
+    """Several changes of different topics, each of which is made or refused by itself, in one commit."""
+
+    def __init__(self, changes: Sequence[TopicChange]) -> None:
+        self._changes = changes
+        #: Of the last `build`, in the order of the changes: why a change is refused, None for one that is made.
+        self.errors: tuple[KafkalogError | None, ...] = ()
+
+    def build(self, image: MetadataImage) -> list[MetadataRecord]:
+        """The records of the changes that are possible on `image`."""
+        records: list[MetadataRecord] = []
+        errors: list[KafkalogError | None] = []
+        for change in self._changes:
+            try:
+                records += change.build(image)
+            except KafkalogError as error:
+                errors.append(error)
+            else:
+                errors.append(None)
+        self.errors = tuple(errors)
+        return records
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The topics whose changes are made."""
+        return tuple(change.name for change, error in zip(self._changes, self.errors, strict=True) if error is None)
 
 
 def create_topic(
@@ -70,9 +113,12 @@ def create_topic(
     ]
 
 
-def delete_topic(image: MetadataImage, name: str) -> list[MetadataRecord]:
-    """Delete the topic, with its partitions and configs. Raises UnknownTopicError."""
-    return [RemoveTopicRecord(topic_id=image.topic(name).topic_id)]
+def delete_topic(image: MetadataImage, name: str, *, topic_id: str | None = None) -> list[MetadataRecord]:
+    """Delete the topic, with its partitions and configs. Raises UnknownTopicError, also if it has another id."""
+    topic = image.topic(name)
+    if topic_id not in (None, topic.topic_id):
+        raise UnknownTopicError(f"there is no topic {name!r} with the id {topic_id}: it was deleted and created again")
+    return [RemoveTopicRecord(topic_id=topic.topic_id)]
 
 
 def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[MetadataRecord]:
@@ -82,7 +128,7 @@ def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[Metad
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(f"partitions of {name} cannot be added: the partition of a key depends on their number")
     if total <= count:
-        raise InvalidTopicError(
+        raise InvalidPartitionsError(
             f"topic {name!r} has {count} partitions: expected a larger number, found {total}; none can be removed"
         )
     _check_partitions(name, total, first=count)
@@ -158,9 +204,9 @@ def _metric_name(name: str) -> str:
 
 def _check_partitions(name: str, total: int, *, first: int) -> None:
     if total < 1:
-        raise InvalidTopicError(f"topic {name!r} needs at least 1 partition, not {total}")
+        raise InvalidPartitionsError(f"topic {name!r} needs at least 1 partition, not {total}")
     if total - first > MAX_PARTITIONS_PER_COMMIT:
-        raise InvalidTopicError(
+        raise InvalidPartitionsError(
             f"{total - first} new partitions of topic {name!r} are too many for one commit: "
             f"at most {MAX_PARTITIONS_PER_COMMIT}"
         )

@@ -16,12 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
-from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
     find_unrenamed_directories,
@@ -138,22 +137,32 @@ class FileRoot(NativeRoot):
             with _after_commit(f"the marker file of {self.path} does not say the format version {version} yet"):
                 set_marker(metadata_dir(self.path), self._fs, version)
 
-    def delete_topic(self, name: str) -> None:
-        """Commit the topic's deletion, then rename its directories; they are removed after file.delete.delay.ms."""
+    def delete_topics(self, topics: Mapping[str, str | None]) -> tuple[KafkalogError | None, ...]:
+        """Commit the deletions, then rename the topics' directories, which are removed after file.delete.delay.ms."""
+        deletions = self._deletions(topics)
         with self._locked():
-            self._store.refresh()
-            topic = self._check_deletable(name)
-            delay_ms = self.log_config(name).file_delete_delay_ms
-            self._commit_locked(
-                lambda image: admin.delete_topic(image, name), operation="delete topic", frees_space=True
-            )
-            with _after_commit(
-                f"topic {name} is deleted, but some of its directories are not renamed or removed; retention does that"
-            ):
-                for partition in topic.partitions:
-                    rename_for_deletion(self.path, TopicPartition(name, partition.partition), self._fs)
-                self._fs.fsync_dir(self.path)
-                self._remove_deleted(None, delay_ms)
+            before = self._store.refresh()
+            self._commit_locked(deletions.build, operation="delete topic", frees_space=True)
+            for name in deletions.made:
+                self._rename_directories(before.topic(name))
+            if deletions.made:
+                delay_ms = min(self._delete_delay_ms(before.topic(name)) for name in deletions.made)
+                with _after_commit(
+                    f"directories of deleted topics in {self.path} are not removed; retention does that"
+                ):
+                    self._fs.fsync_dir(self.path)
+                    self._remove_deleted(None, delay_ms)
+        return deletions.errors
+
+    def _rename_directories(self, topic: TopicImage) -> None:
+        with _after_commit(
+            f"topic {topic.name} is deleted, but some of its directories are not renamed; retention does that"
+        ):
+            for partition in topic.partitions:
+                rename_for_deletion(self.path, TopicPartition(topic.name, partition.partition), self._fs)
+
+    def _delete_delay_ms(self, topic: TopicImage) -> int:
+        return self.broker_config().log_config(topic.configs).file_delete_delay_ms
 
     def remove_deleted_topics(self, now_ms: int | None = None) -> None:
         """Remove the directories of deleted topics after their delay, and restore the commit log's reserve.
@@ -224,11 +233,16 @@ class FileRoot(NativeRoot):
         # Without the lock: a writer holds it through its commit.
         return image is not None and has_partition_directories(self.path, image)
 
-    def _commit_topic(self, name: str, build: Build, operation: str, *, frees_space: bool = False) -> None:
+    def _commit_topics(
+        self, names: Callable[[], Collection[str]], build: Build, operation: str, *, frees_space: bool = False
+    ) -> None:
         with self._locked():
             image = self._commit_locked(build, operation=operation, frees_space=frees_space)
-            with _after_commit(f"topic {name} has directories that are still to be made, by who writes to it first"):
-                ensure_partition_directories(self.path, _topic(image, name), self._fs)
+            for name in names():
+                with _after_commit(
+                    f"topic {name} has directories that are still to be made, by who writes to it first"
+                ):
+                    ensure_partition_directories(self.path, _topic(image, name), self._fs)
 
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
         """As in NativeRoot, under the root's lock."""

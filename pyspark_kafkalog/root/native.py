@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.errors import KafkalogError, TopicDeletionDisabledError
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -161,8 +161,32 @@ class NativeRoot(_Unguarded, ABC):
         """
 
     @abstractmethod
+    def _commit_topics(
+        self, names: Callable[[], Collection[str]], build: Build, operation: str, *, frees_space: bool = False
+    ) -> None:
+        """As `commit`, for a change of the topics that `names` gives after it: with all that belongs to them."""
+
     def _commit_topic(self, name: str, build: Build, operation: str, *, frees_space: bool = False) -> None:
-        """As `commit`, for a change of the topic `name`, which exists afterwards with all that belongs to it."""
+        self._commit_topics(lambda: (name,), build, operation, frees_space=frees_space)
+
+    def change_topics(
+        self,
+        changes: Sequence[admin.TopicChange],
+        *,
+        operation: str,
+        frees_space: bool = False,
+        validate_only: bool = False,
+    ) -> tuple[KafkalogError | None, ...]:
+        """Commit the changes of different topics that are possible, all at once; why each of the others is refused.
+
+        `validate_only`: only tell this. For deleting topics see `delete_topics`.
+        """
+        each = admin.TopicChanges(changes)
+        if validate_only:
+            each.build(self._store.refresh())
+        else:
+            self._commit_topics(lambda: each.made, each.build, operation, frees_space=frees_space)
+        return each.errors
 
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         self.commit(
@@ -219,14 +243,31 @@ class NativeRoot(_Unguarded, ABC):
 
         self._commit_topic(name, build, "alter topic configs", frees_space=True)
 
-    @abstractmethod
-    def delete_topic(self, name: str) -> None: ...
+    def delete_topic(self, name: str) -> None:
+        (error,) = self.delete_topics({name: None})
+        if error is not None:
+            raise error
 
-    def _check_deletable(self, name: str) -> TopicImage:
-        topic = self._store.image.topic(name)
-        if not self.broker_config().delete_topic_enable:
-            raise InvalidConfigError(f"topic {name} cannot be deleted: delete.topic.enable is false")
-        return topic
+    @abstractmethod
+    def delete_topics(self, topics: Mapping[str, str | None]) -> tuple[KafkalogError | None, ...]:
+        """Delete the topics, by name, in one commit; why each of them cannot be deleted, None for one that is.
+
+        A topic that has another id than the given one is not deleted; None stands for any id. What the topics hold is
+        removed after file.delete.delay.ms.
+        """
+
+    def _deletions(self, topics: Mapping[str, str | None]) -> admin.TopicChanges:
+        def deletion(name: str, topic_id: str | None) -> admin.TopicChange:
+            return admin.TopicChange(name, lambda image: self._deletion_of(image, name, topic_id))
+
+        return admin.TopicChanges([deletion(name, topic_id) for name, topic_id in topics.items()])
+
+    @staticmethod
+    def _deletion_of(image: MetadataImage, name: str, topic_id: str | None) -> list[MetadataRecord]:
+        records = admin.delete_topic(image, name, topic_id=topic_id)
+        if not admin.broker_config(image).delete_topic_enable:
+            raise TopicDeletionDisabledError(f"topic {name} cannot be deleted: delete.topic.enable is false")
+        return records
 
     @abstractmethod
     def locked_partition(

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.errors import KafkalogError, LogDirError
+from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
-from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import Build, NativeRoot
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -89,22 +87,21 @@ class ObjectRoot(NativeRoot):
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
         self._store.commit(build, operation=operation, frees_space=frees_space)
 
-    def _commit_topic(self, name: str, build: Build, operation: str, *, frees_space: bool = False) -> None:
+    def _commit_topics(
+        self, names: Callable[[], Collection[str]], build: Build, operation: str, *, frees_space: bool = False
+    ) -> None:
         self.commit(build, operation=operation, frees_space=frees_space)
 
     def _is_ready(self, topic: str) -> bool:
         # A topic that was deleted meanwhile has another id, which the commit notices: no request for one that is known.
         return topic in self._store.image.topics or topic in self._store.refresh().topics
 
-    def delete_topic(self, name: str) -> None:
-        """Commit the topic's deletion, which drops its objects; the clean-up deletes them after their delay."""
-
-        def build(image: MetadataImage) -> list[MetadataRecord]:
-            self._check_deletable(name)
-            return admin.delete_topic(image, name)
-
+    def delete_topics(self, topics: Mapping[str, str | None]) -> tuple[KafkalogError | None, ...]:
+        """Commit the deletions, which drop the topics' objects; the clean-up deletes them after their delay."""
+        deletions = self._deletions(topics)
         self._store.refresh()
-        self.commit(build, operation="delete topic", frees_space=True)
+        self.commit(deletions.build, operation="delete topic", frees_space=True)
+        return deletions.errors
 
     @contextlib.contextmanager
     def locked_partition(self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool) -> Iterator[None]:

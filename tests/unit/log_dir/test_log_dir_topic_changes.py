@@ -1,0 +1,91 @@
+"""Several topics changed in one commit: what is possible is done, the rest is refused one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from root_places import RootPlace
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    TopicDeletionDisabledError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.root.admin import TopicChange, create_topic
+from pyspark_kafkalog.root.native import NativeRoot
+
+
+@pytest.fixture
+def root(root_place: RootPlace) -> NativeRoot:
+    log_dir = LogDir.create(root_place)
+    log_dir.create_topic("there")
+    return log_dir.root.native()
+
+
+def creation(name: str, partitions: int = 1, **configs: str) -> TopicChange:
+    return TopicChange(
+        name,
+        lambda image: create_topic(
+            image, name, partitions=partitions, configs={key.replace("_", "."): text for key, text in configs.items()}
+        ),
+    )
+
+
+def classes(errors: Sequence[BaseException | None]) -> list[type | None]:
+    return [None if each is None else type(each) for each in errors]
+
+
+def test_topics_are_created_in_one_commit_but_for_those_that_are_refused(root: NativeRoot) -> None:
+    version = root.version
+    errors = root.change_topics(
+        [
+            creation("first", 3, retention_ms="5"),
+            creation("there"),
+            creation("bad name"),
+            creation("none", 0),
+            creation("wrong", retention_ms="x"),
+            creation("second"),
+        ],
+        operation="create topics",
+    )
+    assert classes(errors) == [
+        None,
+        TopicExistsError,
+        InvalidTopicError,
+        InvalidPartitionsError,
+        InvalidConfigError,
+        None,
+    ]
+    assert root.topics() == ("first", "second", "there")
+    assert len(root.partition_numbers("first")) == 3
+    assert [each.topics for each in root.history(limit=1)] == [("first", "second")]
+    assert [each.offset for each in root.history(limit=1)] == [version]
+
+
+def test_changes_that_are_only_validated_commit_nothing(root: NativeRoot) -> None:
+    version = root.version
+    errors = root.change_topics([creation("first"), creation("there")], operation="create topics", validate_only=True)
+    assert classes(errors) == [None, TopicExistsError]
+    assert root.version == version
+    assert root.topics() == ("there",)
+
+
+def test_topics_are_deleted_in_one_commit_if_they_have_the_ids(root: NativeRoot) -> None:
+    root.create_topic("other")
+    root.create_topic("third")
+    ids = {name: root.topic(name).topic_id for name in root.topics()}
+    errors = root.delete_topics({"other": ids["other"], "there": ids["third"], "third": None, "nope": None})
+    assert classes(errors) == [None, UnknownTopicError, None, UnknownTopicError]
+    assert root.topics() == ("there",)
+    assert [each.topics for each in root.history(limit=1)] == [("other", "third")]
+
+
+def test_no_topic_is_deleted_while_that_is_disabled(root: NativeRoot) -> None:
+    root.alter_broker_configs(add={"delete.topic.enable": "false"})
+    assert classes(root.delete_topics({"there": None, "nope": None})) == [TopicDeletionDisabledError, UnknownTopicError]
+    assert root.topics() == ("there",)
