@@ -64,6 +64,10 @@ class UnsupportedFormatError(DiskFormatError):
     default_advice = "have a Kafka broker of version 0.11 or later rewrite the topic with record format v2"
 
 
+class UnsupportedApiError(KafkalogError, LookupError):
+    """A request is of an API or a version of it that this package does not have (Kafka: InvalidRequestException)."""
+
+
 class InvalidRecordError(KafkalogError, ValueError):
     """Records to be written violate a rule (Kafka: InvalidRecordException, RecordTooLargeException)."""
 

@@ -1,4 +1,4 @@
-"""Writes the classes of Kafka's messages from their schemas (pyspark_kafkalog/metadata/messages/schemas).
+"""Writes the classes of Kafka's messages from their schemas: schemas/*.json in metadata/messages and in protocol.
 
     python scripts/make_messages.py [--check]
 
@@ -8,6 +8,7 @@ With --check nothing is written; exit code 1 means that a module differs from th
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,8 +20,9 @@ from pyspark_kafkalog.metadata.messages.schema import (
     MessageSpec,
     load_schema_file,
 )
+from pyspark_kafkalog.protocol.messages.api_message import AREAS, SCHEMAS_PACKAGE
 
-MESSAGES_DIR = Path(__file__).resolve().parents[1] / "pyspark_kafkalog" / "metadata" / "messages"
+PACKAGE_DIR: Final = Path(__file__).resolve().parents[1] / "pyspark_kafkalog"
 
 _METADATA_RECORDS: Final = '''\
 """The records of the metadata log, as classes: Kafka's own, and this project's (see records.py).
@@ -83,6 +85,24 @@ class RemoteLogRecord(Message):
 
     __slots__ = ()
 '''
+_REQUESTS_AND_RESPONSES: Final = '''\
+"""{title}
+
+Generated from ../schemas/{area}.json by scripts/make_messages.py: change the schemas, not this file. Field
+types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not
+have, as (tag, bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pyspark_kafkalog.metadata.messages.codec import Message
+{pieces_import}from pyspark_kafkalog.metadata.messages.schema import {schema_names}
+from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+'''
+_PIECES_IMPORT: Final = "from pyspark_kafkalog.metadata.messages.pieces import Records\n"
 _COORDINATOR_MESSAGES: Final = (
     "OffsetCommitKey",
     "OffsetCommitValue",
@@ -109,40 +129,54 @@ _TYPES: Final = {
     "uuid": "str",
     "string": "str",
     "bytes": "bytes",
-    "records": "bytes",
+    "records": "Records",
 }
 _LAST_VERSION: Final = 0x7FFF
 
 
 def modules() -> dict[str, str]:
-    """The text of each generated module, by file name."""
+    """The text of each generated module, by its path in the package."""
     records = [*load_schema_file("cluster_metadata").values(), *load_schema_file("kafkalog").values()]
     coordinators = {**load_schema_file("group_coordinator"), **load_schema_file("transaction_coordinator")}
     messages = [coordinators[name] for name in _COORDINATOR_MESSAGES]
     remote = [*load_schema_file("remote_log_metadata").values()]
     return {
-        "metadata_records.py": "\n\n".join(
+        "metadata/messages/metadata_records.py": "\n\n".join(
             [
                 _METADATA_RECORDS,
                 *_Classes(records, base="MetadataRecord").texts(),
                 _table("METADATA_RECORDS", "All types, in the order of the schemas.", records),
             ]
         ),
-        "coordinator_records.py": "\n\n".join(
+        "metadata/messages/coordinator_records.py": "\n\n".join(
             [
                 _COORDINATOR_RECORDS,
                 *_Classes(messages, base="Message").texts(),
                 _table("COORDINATOR_MESSAGES", "All messages of this module.", messages),
             ]
         ),
-        "remote_log_records.py": "\n\n".join(
+        "metadata/messages/remote_log_records.py": "\n\n".join(
             [
                 _REMOTE_LOG_RECORDS,
                 *_Classes(remote, base="RemoteLogRecord").texts(),
                 _table("REMOTE_LOG_RECORDS", "All types, in the order of the schemas.", remote),
             ]
         ),
+        **{f"protocol/messages/{area}.py": _requests_and_responses(area) for area in AREAS},
     }
+
+
+def _requests_and_responses(area: str) -> str:
+    specs = [*load_schema_file(area, SCHEMAS_PACKAGE).values()]
+    classes = "\n\n".join(_Classes(specs, base="ApiMessage").texts())
+    apis = ", ".join(each.name.removesuffix("Request") for each in specs if each.name.endswith("Request"))
+    head = _REQUESTS_AND_RESPONSES.format(
+        title=textwrap.fill(f"Requests and responses, as classes: {apis}.", 120),
+        area=area,
+        pieces_import=_PIECES_IMPORT if "Records" in classes.split() else "",
+        schema_names=", ".join([*(["ZERO_UUID"] if "ZERO_UUID" in classes else []), "UnknownTags"]),
+    )
+    return f"{head}\n\n{classes}"
 
 
 def _table(name: str, doc: str, specs: Sequence[MessageSpec]) -> str:
@@ -234,9 +268,9 @@ def _versions_text(versions: range, *, of_message: bool = False) -> str:
 def main(arguments: Sequence[str]) -> int:
     texts = modules()
     if arguments == ["--check"]:
-        return int(any((MESSAGES_DIR / name).read_text() != text for name, text in texts.items()))
+        return int(any((PACKAGE_DIR / name).read_text() != text for name, text in texts.items()))
     for name, text in texts.items():
-        (MESSAGES_DIR / name).write_text(text)
+        (PACKAGE_DIR / name).write_text(text)
     return 0
 
 

@@ -1,1 +1,10 @@
-"""Kafka's wire protocol: its messages, headers, API versions and error codes, for servers and clients."""
+"""Kafka's wire protocol: its messages, headers, API versions and error codes, for servers and clients.
+
+In reading order:
+
+- api: the APIs by key, with their versions and message classes
+- messages: the classes of requests and responses, by area: records, cluster, quorum, replicas, topics, groups, offsets,
+  consumer_groups, transactions, security. Generated from `schemas`, which are Kafka's own
+- headers: frames of requests and responses
+- error_codes: the error codes
+"""

@@ -7,10 +7,11 @@ A message has one of two forms:
   reads and writes. Its fields have snake_case names
 
 Values are int, float, bool, str, bytes, a Uuid as Kafka's 22 character text, None for null, a tuple for an array, a
-dict or an instance for a struct. Decoding fills in defaults for fields that the version lacks, so a message is
-complete; encoding a dict takes defaults for missing names. Tagged fields with tags that the schema lacks are kept under
-`UNKNOWN_TAGS` (in an instance: `unknown_tags`), a tuple of (tag, bytes), and written back in their place. Hostile bytes
-raise CorruptRecordError, whatever they are.
+dict or an instance for a struct. Decoded records are a view of the message's bytes; they are encoded from bytes, a view
+or a `RecordsSlice`, see pieces.py. Decoding fills in defaults for fields that the version lacks, so a
+message is complete; encoding a dict takes defaults for missing names. Tagged fields with tags that the schema lacks are
+kept under `UNKNOWN_TAGS` (in an instance: `unknown_tags`), a tuple of (tag, bytes), and written back in their place.
+Hostile bytes raise CorruptRecordError, whatever they are.
 
 A `StructCodec` has the readers and writers of one struct in one version, built once from its fields. Runs of
 fixed-width fields are unpacked together, because replaying a large metadata log consists mostly of this.
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 from pyspark_kafkalog.errors import InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.messages.frozen import Frozen
 from pyspark_kafkalog.metadata.messages.json_form import struct_to_json
+from pyspark_kafkalog.metadata.messages.pieces import MessageWriter
 from pyspark_kafkalog.metadata.messages.schema import (
     INTEGER_FORMATS,
     UNKNOWN_TAGS,
@@ -319,7 +321,7 @@ class StructCodec:
             start = reader.advance(size, f"tagged field {tag} of {self._name}")
             known = self._tag_readers.get(tag)
             if known is None:
-                unknown.append((tag, reader.data[start : start + size]))
+                unknown.append((tag, bytes(reader.data[start : start + size])))
             else:
                 values[known[0]] = _read_within(reader, start, known[2], f"tagged field {known[1]}")
         if unknown:
@@ -421,8 +423,10 @@ def _value_reader(
 ) -> _Read:
     if field.element == "string":
         return _string_reader(what, nullable, flexible)
-    if field.element in ("bytes", "records"):
+    if field.element == "bytes":
         return _bytes_reader(what, nullable, flexible)
+    if field.element == "records":
+        return _records_reader(what, nullable, flexible)
     if field.struct is not None:
         return StructCodec(what, field.struct, version, form.nested(what, field), flexible=flexible).decode
     return _fixed_reader(what, field.element)
@@ -481,6 +485,16 @@ def _bytes_reader(what: str, nullable: bool, flexible: bool) -> _Read:
     def read(reader: MessageReader) -> bytes | None:
         length = read_length(reader)
         return None if length < 0 else reader.take(length, what)
+
+    return read
+
+
+def _records_reader(what: str, nullable: bool, flexible: bool) -> _Read:
+    read_length = _length_reader(what, nullable, flexible, _INT32)
+
+    def read(reader: MessageReader) -> memoryview | None:
+        length = read_length(reader)
+        return None if length < 0 else reader.view(length, what)
 
     return read
 
@@ -555,8 +569,10 @@ def _value_writer(
 ) -> _Write:
     if field.element == "string":
         return _string_writer(what, nullable, flexible)
-    if field.element in ("bytes", "records"):
+    if field.element == "bytes":
         return _bytes_writer(what, nullable, flexible)
+    if field.element == "records":
+        return _records_writer(what, nullable, flexible)
     if field.struct is not None:
         return StructCodec(what, field.struct, version, form.nested(what, field), flexible=flexible).encode
     return _fixed_writer(what, field.element)
@@ -605,6 +621,29 @@ def _bytes_writer(what: str, nullable: bool, flexible: bool) -> _Write:
             raise InvalidRecordError(f"{what} must be bytes, not {value!r}")
         _write_length(out, -1 if value is None else len(value), what, nullable, flexible, _INT32)
         out += value or b""
+
+    return write
+
+
+def _records_writer(what: str, nullable: bool, flexible: bool) -> _Write:
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            size_bytes = -1
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            size_bytes = len(value)
+        else:
+            size_bytes = getattr(value, "size_bytes", -1)
+            if size_bytes < 0:
+                raise InvalidRecordError(f"{what} must be bytes or a slice of records, not {value!r}")
+        _write_length(out, size_bytes, what, nullable, flexible, _INT32)
+        if size_bytes <= 0:
+            return
+        if isinstance(out, MessageWriter):
+            out.add_records(value, size_bytes)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            out += value
+        else:
+            raise InvalidRecordError(f"{what} is a slice of records, which has no bytes to encode")
 
     return write
 

@@ -21,8 +21,8 @@ Each field has:
 
 `cluster_metadata` are the records of `__cluster_metadata`, the coordinators' those of `__consumer_offsets`,
 `__transaction_state` and `__share_group_state`, `remote_log_metadata` those of `__remote_log_metadata`; all as of Kafka
-4.1. `kafkalog` are this project's own (see
-records.py). Fields have the order of Kafka's JSON; on the wire, untagged fields come first, then tagged ones by tag.
+4.1. `kafkalog` are this project's own (see records.py). Kafka's requests and responses lie in `protocol/schemas`, in
+the same form. Fields have the order of Kafka's JSON; on the wire, untagged fields come first, then tagged ones by tag.
 
 On the wire: big-endian integers; unsigned varints of at most 5 bytes; strings and bytes with an int16 or int32 length
 or, in flexible versions, with an unsigned varint of length + 1, where 0 is null. Source of the encodings:
@@ -171,9 +171,9 @@ def is_default(field: FieldSpec, value: Any) -> bool:
 
 
 @cache
-def load_schema_file(file: str) -> Mapping[str, MessageSpec]:
-    """Every message of `schemas/<file>.json` by name, in the order of the file."""
-    text = resources.files(__package__).joinpath("schemas").joinpath(f"{file}.json").read_text("utf-8")
+def load_schema_file(file: str, package: str = __package__) -> Mapping[str, MessageSpec]:
+    """Every message of `schemas/<file>.json` of a Python package by name, in the order of the file."""
+    text = resources.files(package).joinpath("schemas").joinpath(f"{file}.json").read_text("utf-8")
     return {
         name: MessageSpec(
             name=name,
@@ -230,6 +230,11 @@ class MessageReader:
         at = self.advance(size, what)
         return self.data[at : at + size]
 
+    def view(self, size: int, what: str) -> memoryview:
+        """As `take`, without a copy."""
+        at = self.advance(size, what)
+        return memoryview(self.data)[at : at + size].toreadonly()
+
     def unsigned_varint(self, what: str) -> int:
         """An unsigned varint of 0 to 2^31-1."""
         at = self.at
@@ -249,6 +254,37 @@ class MessageReader:
                 self.at = at
                 return value
         raise self.error(expected=f"a varint of at most {_VARINT_MAX_BYTES} bytes for {what}", found="a longer one")
+
+
+class FrameReader(MessageReader):
+    """A cursor over a message that lies in a buffer of any kind, of which nothing is copied but what is decoded.
+
+    Views of the buffer become part of the message, so nobody may change the buffer afterwards.
+    """
+
+    __slots__ = ()
+
+    data: Any  # bytes, bytearray or memoryview of bytes
+
+    def __init__(self, data: Buffer, *, file: str, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+        self.end = len(data)
+        self.file = file
+        self.file_position = 0
+
+    def error(self, *, expected: str, found: str) -> CorruptRecordError:
+        return CorruptRecordError(
+            file=self.file,
+            position=self.at,
+            expected=expected,
+            found=found,
+            advice="whoever sent it does not keep to Kafka's protocol",
+        )
+
+    def take(self, size: int, what: str) -> bytes:
+        at = self.advance(size, what)
+        return bytes(self.data[at : at + size])
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
