@@ -144,6 +144,26 @@ class AuthorizationError(KafkalogError, PermissionError):
     """The principal lacks a permission (Kafka: TopicAuthorizationException, GroupAuthorizationException, ...)."""
 
 
+class InvalidCredentialError(KafkalogError, ValueError):
+    """A SCRAM credential that Kafka does not allow (Kafka: UnacceptableCredentialException)."""
+
+
+class UnsupportedMechanismError(InvalidCredentialError):
+    """A SASL mechanism that does not exist, or is not enabled (Kafka: UnsupportedSaslMechanismException)."""
+
+
+class DuplicateCredentialError(InvalidCredentialError):
+    """A request changes the credentials of a user twice (Kafka: DuplicateResourceException)."""
+
+
+class UnknownCredentialError(InvalidCredentialError, LookupError):
+    """The user has no such credential (Kafka: ResourceNotFoundException)."""
+
+
+class AuthenticationError(KafkalogError, PermissionError):
+    """A client has not shown who it is (Kafka: SaslAuthenticationException)."""
+
+
 class ReadOnlyLogDirError(KafkalogError, PermissionError):
     """The operation would write to a broker's directory, which is read-only."""
 

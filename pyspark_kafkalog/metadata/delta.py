@@ -1,10 +1,9 @@
 """How each record type changes the image: a delta collects the changes of one commit over a base image.
 
-Kafka's record types that do not concern logs are accepted and ignored: controllers, fencing, quotas, credentials,
-tokens, ELR.
+Kafka's record types that do not concern a root are accepted and ignored: controllers, fencing, tokens, ELR.
 
 Source of the rules: org.apache.kafka.image.MetadataDelta and its parts (TopicsDelta, ConfigurationsDelta,
-ProducerIdsDelta, AclsDelta).
+ProducerIdsDelta, AclsDelta, ScramDelta, ClientQuotasDelta).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
+from pyspark_kafkalog.metadata.client_quotas import QuotaEntity, apply_quota_record
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.extent_changes import (
     ObjectChanges,
@@ -74,6 +74,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
     ZkMigrationStateRecord,
 )
+from pyspark_kafkalog.metadata.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 
@@ -139,6 +140,8 @@ class ImageDelta:
         self._format_version = base.format_version
         self._next_producer_id = base.next_producer_id
         self._acls: dict[str, Acl] | None = None
+        self._scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] | None = None
+        self._client_quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
         self._is_object_root = base.is_object_root
         self._objects = ObjectChanges(base, commit_offset=commit_offset, timestamp_ms=timestamp_ms)
         #: Runs to be appended, by topic and partition: together they cost one new PartitionImage.
@@ -174,6 +177,8 @@ class ImageDelta:
             transactional_ids=base.transactional_ids if self._transactional_ids is None else self._transactional_ids,
             next_producer_id=self._next_producer_id,
             acls=base.acls if self._acls is None else self._acls,
+            scram_credentials=base.scram_credentials if self._scram_credentials is None else self._scram_credentials,
+            client_quotas=base.client_quotas if self._client_quotas is None else self._client_quotas,
             is_object_root=self._is_object_root,
             objects=objects,
             dropped=dropped,
@@ -430,6 +435,26 @@ class ImageDelta:
             self._acls = dict(self.base.acls)
         return self._acls
 
+    def _user_scram_credential(self, record: UserScramCredentialRecord) -> None:
+        key, credential = parse_credential(record)
+        self._own_scram_credentials()[key] = credential
+
+    def _remove_user_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        if self._own_scram_credentials().pop(credential_key(record.name, record.mechanism), None) is None:
+            raise InvalidRecordError(
+                f"a metadata record removes a SCRAM credential of user {record.name!r}, which does not exist"
+            )
+
+    def _own_scram_credentials(self) -> dict[tuple[str, ScramMechanism], ScramCredential]:
+        if self._scram_credentials is None:
+            self._scram_credentials = dict(self.base.scram_credentials)
+        return self._scram_credentials
+
+    def _client_quota(self, record: ClientQuotaRecord) -> None:
+        if self._client_quotas is None:
+            self._client_quotas = dict(self.base.client_quotas)
+        apply_quota_record(self._client_quotas, record)
+
     def _abort_transaction(self, record: AbortTransactionRecord) -> None:
         raise InvalidRecordError(
             "the metadata log aborts a metadata transaction, which native roots never begin: each commit is atomic"
@@ -459,6 +484,9 @@ _HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
     StagingHorizonRecord: ImageDelta._staging_horizon,
     AccessControlEntryRecord: ImageDelta._access_control_entry,
     RemoveAccessControlEntryRecord: ImageDelta._remove_access_control_entry,
+    UserScramCredentialRecord: ImageDelta._user_scram_credential,
+    RemoveUserScramCredentialRecord: ImageDelta._remove_user_scram_credential,
+    ClientQuotaRecord: ImageDelta._client_quota,
     AbortTransactionRecord: ImageDelta._abort_transaction,
     CommitRecord: None,  # for the history, and for a writer to recognize its commit
     BeginTransactionRecord: None,  # a commit is one batch, so it is always atomic
@@ -467,11 +495,8 @@ _HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
     FenceBrokerRecord: None,
     UnfenceBrokerRecord: None,
     RegisterControllerRecord: None,
-    ClientQuotaRecord: None,
     DelegationTokenRecord: None,
     RemoveDelegationTokenRecord: None,
-    UserScramCredentialRecord: None,
-    RemoveUserScramCredentialRecord: None,
     ClearElrRecord: None,
     NoOpRecord: None,
     ZkMigrationStateRecord: None,

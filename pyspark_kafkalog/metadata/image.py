@@ -18,6 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.metadata.acl import Acl, acl_record
+from pyspark_kafkalog.metadata.client_quotas import Quotas, quota_records
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS, DataObjects, Runs
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
@@ -38,6 +39,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
     TransactionalIdRecord,
 )
+from pyspark_kafkalog.metadata.scram import ScramCredentials, credential_record
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -160,6 +162,8 @@ class MetadataImage:
 
     `topics` by name; `topic_names` by topic id; `broker_configs` by broker id as text ("" for all brokers), then name;
     `features`: levels by name; `next_producer_id`: the first one not allocated; `acls` by their ids.
+    Who replaces an image may compare `acls`, `scram_credentials`, `client_quotas` and `broker_configs` by identity: a
+    commit that does not change a mapping keeps it.
     `objects`: the data objects that runs refer to. `dropped`: the objects that commits replaced or dropped and that
     still exist in the store, oldest commit first.
     """
@@ -175,6 +179,8 @@ class MetadataImage:
     transactional_ids: Mapping[str, TransactionalIdImage] = field(default_factory=dict)
     next_producer_id: int = 0
     acls: Mapping[str, Acl] = field(default_factory=dict)
+    scram_credentials: ScramCredentials = field(default_factory=dict)
+    client_quotas: Quotas = field(default_factory=dict)
     is_object_root: bool = False
     objects: DataObjects = NO_OBJECTS
     dropped: tuple[DroppedObjectsRecord, ...] = ()
@@ -236,6 +242,9 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id)
     for acl_id, acl in image.acls.items():
         yield acl_record(acl_id, acl)
+    for (user, mechanism), credential in image.scram_credentials.items():
+        yield credential_record(user, mechanism, credential)
+    yield from quota_records(image.client_quotas)
     for held in image.transactional_ids.values():
         yield TransactionalIdRecord(
             transactional_id=held.transactional_id,

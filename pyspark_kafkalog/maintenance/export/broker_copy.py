@@ -200,4 +200,6 @@ def _image(source: _Source, logs: Mapping[TopicPartition, _CopiedLog]) -> Metada
         features={METADATA_VERSION_FEATURE: METADATA_VERSION_4_1},
         next_producer_id=next_producer_id_after(plan, adopted),
         acls=plan.acls,
+        scram_credentials=plan.scram_credentials,
+        client_quotas=plan.client_quotas,
     )

@@ -37,6 +37,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.acl import acl_record
+from pyspark_kafkalog.metadata.client_quotas import quota_records
 from pyspark_kafkalog.metadata.image import (
     TOPIC_RESOURCE,
     BrokerImage,
@@ -52,6 +53,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
+from pyspark_kafkalog.metadata.scram import credential_record
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import broker_config_record, format_records
 from pyspark_kafkalog.root.adopt.logs import (
@@ -332,6 +334,8 @@ def _commits(
     if next_producer_id:
         records.append(ProducerIdsRecord(broker_id=node.broker_id, next_producer_id=next_producer_id))
     records.extend(acl_record(acl_id, acl) for acl_id, acl in plan.acls.items())
+    records.extend(credential_record(*key, credential) for key, credential in plan.scram_credentials.items())
+    records.extend(quota_records(plan.client_quotas))
     partitions = 0
     for topic in plan.topics:
         records.append(TopicRecord(name=topic.name, topic_id=topic.topic_id))

@@ -26,8 +26,10 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.acl import Acl
+from pyspark_kafkalog.metadata.client_quotas import Quotas
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.scram import ScramCredentials
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID
 from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.broker_metadata.image import (
@@ -118,6 +120,8 @@ class AdoptionPlan:
     broker_config: BrokerConfig
     next_producer_id: int
     acls: Mapping[str, Acl]
+    scram_credentials: ScramCredentials
+    client_quotas: Quotas
     clean_shutdown: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
@@ -164,6 +168,8 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
         broker_config=broker_config,
         next_producer_id=0 if metadata is None else metadata.next_producer_id,
         acls={} if metadata is None else metadata.acls,
+        scram_credentials={} if metadata is None else metadata.scram_credentials,
+        client_quotas={} if metadata is None else metadata.client_quotas,
         clean_shutdown=was_clean_shutdown(root),
         recovery_points=_checkpoint(root / RECOVERY_POINT_CHECKPOINT, notes),
         log_starts=_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, notes),

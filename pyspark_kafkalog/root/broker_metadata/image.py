@@ -22,11 +22,13 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
+from pyspark_kafkalog.metadata.client_quotas import QuotaEntity, apply_quota_record
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
@@ -35,10 +37,13 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     ProducerIdsRecord,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
 )
 from pyspark_kafkalog.metadata.messages.records import decode_record
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.record.reference import Record, check_crc, decode_batch
@@ -183,6 +188,8 @@ class BrokerMetadata:
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     acls: dict[str, Acl] = field(default_factory=dict)
+    scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
+    client_quotas: dict[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     damage: str | None = None
     _names: dict[str, str] = field(default_factory=dict)
 
@@ -208,6 +215,8 @@ class BrokerMetadata:
             self._access_control_entry(record)
         elif isinstance(record, RemoveAccessControlEntryRecord):
             self.acls.pop(record.id, None)
+        elif isinstance(record, UserScramCredentialRecord | RemoveUserScramCredentialRecord | ClientQuotaRecord):
+            self._client_setting(record)
 
     def _topic(self, topic_id: str) -> BrokerTopic | None:
         """The topic with the id, if it exists."""
@@ -237,6 +246,20 @@ class BrokerMetadata:
         try:
             self.acls[record.id] = parse_acl(record)
         except InvalidRecordError as error:  # a later version's: it may deny, so its omission must be reported
+            self.damage = self.damage or str(error)
+
+    def _client_setting(
+        self, record: UserScramCredentialRecord | RemoveUserScramCredentialRecord | ClientQuotaRecord
+    ) -> None:
+        try:
+            if isinstance(record, UserScramCredentialRecord):
+                key, credential = parse_credential(record)
+                self.scram_credentials[key] = credential
+            elif isinstance(record, RemoveUserScramCredentialRecord):
+                self.scram_credentials.pop(credential_key(record.name, record.mechanism), None)
+            else:
+                apply_quota_record(self.client_quotas, record)
+        except InvalidRecordError as error:  # a later version's
             self.damage = self.damage or str(error)
 
     def _config(self, record: ConfigRecord) -> None:
