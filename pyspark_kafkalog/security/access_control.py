@@ -18,7 +18,8 @@ Traceback (most recent call last):
 pyspark_kafkalog.errors.AuthorizationError: ...
 >>> scratch.cleanup()
 
-The entries apply to a LogDir that was opened with a principal. Decisions are those of Kafka's StandardAuthorizer:
+The entries apply to a LogDir that was opened with a principal, and to clients of a server. Decisions are those of
+Kafka's StandardAuthorizer:
 
     super.users contains the principal                             yes
     an entry denies the operation                                  no, even if others allow it
@@ -26,17 +27,20 @@ The entries apply to a LogDir that was opened with a principal. Decisions are th
     no entry covers the resource                                   the value of allow.everyone.if.no.acl.found
     otherwise                                                      no
 
-Access control entries only guard against mistakes: a user with access to the files of a log directory can bypass them.
-File permissions are the security boundary.
+An entry for one host applies only where the host is known: to clients of a server. For a LogDir access control entries
+only guard against mistakes: a user with access to the files of a log directory can bypass them. File permissions are
+the security boundary.
 
-Source of the rules: org.apache.kafka.metadata.authorizer.StandardAuthorizerData.
+Decisions take microseconds whatever the number of entries: they are indexed by name of the resource and principal.
+
+Source of the rules: org.apache.kafka.metadata.authorizer.StandardAuthorizerData, authorizeByResourceType of
+org.apache.kafka.server.authorizer.Authorizer.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import AuthorizationError
@@ -47,6 +51,7 @@ from pyspark_kafkalog.metadata.acl import (
     Acl,
     AclFilter,
     AclOperation,
+    PatternType,
     PermissionType,
     ResourceType,
 )
@@ -62,37 +67,129 @@ if TYPE_CHECKING:
 #: The principal of unauthenticated clients.
 ANONYMOUS: Final = "User:ANONYMOUS"
 
+#: Stands for any resource where Kafka asks about all of them.
+_NAME_OF_NO_RESOURCE: Final = "hardcode"
+
 _IMPLY_DESCRIBE: Final = frozenset(
     {AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}
 )
 _IMPLY_DESCRIBE_CONFIGS: Final = frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS})
 
 
-@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The entries of one pattern of names, by principal."""
+
+    __slots__ = ("_by_principal",)
+
+    def __init__(self) -> None:
+        self._by_principal: dict[str, list[Acl]] = {}
+
+    def add(self, acl: Acl) -> None:
+        self._by_principal.setdefault(acl.principal, []).append(acl)
+
+    def of(self, principal: str, host: str | None) -> Iterator[Acl]:
+        """The entries that apply to the principal, coming from the host."""
+        for name in (principal, WILDCARD_PRINCIPAL):
+            for acl in self._by_principal.get(name, ()):
+                if acl.host in (WILDCARD, host):
+                    yield acl
+
+
+class _Resources:
+    """The entries for one type of resource, by their patterns."""
+
+    __slots__ = ("_lengths", "_literal", "_prefixed")
+
+    def __init__(self) -> None:
+        self._literal: dict[str, _Entries] = {}
+        self._prefixed: dict[str, _Entries] = {}
+        self._lengths: tuple[int, ...] = ()  # of the prefixes
+
+    def add(self, acl: Acl) -> None:
+        is_prefix = acl.pattern_type == PatternType.PREFIXED
+        (self._prefixed if is_prefix else self._literal).setdefault(acl.resource_name, _Entries()).add(acl)
+        if is_prefix and len(acl.resource_name) not in self._lengths:
+            self._lengths = tuple(sorted((*self._lengths, len(acl.resource_name))))
+
+    def covering(self, name: str) -> list[_Entries]:
+        """The entries of all patterns that the name matches."""
+        found = [self._literal.get(name), self._literal.get(WILDCARD) if name != WILDCARD else None]
+        found += (self._prefixed.get(name[:length]) for length in self._lengths if length <= len(name))
+        return [each for each in found if each is not None]
+
+    def of(self, principal: str, host: str | None) -> Iterator[Acl]:
+        """All entries that apply to the principal, coming from the host."""
+        for entries in (*self._literal.values(), *self._prefixed.values()):
+            yield from entries.of(principal, host)
+
+
 class Authorizer:
-    """The entries of one image, and the related settings."""
+    """Decides by the entries of one image, and the related settings."""
 
-    acls: Collection[Acl] = ()
-    super_users: frozenset[str] = field(default=frozenset())
-    allows_without_acl: bool = False
+    def __init__(
+        self,
+        acls: Collection[Acl] = (),
+        super_users: frozenset[str] = frozenset(),
+        allows_without_acl: bool = False,
+    ) -> None:
+        self.super_users = super_users
+        self.allows_without_acl = allows_without_acl
+        self._resources: dict[ResourceType, _Resources] = {}
+        for acl in acls:
+            self._resources.setdefault(acl.resource_type, _Resources()).add(acl)
 
-    def allows(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Whether `principal` may do `operation` on the resource. Entries for a single host apply to no principal."""
+    def allows(
+        self,
+        principal: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        host: str | None = None,
+    ) -> bool:
+        """Whether `principal`, coming from `host`, may do `operation` on the resource.
+
+        Without a host, entries for a single host apply to no principal.
+        """
         if principal in self.super_users:
             return True
-        is_covered, is_allowed = False, False
-        for acl in self.acls:
-            if not acl.covers(resource_type, name):
-                continue
-            is_covered = True
-            if acl.principal not in (principal, WILDCARD_PRINCIPAL) or acl.host != WILDCARD:
-                continue
-            if acl.permission == PermissionType.DENY:
-                if acl.operation in (operation, AclOperation.ALL):
-                    return False
-            elif acl.operation == AclOperation.ALL or acl.operation in _implied_by(operation):
-                is_allowed = True
-        return is_allowed if is_covered else self.allows_without_acl
+        resources = self._resources.get(resource_type)
+        covering = [] if resources is None else resources.covering(name)
+        if not covering:
+            return self.allows_without_acl
+        implying = _implied_by(operation)
+        is_allowed = False
+        for entries in covering:
+            for acl in entries.of(principal, host):
+                if acl.permission == PermissionType.DENY:
+                    if acl.operation in (operation, AclOperation.ALL):
+                        return False
+                elif acl.operation == AclOperation.ALL or acl.operation in implying:
+                    is_allowed = True
+        return is_allowed
+
+    def allows_any(
+        self, principal: str, operation: AclOperation, resource_type: ResourceType, host: str | None = None
+    ) -> bool:
+        """Whether there can be a resource of the type on which `principal` may do `operation`.
+
+        As in Kafka, an entry must name the operation itself, or ALL: none is implied by another.
+        """
+        if self.allows(principal, operation, resource_type, _NAME_OF_NO_RESOURCE, host):
+            return True
+        resources = self._resources.get(resource_type)
+        if resources is None:
+            return False
+        allowed: set[tuple[PatternType, str]] = set()
+        denied: set[tuple[PatternType, str]] = set()
+        for acl in resources.of(principal, host):
+            if acl.operation in (operation, AclOperation.ALL):
+                is_denial = acl.permission == PermissionType.DENY
+                (denied if is_denial else allowed).add((acl.pattern_type, acl.resource_name))
+        if (PatternType.LITERAL, WILDCARD) in denied:
+            return False
+        return (PatternType.LITERAL, WILDCARD) in allowed or any(
+            not _is_denied(pattern_type, name, denied) for pattern_type, name in allowed
+        )
 
     def check(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
         """Raises AuthorizationError unless the operation is allowed."""
@@ -104,13 +201,20 @@ class Authorizer:
             )
 
 
-def _implied_by(operation: AclOperation) -> frozenset[AclOperation]:
+def _is_denied(pattern_type: PatternType, name: str, denied: set[tuple[PatternType, str]]) -> bool:
+    """Whether all that a pattern permits is denied by another pattern."""
+    if pattern_type == PatternType.LITERAL and (PatternType.LITERAL, name) in denied:
+        return True
+    return any((PatternType.PREFIXED, name[:length]) in denied for length in range(1, len(name) + 1))
+
+
+def _implied_by(operation: AclOperation) -> Collection[AclOperation]:
     """The operations whose permission implies one for `operation`."""
     if operation == AclOperation.DESCRIBE:
         return _IMPLY_DESCRIBE
     if operation == AclOperation.DESCRIBE_CONFIGS:
         return _IMPLY_DESCRIBE_CONFIGS
-    return frozenset({operation})
+    return (operation,)
 
 
 def parse_super_users(text: str) -> frozenset[str]:
