@@ -68,6 +68,10 @@ class UnsupportedApiError(KafkalogError, LookupError):
     """A request is of an API or a version of it that this package does not have (Kafka: InvalidRequestException)."""
 
 
+class NetworkError(KafkalogError, ConnectionError):
+    """A server cannot be reached, closed the connection, or did not answer in time (Kafka: NetworkException)."""
+
+
 class InvalidRecordError(KafkalogError, ValueError):
     """Records to be written violate a rule (Kafka: InvalidRecordException, RecordTooLargeException)."""
 

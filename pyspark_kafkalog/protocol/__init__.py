@@ -6,5 +6,6 @@ In reading order:
 - messages: the classes of requests and responses, by area: records, cluster, quorum, replicas, topics, groups, offsets,
   consumer_groups, transactions, security. Generated from `schemas`, which are Kafka's own
 - headers: frames of requests and responses
+- client: a client of one server
 - error_codes: the error codes
 """
