@@ -73,7 +73,37 @@ class NetworkError(KafkalogError, ConnectionError):
 
 
 class InvalidRecordError(KafkalogError, ValueError):
-    """Records to be written violate a rule (Kafka: InvalidRecordException, RecordTooLargeException)."""
+    """Records to be written violate a rule (Kafka: InvalidRecordException).
+
+    `record_errors` names the refused records, if single records were refused: the index of each in the append, and why.
+    """
+
+    def __init__(self, message: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
+        super().__init__(message, record_errors) if record_errors else super().__init__(message)
+        self.record_errors = record_errors
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RecordTooLargeError(InvalidRecordError):
+    """A record batch is larger than max.message.bytes (Kafka: RecordTooLargeException)."""
+
+
+class RecordBatchTooLargeError(InvalidRecordError):
+    """A record batch is larger than segment.bytes (Kafka: RecordBatchTooLargeException)."""
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A record's timestamp is out of the range that the topic accepts (Kafka: InvalidTimestampException)."""
+
+
+class UnsupportedCompressionError(InvalidRecordError):
+    """A record batch has a codec that Kafka does not have (Kafka: UnsupportedCompressionTypeException)."""
+
+
+class InvalidTransactionStateError(InvalidRecordError):
+    """A batch does not fit the state of its producer's transaction (Kafka: InvalidTxnStateException)."""
 
 
 class OffsetOutOfRangeError(KafkalogError, LookupError):
@@ -126,6 +156,10 @@ class DataLossError(KafkalogError, RuntimeError):
 
 class ProducerFencedError(KafkalogError, PermissionError):
     """A producer with the same id and a newer epoch has written (Kafka: InvalidProducerEpochException)."""
+
+
+class CoordinatorFencedError(ProducerFencedError):
+    """A later coordinator has ended a transaction of the producer (Kafka: TransactionCoordinatorFencedException)."""
 
 
 class OutOfOrderSequenceError(KafkalogError, ValueError):

@@ -213,15 +213,20 @@ class FileRoot(NativeRoot):
     ) -> CommitResult:
         from pyspark_kafkalog.root.write import commit_write  # not needed by readers
 
-        fs = flushing_file_system(self._fs, flush)
+        fs, store = self.file_system_for(flush), self.store_for(flush)
         self._store.check_root()
-        result = commit_write(self._store_for(fs), _files(staged), transaction, clock=self._clock, fs=fs)
-        if fs is not self._fs:
+        result = commit_write(store, _files(staged), transaction, clock=self._clock, fs=fs)
+        if store is not self._store:
             self._store.refresh()
         return result
 
-    def _store_for(self, fs: FileSystem) -> LocalMetadataStore:
-        """The store whose commits use `fs`: this root's own, or one for commits that do not wait for the disk."""
+    def file_system_for(self, flush: FlushMode) -> FileSystem:
+        """The calls that change the root's files in commits with the mode `flush`. Raises InvalidOptionError."""
+        return flushing_file_system(self._fs, flush)
+
+    def store_for(self, flush: FlushMode) -> LocalMetadataStore:
+        """The store for commits with the mode `flush`: this root's own, or one that does not wait for the disk."""
+        fs = self.file_system_for(flush)
         if fs is self._fs:
             return self._store
         if self._unflushed_store is None:

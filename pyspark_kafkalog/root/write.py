@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -172,7 +172,7 @@ def _append_and_publish(
         raise  # the bytes may be another writer's, or committed
     except BaseException:
         with contextlib.suppress(KafkalogError, OSError):
-            undo(logs, write, store.refresh())
+            truncate_uncommitted(logs, write.by_partition, store.refresh())
         raise
 
 
@@ -246,13 +246,13 @@ def _describe(
     return AppendedPartition(image.topic(topic_partition.topic).topic_id, before, after, committed, others)
 
 
-def undo(logs: PartitionLogs, write: Write, newest: MetadataImage) -> None:
-    """Truncate the appended bytes of each partition that is unchanged in `newest`. Never raises.
+def truncate_uncommitted(logs: PartitionLogs, partitions: Iterable[TopicPartition], newest: MetadataImage) -> None:
+    """Truncate the appended bytes of each of the partitions that is unchanged in `newest`. Never raises.
 
     A failure in one partition does not affect the others: a partition of a topic that was re-created since staging
     may not even exist.
     """
-    for each in write.by_partition:
+    for each in partitions:
         topic = newest.topics.get(each.topic)
         if topic is None or topic != logs.image.topics.get(each.topic):
             continue

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from leader_appends import append_as_leader
+
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObjectsRecord
@@ -20,7 +22,6 @@ from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.log.leader_append import append_as_leader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition
 from pyspark_kafkalog.storage.segment.stored import closed_segments

@@ -1,23 +1,26 @@
-"""For the Kafka protocol server's Produce: appends the batches of clients as a leader does.
+"""The batches of a produce request as a leader stores them: checked, with offsets, leader epoch and timestamps.
 
-    split         whole batches, their sizes and CRCs checked
-    validate      record counts, keys in compacted topics, timestamps; no control batches
-    assign        offsets and leader epoch, in the 16 header bytes that the CRC does not cover
-    stamp         with LogAppendTime, the type bit and maxTimestamp are set and the CRC is recomputed, while base
-                  timestamp and deltas stay
-    recompress    records are re-encoded only if compression.type requires another codec than theirs
-    sequences     a producer's batch that the log already holds is a duplicate, a gap is an error, an older epoch fenced
+    split         whole batches of format v2, with base offset 0; their sizes and CRCs
+    headers       counts that agree, no control batches, a sequence if there is a producer id
+    records       the structure of every record, its timestamp, its key in a compacted topic
+    rewrite       a batch that is not compressed as the topic wants, or whose offset deltas are not 0, 1, 2 and so on.
+                  Its records stay as they are, but for the deltas
+    stamp         the largest timestamp, or with LogAppendTime the type bit and the time of the append
 
-All batches of an append are checked before the first is stored (`UnifiedLog.append`); a crash leaves at worst a torn
-batch at the end.
+Base offset and leader epoch are in the 16 header bytes that the CRC does not cover, so a batch that needs neither of
+the last two steps is stored with the bytes that came. Compiled loops look at records; compressed ones are decompressed
+for that, as in Kafka.
 
-Source of the rules: UnifiedLog.appendAsLeader, LogValidator and ProducerAppendInfo of
-org.apache.kafka.storage.internals.log.
+All batches of an append are checked before the first is stored, and nothing here writes.
+
+Source of the rules: UnifiedLog.analyzeAndValidateRecords and LogValidator of org.apache.kafka.storage.internals.log.
+Where Kafka stores a row that no reader could use, it is refused or corrected: a timestamp below -1 is invalid, and
+uncompressed batches are renumbered as compressed ones are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,107 +28,112 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, OutOfOrderSequenceError
-from pyspark_kafkalog.record.codecs.codec import CompressionType
-from pyspark_kafkalog.record.decode import decode_batches
+from pyspark_kafkalog.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    UnsupportedCompressionError,
+    UnsupportedFormatError,
+)
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
+from pyspark_kafkalog.record.columns import address_of
+from pyspark_kafkalog.record.decode import LogBytes, check_counts, open_sections, record_fault
 from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BATCH_DTYPE,
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    LEADER_EPOCH_AT,
     LENGTH_AT,
-    NO_PRODUCER_EPOCH,
-    NO_SEQUENCE,
     NO_TIMESTAMP,
-    BatchHeader,
+    RECORDS_AT,
+    TIMESTAMP_TYPE_MASK,
     Buffer,
     TimestampType,
-    next_sequence,
+    crc32c,
     parse_header,
 )
-from pyspark_kafkalog.record.reference import check_crc, decode_batch, encode_batch
-from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
-from pyspark_kafkalog.storage.log.producers import BatchMetadata, ProducerBatch, ProducerState, producer_batches
-from pyspark_kafkalog.storage.log.unified_log import UnifiedLog, check_batch_size, stamp
+from pyspark_kafkalog.record.kernels import layout
+from pyspark_kafkalog.record.kernels.validate import RENUMBERED_RECORD_BYTES, check_sections, renumber_records
+from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs
+from pyspark_kafkalog.storage.log.unified_log import check_batch_size, stamp
+from pyspark_kafkalog.units import INT64_MAX
 
 #: The name in errors for batches that are not in a file yet.
 REQUEST: Final = "<produce request>"
 
+#: Batches are decompressed for their checks until they take this much together.
+_DECOMPRESSED_BYTES: Final = 32 << 20
+_ERRORS_SHOWN: Final = 3
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendInfo:
-    """The result of an append. `last_offset` is below `first_offset` when there was nothing to append.
 
-    `log_append_time_ms` is the timestamp given to the records, None when they keep their own. If `is_duplicate`,
-    nothing was stored, and the offsets are those of the batch that the log already holds.
+@dataclass(frozen=True, slots=True)
+class LeaderBatches:
+    """Checked batches with their final headers: `batches` (BATCH_DTYPE) has their positions in `data`."""
+
+    data: NDArray[np.uint8]
+    batches: NDArray[np.void]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch, of which there is one at least."""
+        return int(self.batches["last_offset"][-1]) + 1
+
+
+def validate_batches(
+    data: Buffer,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    config: LogConfig,
+    now_ms: int,
+    is_client: bool = True,
+) -> LeaderBatches:
+    """The batches of `data` as a leader stores them from `next_offset` on at the time `now_ms`.
+
+    Coordinators (not `is_client`) may write control batches, and batches of producers without sequences.
+
+    Raises CorruptRecordError for damage, InvalidRecordError (RecordTooLargeError, InvalidTimestampError, ...) for what
+    a leader refuses.
     """
-
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int | None = None
-    is_duplicate: bool = False
-
-
-def append_as_leader(log: UnifiedLog, data: Buffer, *, leader_epoch: int) -> AppendInfo:
-    """Check the batches in `data` as a leader does, assign offsets and store them; all of them or none.
-
-    Raises InvalidRecordError, ProducerFencedError, OutOfOrderSequenceError, CorruptRecordError.
-    """
-    now_ms = log.clock()
-    first_offset = log.log_end_offset
-    stored = _validated(data, next_offset=first_offset, leader_epoch=leader_epoch, config=log.config, now_ms=now_ms)
-    batches = scan_batches(stored, file=REQUEST).batches
+    stored = np.array(as_bytes_array(data))
+    batches = _assign_offsets(stored, next_offset, leader_epoch, is_client=is_client)
     if not len(batches):
-        return AppendInfo(first_offset=first_offset, last_offset=first_offset - 1)
-    found = list(producer_batches(stored, batches, data_position=0, file=str(log.directory)))
-    duplicate = _check_sequences(log.producers.producers, found)
-    if duplicate is not None:
-        return AppendInfo(first_offset=duplicate.first_offset, last_offset=duplicate.last_offset, is_duplicate=True)
-    log.producers.check(found)
-    log.assign_epoch(leader_epoch, first_offset)
-    log.append(stored, batches)
-    uses_append_time = log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-    return AppendInfo(
-        first_offset=first_offset,
-        last_offset=log.log_end_offset - 1,
-        log_append_time_ms=now_ms if uses_append_time else None,
-    )
+        return LeaderBatches(stored, batches)
+    check_batch_size(int(batches["size_bytes"].max()), config)
+    verify_crcs(stored, batches, data_position=0, file=REQUEST)
+    _check_headers(batches, is_client=is_client)
+    found = _check_records(stored, batches, config, now_ms)
+    codecs = _stored_codecs(batches, config)
+    rewritten = (codecs != batches["attributes"] & COMPRESSION_MASK) | ~found.is_numbered
+    if rewritten.any():
+        stored, batches = _rewrite(stored, batches, codecs, rewritten, config)
+    max_timestamps = found.max_timestamps_ms
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        max_timestamps = np.full(len(batches), now_ms, dtype=np.int64)
+    return _stamp(stored, batches, config.message_timestamp_type, max_timestamps)
 
 
-def _validated(
-    data: Buffer, *, next_offset: int, leader_epoch: int, config: LogConfig, now_ms: int
-) -> NDArray[np.uint8]:
-    """The batches of `data` as they will be stored, with offsets from `next_offset` on.
-
-    Raises CorruptRecordError for damage, InvalidRecordError for batches that a leader rejects.
-    """
-    stored: list[NDArray[np.uint8]] = []
-    for header, batch in _split_batches(data, config):
-        _check_header(header)
-        max_timestamp_ms = _check_records(header, batch, config, now_ms)
-        target = config.stored_compression(CompressionType(header.compression_bits))
-        if header.compression_bits == target:
-            final = batch.copy()
-            final_header = header
-        else:
-            final = as_bytes_array(_recompress(header, batch, target, config)).copy()
-            check_batch_size(len(final), config)
-            final_header = parse_header(final, 0, file=REQUEST, file_position=0)
-        if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-            max_timestamp_ms = now_ms
-        final_header = replace(final_header, base_offset=next_offset, leader_epoch=leader_epoch)
-        stamp(final, final_header, config.message_timestamp_type, max_timestamp_ms)
-        stored.append(final)
-        next_offset = final_header.next_offset
-    return np.concatenate(stored) if stored else np.empty(0, dtype=np.uint8)
+# Batches
 
 
-def _split_batches(data: Buffer, config: LogConfig) -> list[tuple[BatchHeader, NDArray[np.uint8]]]:
-    """The whole batches in `data` with their headers, sizes and CRCs checked.
-
-    Raises CorruptRecordError or UnsupportedFormatError for bad bytes, InvalidRecordError for a batch that is too large.
-    """
-    view = as_bytes_array(data)
-    result = []
+def _assign_offsets(
+    stored: NDArray[np.uint8], next_offset: int, leader_epoch: int, *, is_client: bool
+) -> NDArray[np.void]:
+    """Set base offsets and leader epochs in `stored`; returns the table of its batches."""
+    view = memoryview(stored.data)
     at = 0
     while at < len(view):
-        header = parse_header(view, at, file=REQUEST, file_position=at)
+        try:
+            header = parse_header(view, at, file=REQUEST, file_position=at)
+        except UnsupportedFormatError as error:
+            raise InvalidRecordError(f"expected {error.expected}, found {error.found}") from error
         if header.size_bytes > len(view) - at:
             raise CorruptRecordError(
                 file=REQUEST,
@@ -133,131 +141,188 @@ def _split_batches(data: Buffer, config: LogConfig) -> list[tuple[BatchHeader, N
                 expected=f"a batch of at most {len(view) - at} bytes",
                 found=f"{header.size_bytes} bytes",
             )
-        batch = view[at : at + header.size_bytes]
-        check_crc(batch, header, file=REQUEST, file_position=at)
-        check_batch_size(header.size_bytes, config)
-        result.append((header, batch))
+        if is_client and header.base_offset != 0:
+            raise InvalidRecordError(f"the base offset of a batch in an append is {header.base_offset}, expected 0")
+        if next_offset > INT64_MAX - 1 - header.last_offset_delta:
+            raise InvalidRecordError(f"a batch at offset {next_offset} would end past the largest offset")
+        _BASE_OFFSET.pack_into(view, at + BASE_OFFSET_AT, next_offset)
+        _LEADER_EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
+        next_offset += header.last_offset_delta + 1
         at += header.size_bytes
+    return _table(stored)
+
+
+def _table(stored: NDArray[np.uint8]) -> NDArray[np.void]:
+    """The batches in `stored`, which holds whole ones."""
+    if not len(stored):
+        return np.empty(0, dtype=BATCH_DTYPE)
+    scan = scan_batches(stored, file=REQUEST)
+    if scan.fault is not None:
+        raise scan.fault
+    assert scan.consumed_bytes == len(stored)
+    return scan.batches
+
+
+def _check_headers(batches: NDArray[np.void], *, is_client: bool) -> None:
+    spans = batches["last_offset"] - batches["base_offset"] + 1
+    counts = batches["records_count"]
+    wrong = np.flatnonzero((counts <= 0) | (counts != spans))
+    if len(wrong):
+        raise InvalidRecordError(f"a batch of {counts[wrong[0]]} records spans {spans[wrong[0]]} offsets")
+    codecs = batches["attributes"] & COMPRESSION_MASK
+    if int(codecs.max()) not in CODECS:
+        raise UnsupportedCompressionError(f"a batch has the codec bits {int(codecs.max())}, which name no codec")
+    if not is_client:
+        return
+    if (batches["attributes"] & CONTROL_MASK).any():
+        raise InvalidRecordError("clients may not write control records")
+    if ((batches["producer_id"] >= 0) & (batches["base_sequence"] < 0)).any():
+        raise InvalidRecordError("a batch of a producer with an id has no sequence number")
+
+
+# Records
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """For each batch: the largest timestamp of its records, and whether its offset deltas are 0, 1, 2 and so on."""
+
+    max_timestamps_ms: NDArray[np.int64]
+    is_numbered: NDArray[np.bool_]
+
+
+def _check_records(stored: NDArray[np.uint8], batches: NDArray[np.void], config: LogConfig, now_ms: int) -> _Found:
+    """Check every record, in runs of batches of a bounded size after decompression."""
+    log = LogBytes.of(stored, batches, 0, REQUEST, False)
+    largest, numbered = [], []
+    first = 0
+    while first < len(batches):
+        sections = open_sections(log, batches[first:], max_bytes=_DECOMPRESSED_BYTES)
+        check_counts(sections, REQUEST)
+        rows = sections.batches
+        counts = rows["records_count"].astype(np.int64)
+        total = int(counts.sum())
+        timestamps = np.empty(total, dtype=np.int64)
+        has_key = np.empty(total, dtype=np.uint8)
+        is_numbered = np.empty(len(rows), dtype=np.uint8)
+        state = np.zeros(layout.STATE_SIZE, dtype=np.int64)
+        table = np.ascontiguousarray(rows)
+        fault = check_sections(sections.addresses, sections.sizes, table, timestamps, has_key, is_numbered, state)
+        if fault != layout.NO_FAULT:
+            raise record_fault(fault, state, rows, REQUEST)
+        before = int(batches["records_count"][:first].sum(dtype=np.int64))
+        if config.compact and not has_key.all():
+            raise _refused(np.flatnonzero(has_key == 0) + before, "a compacted topic accepts no record without a key")
+        _check_timestamps(table, counts, timestamps, before, config, now_ms)
+        largest.append(np.maximum.reduceat(timestamps, np.cumsum(counts) - counts))
+        numbered.append(is_numbered.view(np.bool_))
+        first += len(rows)
+    return _Found(np.concatenate(largest), np.concatenate(numbered))
+
+
+def _check_timestamps(
+    batches: NDArray[np.void],
+    counts: NDArray[np.int64],
+    timestamps_ms: NDArray[np.int64],
+    before: int,
+    config: LogConfig,
+    now_ms: int,
+) -> None:
+    """Raise InvalidTimestampError for records, the first of which is the one with index `before` of the append."""
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        has_append_time = (batches["attributes"] & TIMESTAMP_TYPE_MASK) != 0
+        if has_append_time.any():
+            rows = np.flatnonzero(np.repeat(has_append_time, counts)) + before
+            raise _refused(rows, "a producer may not set the timestamp type LogAppendTime itself", is_timestamp=True)
+        return
+    earliest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    latest = min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+    wrong = (timestamps_ms < earliest) | (timestamps_ms > latest)
+    if wrong.any():
+        rows = np.flatnonzero(wrong & (timestamps_ms != NO_TIMESTAMP))
+        if len(rows):
+            raise _refused(
+                rows + before,
+                f"timestamp {timestamps_ms[rows[0]]} is out of [{earliest}, {latest}], the range that "
+                "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
+                is_timestamp=True,
+            )
+
+
+def _refused(rows: NDArray[np.int64], reason: str, *, is_timestamp: bool = False) -> InvalidRecordError:
+    """The error for the records with the indexes `rows` of the append."""
+    indexes = [int(row) for row in rows]
+    shown = ", ".join(str(index) for index in indexes[:_ERRORS_SHOWN])
+    message = f"{len(indexes)} records are refused, the first with index {shown} of the append: {reason}"
+    kind = InvalidTimestampError if is_timestamp else InvalidRecordError
+    return kind(message, tuple((index, reason) for index in indexes))
+
+
+# Rewriting
+
+
+def _stored_codecs(batches: NDArray[np.void], config: LogConfig) -> NDArray[np.int16]:
+    """The codec to store each batch with. Control batches keep theirs."""
+    codecs = batches["attributes"] & COMPRESSION_MASK
+    is_control = (batches["attributes"] & CONTROL_MASK) != 0
+    wanted = [config.stored_compression(CompressionType(codec)) for codec in codecs.tolist()]
+    result: NDArray[np.int16] = np.where(is_control, codecs, np.array(wanted, dtype=np.int16))
     return result
 
 
-# Validation
+def _rewrite(
+    stored: NDArray[np.uint8],
+    batches: NDArray[np.void],
+    codecs: NDArray[np.int16],
+    rewritten: NDArray[np.bool_],
+    config: LogConfig,
+) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
+    """The batches with the marked ones compressed with `codecs`, and their records renumbered."""
+    parts = []
+    for row, codec, is_rewritten in zip(batches, codecs.tolist(), rewritten.tolist(), strict=True):
+        batch = stored[int(row["position"]) : int(row["position"] + row["size_bytes"])]
+        if is_rewritten:
+            batch = _rewritten(batch, CompressionType(codec), config)
+            check_batch_size(len(batch), config)
+        parts.append(batch)
+    result = np.concatenate(parts)
+    return result, _table(result)
 
 
-def _check_header(header: BatchHeader) -> None:
-    if header.records_count != header.last_offset_delta + 1:
-        raise InvalidRecordError(
-            f"a batch of {header.records_count} records spans {header.last_offset_delta + 1} offsets"
-        )
-    if header.is_control:
-        raise InvalidRecordError("clients may not write control records")
-    if header.has_producer_id and header.base_sequence < 0:
-        raise InvalidRecordError(f"a batch of producer {header.producer_id} has sequence {header.base_sequence}")
+def _rewritten(batch: NDArray[np.uint8], codec: CompressionType, config: LogConfig) -> NDArray[np.uint8]:
+    header = parse_header(batch, 0, file=REQUEST, file_position=0)
+    old_codec = CODECS[CompressionType(header.compression_bits)]
+    records = old_codec.decompress(batch[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT)
+    renumbered = np.empty(len(records) + header.records_count * RENUMBERED_RECORD_BYTES, dtype=np.uint8)
+    size_bytes = renumber_records(address_of(records), len(records), header.records_count, address_of(renumbered))
+    body = CODECS[codec].compress(renumbered[:size_bytes], config.compression_level(codec))
+    attributes = header.attributes & ~COMPRESSION_MASK | codec
+    header = replace(header, attributes=attributes, size_bytes=RECORDS_AT + len(body), crc=0)
+    result = np.frombuffer(bytearray(header.pack() + body), dtype=np.uint8)
+    header = replace(header, crc=crc32c(result[ATTRIBUTES_AT:]))
+    result[:RECORDS_AT] = np.frombuffer(header.pack(), dtype=np.uint8)
+    return result
 
 
-def _check_records(header: BatchHeader, batch: NDArray[np.uint8], config: LogConfig, now_ms: int) -> int:
-    """Check every record of a batch; returns their largest timestamp."""
-    table = scan_batches(batch, file=REQUEST).batches
-    columns = decode_batches(
-        batch,
-        table,
-        data_position=0,
-        file=REQUEST,
-        columns=frozenset({"offset", "timestamp"} | ({"key"} if config.compact else set())),
-        start_offset=header.base_offset,
-        end_offset=header.next_offset,
+# Timestamps
+
+
+def _stamp(
+    stored: NDArray[np.uint8],
+    batches: NDArray[np.void],
+    timestamp_type: TimestampType,
+    max_timestamps_ms: NDArray[np.int64],
+) -> LeaderBatches:
+    """Set timestamp type and largest timestamp of the batches that have others."""
+    bits = TIMESTAMP_TYPE_MASK if timestamp_type is TimestampType.LOG_APPEND_TIME else 0
+    differs = (batches["max_timestamp_ms"] != max_timestamps_ms) | (
+        (batches["attributes"] & TIMESTAMP_TYPE_MASK) != bits
     )
-    assert columns.timestamps_ms is not None
-    if columns.count != header.records_count:
-        raise InvalidRecordError(
-            f"the header of a batch says {header.records_count} records, but the batch contains {columns.count}"
-        )
-    if config.compact and columns.keys is not None and columns.keys.validity is not None:
-        present = np.unpackbits(columns.keys.validity, count=columns.count, bitorder="little")
-        if not present.all():
-            raise InvalidRecordError("a compacted topic accepts no record without a key")
-    _check_timestamps(header, columns.timestamps_ms, config, now_ms)
-    return int(columns.timestamps_ms.max()) if columns.count else NO_TIMESTAMP
-
-
-def _check_timestamps(header: BatchHeader, timestamps_ms: NDArray[np.int64], config: LogConfig, now_ms: int) -> None:
-    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            raise InvalidRecordError("a producer may not set the timestamp type LogAppendTime itself")
-        return
-    earliest = now_ms - config.message_timestamp_before_max_ms
-    latest = now_ms + config.message_timestamp_after_max_ms
-    for timestamp_ms in (int(timestamps_ms.min()), int(timestamps_ms.max())) if len(timestamps_ms) else ():
-        if timestamp_ms != NO_TIMESTAMP and not earliest <= timestamp_ms <= latest:
-            raise InvalidRecordError(
-                f"timestamp {timestamp_ms} is out of [{earliest}, {latest}], the range that "
-                "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
-            )
-
-
-# Compression
-
-
-def _recompress(header: BatchHeader, batch: NDArray[np.uint8], codec: CompressionType, config: LogConfig) -> bytes:
-    decoded = decode_batch(batch, 0, file=REQUEST, file_position=0)
-    return encode_batch(
-        decoded.records,
-        base_offset=header.base_offset,
-        last_offset=header.last_offset,
-        compression=codec,
-        level=config.compression_level(codec),
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        is_transactional=header.is_transactional,
-    )
-
-
-# Sequences
-
-
-def _check_sequences(producers: Mapping[int, ProducerState], batches: Iterable[ProducerBatch]) -> BatchMetadata | None:
-    """The stored batch that one of `batches` repeats, or None. Raises OutOfOrderSequenceError for a gap.
-
-    Stops at a batch with an older epoch, which `ProducerStateManager.check` then rejects.
-    """
-    latest: dict[int, tuple[int, int]] = {}  # producer id -> epoch and last sequence
-    for batch in batches:
-        producer = producers.get(batch.producer_id)
-        if producer is not None:
-            duplicate = _find_duplicate(producer, batch)
-            if duplicate is not None:
-                return duplicate
-            latest.setdefault(batch.producer_id, (producer.producer_epoch, producer.last_sequence))
-        epoch, last_sequence = latest.get(batch.producer_id, (NO_PRODUCER_EPOCH, NO_SEQUENCE))
-        if batch.producer_epoch < epoch:
-            return None
-        # A producer that the log does not know, or has forgotten, may start with any sequence.
-        if batch.producer_id in latest:
-            _check_sequence(batch, epoch, last_sequence)
-        latest[batch.producer_id] = batch.producer_epoch, batch.last_sequence
-    return None
-
-
-def _find_duplicate(producer: ProducerState, batch: ProducerBatch) -> BatchMetadata | None:
-    """The remembered batch with the same epoch and sequence range; None if no batch has it."""
-    if batch.producer_epoch != producer.producer_epoch:
-        return None
-    for known in producer.batches:
-        if known.first_sequence == batch.base_sequence and known.last_sequence == batch.last_sequence:
-            return known
-    return None
-
-
-def _check_sequence(batch: ProducerBatch, epoch: int, last_sequence: int) -> None:
-    first = batch.base_sequence
-    if batch.producer_epoch != epoch:
-        if first != 0 and epoch != NO_PRODUCER_EPOCH:
-            raise OutOfOrderSequenceError(
-                f"producer {batch.producer_id} begins its epoch {batch.producer_epoch} "
-                f"with sequence {first}, expected 0"
-            )
-        return
-    expected = 0 if last_sequence == NO_SEQUENCE else next_sequence(last_sequence, 1)
-    if epoch != NO_PRODUCER_EPOCH and first != expected:
-        raise OutOfOrderSequenceError(f"producer {batch.producer_id} sent sequence {first}, expected {expected}")
+    rows = np.flatnonzero(differs).tolist()
+    if not rows:
+        return LeaderBatches(stored, batches)
+    for row in rows:
+        at, size_bytes = int(batches["position"][row]), int(batches["size_bytes"][row])
+        header = parse_header(stored, at, file=REQUEST, file_position=at)
+        stamp(stored[at : at + size_bytes], header, timestamp_type, int(max_timestamps_ms[row]))
+    return LeaderBatches(stored, _table(stored))

@@ -170,8 +170,8 @@ def _ignore(transaction: CompletedTransaction, last_stable_offset: int) -> None:
 class ResumedProducers:
     """The last writer's entry, None if no producer with an id has ever written to the log.
 
-    `first_undecided_offset` is the first offset of the oldest open transaction, None without one: appends of this
-    package neither begin nor end transactions.
+    `first_undecided_offset` is the first offset of the oldest open transaction, None without one: plain appends neither
+    begin nor end transactions.
     """
 
     def __init__(

@@ -23,7 +23,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptIndexError, InvalidRecordError, ProducerFencedError
+from pyspark_kafkalog.errors import (
+    CoordinatorFencedError,
+    CorruptIndexError,
+    InvalidTransactionStateError,
+    ProducerFencedError,
+)
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, parse_control_record
 from pyspark_kafkalog.record.header import (
     CONTROL_MASK,
@@ -197,7 +202,7 @@ class ProducerAppend:
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
         """Add `batch`; returns the transaction that it ends.
 
-        Raises ProducerFencedError, InvalidRecordError.
+        Raises ProducerFencedError, InvalidTransactionStateError.
         """
         if batch.marker is not None:
             return self._append_marker(batch, batch.marker)
@@ -212,7 +217,7 @@ class ProducerAppend:
         metadata = BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp_ms)
         open_since = self.updated.current_txn_first_offset
         if open_since != NO_OFFSET and not batch.is_transactional:
-            raise InvalidRecordError(
+            raise InvalidTransactionStateError(
                 f"producer {batch.producer_id} has a transaction open since offset {open_since}, "
                 f"but its batch at offset {batch.base_offset} is not transactional"
             )
@@ -230,7 +235,7 @@ class ProducerAppend:
     def _append_marker(self, batch: ProducerBatch, marker: EndTransactionMarker) -> CompletedTransaction | None:
         self._check_epoch(batch)
         if self._is_fencing and marker.coordinator_epoch < self.updated.coordinator_epoch:
-            raise ProducerFencedError(
+            raise CoordinatorFencedError(
                 f"the end-transaction marker of producer {batch.producer_id} is from coordinator epoch "
                 f"{marker.coordinator_epoch}, the last one was from {self.updated.coordinator_epoch}"
             )
@@ -281,6 +286,7 @@ class ProducerStateManager:
         self._open: dict[int, int] = {}  # first offset of an open transaction -> producer id
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, until that is replicated
         self._last_snapshot_offset = 0
+        self._last_writer: int | None = None  # None: to be found among the producers
 
     @functools.cached_property
     def _snapshots(self) -> set[int]:
@@ -293,11 +299,14 @@ class ProducerStateManager:
 
     @property
     def last_entry(self) -> ProducerStateEntry | None:
-        """The entry of the producer that has written last; None if no live producer has written."""
-        writers = [state for state in self.producers.values() if state.batches]
-        if not writers:
-            return None
-        return max(writers, key=lambda state: state.batches[-1].last_offset).entry()
+        """The entry of the producer that has written last; None if no live producer has written.
+
+        A producer of which only a marker with a newer epoch is left has written, too: that epoch fences older ones.
+        """
+        state = None if self._last_writer is None else self.producers.get(self._last_writer)
+        if state is None:
+            state = max(self.producers.values(), key=_last_offset, default=None)
+        return None if state is None else state.entry()
 
     @property
     def latest_snapshot_offset(self) -> int | None:
@@ -345,6 +354,8 @@ class ProducerStateManager:
         updated = append.updated
         current = self.producers.get(updated.producer_id)
         self.producers[updated.producer_id] = updated if current is None else current.merged(updated)
+        if updated.batches:
+            self._last_writer = updated.producer_id
         for first_offset in append.started_transactions:
             self._open[first_offset] = updated.producer_id
 
@@ -460,11 +471,16 @@ class ProducerStateManager:
 
     def _clear(self) -> None:
         self.producers.clear()
+        self._last_writer = None
         self._open.clear()
         self._unreplicated.clear()
 
     def _path(self, offset: int) -> Path:
         return segment_file(self.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
+
+
+def _last_offset(state: ProducerState) -> int:
+    return state.batches[-1].last_offset if state.batches else NO_OFFSET
 
 
 def is_expired(entry: ProducerStateEntry, now_ms: int, expiration_ms: int) -> bool:

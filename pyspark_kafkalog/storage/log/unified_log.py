@@ -46,7 +46,12 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
+from pyspark_kafkalog.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    RecordBatchTooLargeError,
+    RecordTooLargeError,
+)
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     BATCH_DTYPE,
@@ -204,6 +209,12 @@ class UnifiedLog:
             self.high_watermark_moved()
         return self._producers
 
+    def take_producers(self, producers: ProducerStateManager) -> None:
+        """Use `producers`, the complete state at the log end, instead of building it from the files."""
+        assert producers.end_offset == self.log_end_offset
+        self._producers = producers
+        self.high_watermark_moved()
+
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, kept within log start and log end; returns it."""
         self._high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
@@ -279,7 +290,6 @@ class UnifiedLog:
         batches = scan_batches(data, file=str(self.directory)).batches
         self.producers.check(producer_batches(data, batches, data_position=0, file=str(self.directory)))
         self.assign_epoch(leader_epoch, self.log_end_offset)
-        self._names_changed = True  # the transaction index file is created with its first entry
         self.append(data, batches)
 
     def append(self, data: NDArray[np.uint8], batches: NDArray[np.void], plan: RunPlan | None = None) -> None:
@@ -288,6 +298,8 @@ class UnifiedLog:
         Each is an append of its own, before which the log may roll. With `plan`, all go to the active segment.
         """
         self._producers = self.producers  # complete, because control batches change more than the last writer's entry
+        if (batches["attributes"] & CONTROL_MASK).any():
+            self._names_changed = True  # the transaction index file is created with its first entry
         for run, run_plan in self._runs(batches) if plan is None else [(batches, plan)]:
             start, end = int(run["position"][0]), int(run["position"][-1] + run["size_bytes"][-1])
             self.active_segment.append(data[start:end], run_plan)
@@ -457,14 +469,14 @@ class UnifiedLog:
 
 
 def check_batch_size(size_bytes: int, config: LogConfig) -> None:
-    """Raise InvalidRecordError for a batch over max.message.bytes or segment.bytes."""
+    """Raise RecordTooLargeError over max.message.bytes, RecordBatchTooLargeError over segment.bytes."""
     if size_bytes > config.max_message_bytes:
-        raise InvalidRecordError(
+        raise RecordTooLargeError(
             f"a record batch of {size_bytes} bytes is larger than max.message.bytes={config.max_message_bytes}: write "
             "smaller batches, or increase the topic's max.message.bytes"
         )
     if size_bytes > config.segment_bytes:
-        raise InvalidRecordError(
+        raise RecordBatchTooLargeError(
             f"a record batch of {size_bytes} bytes is larger than segment.bytes={config.segment_bytes}: write smaller "
             "batches, or increase the topic's segment.bytes"
         )

@@ -1,0 +1,21 @@
+"""Makes the `LeaderWriter` of a root."""
+
+from __future__ import annotations
+
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.leader.units import LeaderWriter
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.storage.filesystem import FlushMode
+
+
+def leader_writer(root: NativeRoot, *, flush: FlushMode) -> LeaderWriter:
+    """The writer of `root`, whose commits wait for the disk as `flush` says. Used by one thread; the caller closes it.
+
+    Raises LogDirError for a root that has no such writer.
+    """
+    from pyspark_kafkalog.root.leader.file_writer import FileLeaderWriter  # loads numba, which planning does not need
+
+    if isinstance(root, FileRoot):
+        return FileLeaderWriter(root, flush=flush)
+    raise LogDirError(f"{root.path} is on an object store, where batches of producers cannot be committed yet")

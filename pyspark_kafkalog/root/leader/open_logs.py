@@ -1,0 +1,216 @@
+"""The logs that a server keeps open between its commits, and the producer states of more of them.
+
+Opening a log for each commit would cost more than the append: a listing, three files, and the batches since the last
+producer snapshot. A log that was kept is used again only if nobody else has touched the partition: the image has the
+state that this process has committed, and the files are those that it has left. So it is found out whether another
+process has appended, has been killed while appending, or has rebuilt an index. Otherwise the log is resumed from the
+image (`UnifiedLog.resume`), and its producer state, if that was kept, is advanced by the batches that were added.
+
+A crash loses nothing: what is kept is a copy of what is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.directories import ensure_partition_directory
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producer_replay import advance
+from pyspark_kafkalog.storage.log.producers import ProducerStateManager
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TopicPartition,
+    segment_file,
+)
+
+#: Logs that stay open: each takes three to five of the 1024 descriptors that a process has by default.
+OPEN_LOGS: Final = 64
+#: Partitions whose producer state stays in memory.
+KEPT_PRODUCERS: Final = 4096
+#: How often a kept log forgets expired producers, as a broker does (producer.id.expiration.check.interval.ms).
+_EXPIRATION_CHECK_MS: Final = 600_000
+
+_FileState: TypeAlias = tuple[int, int, int] | None
+
+
+@dataclass(slots=True)
+class OpenLog:
+    """A log at the committed `state`, and the leader epoch of its next batches."""
+
+    log: UnifiedLog
+    topic_id: str
+    state: LogState
+    leader_epoch: int
+    configs: tuple[Mapping[str, str], Mapping[str, Mapping[str, str]]]
+    files: tuple[_FileState, ...] = ()
+
+
+@dataclass(slots=True)
+class _Producers:
+    """A partition's producer state at a committed offset, and when expired producers were last removed."""
+
+    topic_id: str
+    manager: ProducerStateManager
+    checked_ms: int
+
+
+class OpenLogs:
+    """The logs of the root in the directory `root`. Every call is made under the root's lock, but `close`."""
+
+    def __init__(self, root: Path, *, clock: Callable[[], int], fs: FileSystem) -> None:
+        self._root = root
+        self._clock = clock
+        self._fs = fs
+        self._logs: dict[TopicPartition, OpenLog] = {}  # the least recently used first
+        self._producers: dict[TopicPartition, _Producers] = {}
+        self._broker_config: tuple[Mapping[str, Mapping[str, str]], BrokerConfig] | None = None
+
+    def open(self, image: MetadataImage, topic_partition: TopicPartition) -> OpenLog:
+        """The partition's log as of `image`, for an append. Raises UnknownTopicError, CorruptRecordError, OSError."""
+        topic = image.topic(topic_partition.topic)
+        state = image.partition(topic_partition.topic, topic_partition.partition).state
+        kept = self._logs.pop(topic_partition, None)
+        if kept is not None:
+            is_current = (
+                kept.topic_id == topic.topic_id
+                and kept.state == state
+                and kept.configs[0] is topic.configs
+                and kept.configs[1] is image.broker_configs
+                and kept.files == _files(kept.log)
+            )
+            if is_current:
+                kept.log.active_segment.reserve_room()
+                self._logs[topic_partition] = kept
+                self._forget_expired(topic_partition)
+                return kept
+            kept.log.suspend()
+        opened = self._resume(image, topic_partition, state)
+        self._logs[topic_partition] = opened
+        while len(self._logs) > OPEN_LOGS:
+            self._logs.pop(next(iter(self._logs))).log.suspend()
+        return opened
+
+    def committed(self, topic_partition: TopicPartition, state: LogState) -> None:
+        """The partition was committed with `state`, which is that of its log if that is still open."""
+        kept = self._logs.get(topic_partition)
+        if kept is not None:
+            kept.state = state
+            kept.leader_epoch = state.leader_epoch
+            kept.files = _files(kept.log)
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Forget what is kept of a partition whose append failed, or whose commit did."""
+        self._producers.pop(topic_partition, None)
+        kept = self._logs.pop(topic_partition, None)
+        if kept is not None:
+            with contextlib.suppress(OSError):
+                kept.log.suspend()
+
+    def close(self) -> None:
+        """Close all files."""
+        with contextlib.ExitStack() as closing:
+            for kept in self._logs.values():
+                closing.callback(kept.log.suspend)
+        self._logs.clear()
+        self._producers.clear()
+
+    # Resuming
+
+    def _resume(self, image: MetadataImage, topic_partition: TopicPartition, state: LogState) -> OpenLog:
+        topic = image.topic(topic_partition.topic)
+        config = self._config(image)
+        if state.log_end_offset == 0:
+            ensure_partition_directory(self._root, topic_partition, topic.topic_id, self._fs)
+        log = UnifiedLog.resume(
+            self._root / str(topic_partition),
+            config.log_config(topic.configs),
+            state,
+            clock=self._clock,
+            fs=self._fs,
+            producer_id_expiration_ms=config.producer_id_expiration_ms,
+        )
+        try:
+            self._restore_producers(topic_partition, topic.topic_id, log)
+        except BaseException:
+            log.suspend()
+            raise
+        return OpenLog(
+            log, topic.topic_id, state, log.epoch_after(state.leader_epoch), (topic.configs, image.broker_configs)
+        )
+
+    def _restore_producers(self, topic_partition: TopicPartition, topic_id: str, log: UnifiedLog) -> None:
+        """Give `log` its complete producer state: the one that was kept, or else from the files."""
+        known = self._producers.pop(topic_partition, None)
+        if known is not None and known.topic_id == topic_id and known.manager.end_offset <= log.log_end_offset:
+            advance(known.manager, log.log_end_offset)
+            log.take_producers(known.manager)
+        else:
+            known = _Producers(topic_id, log.producers, self._clock())
+        self._producers[topic_partition] = known
+        for segment in log.segments:
+            if segment.is_open and segment is not log.active_segment:
+                segment.close_files()
+        while len(self._producers) > KEPT_PRODUCERS:
+            del self._producers[next(iter(self._producers))]
+
+    def _forget_expired(self, topic_partition: TopicPartition) -> None:
+        known = self._producers.get(topic_partition)
+        now_ms = self._clock()
+        if known is not None and now_ms - known.checked_ms >= _EXPIRATION_CHECK_MS:
+            known.manager.remove_expired(now_ms)
+            known.checked_ms = now_ms
+
+    def _config(self, image: MetadataImage) -> BrokerConfig:
+        """The broker's configuration, parsed anew only when it has changed."""
+        if self._broker_config is None or self._broker_config[0] is not image.broker_configs:
+            self._broker_config = image.broker_configs, broker_config(image)
+        return self._broker_config[1]
+
+
+def _files(log: UnifiedLog) -> tuple[_FileState, ...]:
+    """What tells whether another process has changed the end of the log: its files, and that no later segment is there.
+
+    The log files are opened for that, because a network file system may answer a stat from memory.
+    """
+    directory, base_offset = log.directory, log.active_segment.base_offset
+    later = None if log.log_end_offset == base_offset else segment_file(directory, log.log_end_offset, LOG_SUFFIX)
+    return (
+        _opened_state(segment_file(directory, base_offset, LOG_SUFFIX)),
+        _stat_state(segment_file(directory, base_offset, INDEX_SUFFIX)),
+        _stat_state(segment_file(directory, base_offset, TIME_INDEX_SUFFIX)),
+        _stat_state(directory / LEADER_EPOCH_CHECKPOINT),
+        None if later is None else _opened_state(later),
+    )
+
+
+def _opened_state(path: Path) -> _FileState:
+    try:
+        fd = os.open(path, READ_FLAGS)
+    except FileNotFoundError:
+        return None
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _stat_state(path: Path) -> _FileState:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,107 @@
+"""Batches as producers and coordinators send them, and a writer of a root with what tests ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
+from pyspark_kafkalog.record.header import TimestampType
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.leader.open import leader_writer
+from pyspark_kafkalog.root.leader.units import (
+    AppendedRange,
+    AppendOrigin,
+    CommitUnit,
+    LeaderAppend,
+    LeaderWriter,
+    UnitResult,
+)
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
+
+T0 = 1_700_000_000_000
+
+
+def batch(
+    values: Sequence[bytes] = (b"a", b"b", b"c"),
+    *,
+    key: bytes | None = b"k",
+    at_ms: int = T0,
+    codec: CompressionType = CompressionType.NONE,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    is_transactional: bool = False,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+) -> bytes:
+    """A batch; `producer` is its producer's id, epoch and the first sequence."""
+    producer_id, epoch, sequence = producer
+    return encode_batch(
+        [Record(offset=at, timestamp_ms=at_ms + at, key=key, value=value) for at, value in enumerate(values)],
+        compression=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=is_transactional,
+        timestamp_type=timestamp_type,
+        max_timestamp_ms=at_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
+    )
+
+
+def marker(producer_id: int, epoch: int, *, is_commit: bool, coordinator_epoch: int = 0, at_ms: int = T0) -> bytes:
+    """An end-transaction marker."""
+    kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+    key, value = build_control_record(EndTransactionMarker(control_type=kind, coordinator_epoch=coordinator_epoch))
+    return encode_batch(
+        [Record(offset=0, timestamp_ms=at_ms, key=key, value=value)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def append(data: bytes, topic: str = "a", partition: int = 0, *, topic_id: str | None = None) -> LeaderAppend:
+    """An append of a client."""
+    return LeaderAppend(topic_partition=TopicPartition(topic, partition), data=data, topic_id=topic_id)
+
+
+def mark(data: bytes, topic: str = "a", partition: int = 0) -> LeaderAppend:
+    """An append of a coordinator."""
+    place = TopicPartition(topic, partition)
+    return LeaderAppend(topic_partition=place, data=data, origin=AppendOrigin.COORDINATOR)
+
+
+class Served:
+    """A root as one server process has it; several may have the same root."""
+
+    def __init__(
+        self, path: Path, *, flush: FlushMode = "os", fs: FileSystem = LOCAL, now_ms: int = T0 + 60_000
+    ) -> None:
+        self.now_ms = now_ms
+        self.log_dir = LogDir.open(path, clock=lambda: self.now_ms, fs=fs)
+        root = self.log_dir.root.native()
+        assert isinstance(root, FileRoot)
+        self.root = root
+        self.writer: LeaderWriter = leader_writer(root, flush=flush)
+
+    def commit(self, *units: CommitUnit) -> list[UnitResult]:
+        return self.writer.commit(units)
+
+    def append(self, *appends: LeaderAppend) -> AppendedRange | KafkalogError:
+        """Commit the appends as one unit; the result of the last append, or what refused the unit."""
+        (result,) = self.commit(CommitUnit.of(*appends))
+        return result if isinstance(result, KafkalogError) else result[-1]
+
+    def state(self, topic: str = "a", partition: int = 0) -> LogState:
+        return self.root.store.refresh().partition(topic, partition).state
+
+    def values(self, topic: str = "a", partition: int = 0, *, isolation: str = "read_uncommitted") -> list[bytes]:
+        self.log_dir.refresh()
+        rows = self.log_dir.read(topic, partition=partition, isolation=isolation)
+        values: list[bytes] = rows["value"].to_pylist()
+        return values

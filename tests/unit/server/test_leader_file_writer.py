@@ -1,0 +1,220 @@
+"""Units of appends in one commit of a root on a file system: all or nothing each, refused ones alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from leader_writers import T0, Served, append, batch, mark, marker
+
+from pyspark_kafkalog.errors import (
+    InvalidRecordError,
+    InvalidTransactionStateError,
+    KafkalogError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[], Served]]:
+    """Starts another server process's worth of writer on the same root."""
+    log_dir = LogDir.open_or_create(tmp_path / "root")
+    log_dir.create_topic("a", 2)
+    log_dir.create_topic("b", 1)
+    served: list[Served] = []
+
+    def start() -> Served:
+        served.append(Served(tmp_path / "root"))
+        return served[-1]
+
+    yield start
+    for each in served:
+        each.writer.close()
+
+
+def offsets(result: object) -> tuple[int, int, bool]:
+    assert isinstance(result, AppendedRange), result
+    return result.first_offset, result.last_offset, result.is_duplicate
+
+
+def test_units_of_one_commit_get_following_offsets_and_are_one_commit(serve: Callable[[], Served]) -> None:
+    server = serve()
+    before = server.root.version
+    units = [CommitUnit.of(append(batch([b"%d" % at, b"x"]))) for at in range(3)]
+    results = server.commit(*units, CommitUnit.of(append(batch(), "b")))
+    assert [offsets(result[0]) for result in results if not isinstance(result, KafkalogError)] == [
+        (0, 1, False), (2, 3, False), (4, 5, False), (0, 2, False),
+    ]  # fmt: skip
+    assert server.values() == [b"0", b"x", b"1", b"x", b"2", b"x"]
+    commits = [entry for entry in server.root.history() if entry.offset >= before]
+    assert len(commits) == 1
+
+
+def test_refused_unit_leaves_no_trace_and_the_others_are_committed(serve: Callable[[], Served]) -> None:
+    server = serve()
+    bad = CommitUnit.of(append(batch([b"half"])), append(batch(producer=(1, 0, 0))[:-1] + b"?", "b"))
+    results = server.commit(CommitUnit.of(append(batch([b"1"]))), bad, CommitUnit.of(append(batch([b"2"]))))
+    assert isinstance(results[1], KafkalogError)
+    assert server.values() == [b"1", b"2"]
+    assert server.state("b").log_end_offset == 0
+
+
+def test_unit_that_refuses_itself_by_the_image_is_refused_alone(serve: Callable[[], Served]) -> None:
+    server = serve()
+
+    def refuse(image: MetadataImage) -> list[object]:
+        raise InvalidRecordError(f"the end is {image.partition('a', 0).state.log_end_offset}")
+
+    results = server.commit(CommitUnit(appends=refuse), CommitUnit.of(append(batch([b"1"]))))
+    assert isinstance(results[0], InvalidRecordError)
+    assert server.values() == [b"1"]
+
+
+def test_topic_that_was_created_anew_is_unknown_by_its_former_id(serve: Callable[[], Served]) -> None:
+    server = serve()
+    former = server.root.topic("b").topic_id
+    assert offsets(server.append(append(batch(), "b", topic_id=former))) == (0, 2, False)
+    server.log_dir.delete_topic("b")
+    assert isinstance(server.append(append(batch(), "b")), UnknownTopicError)
+    server.log_dir.create_topic("b", 1)
+    assert isinstance(server.append(append(batch(), "b", topic_id=former)), UnknownTopicError)
+    assert offsets(server.append(append(batch(), "b", topic_id=server.root.topic("b").topic_id))) == (0, 2, False)
+
+
+def test_appends_of_a_unit_to_one_partition_are_stored_in_order(serve: Callable[[], Served]) -> None:
+    server = serve()
+    unit = [append(batch([b"%d" % at], producer=(7, 0, at))) for at in range(7)]
+    assert offsets(server.append(*unit)) == (6, 6, False)
+    assert server.values() == [b"%d" % at for at in range(7)]
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+def test_retry_gets_the_original_offsets_also_in_another_process(
+    same_process: bool, serve: Callable[[], Served]
+) -> None:
+    server = serve()
+    for at in range(6):
+        server.append(append(batch([b"x", b"y"], producer=(7, 0, 2 * at))))
+    again = server if same_process else serve()
+    assert offsets(again.append(append(batch([b"x", b"y"], producer=(7, 0, 8))))) == (8, 9, True)
+    if same_process:
+        assert offsets(again.append(append(batch([b"x", b"y"], producer=(7, 0, 2))))) == (2, 3, True)
+        assert isinstance(again.append(append(batch([b"x", b"y"], producer=(7, 0, 0)))), OutOfOrderSequenceError)
+    assert again.state().log_end_offset == 12
+    assert offsets(again.append(append(batch([b"z"], producer=(7, 0, 12))))) == (12, 12, False)
+
+
+def test_retry_within_one_commit_is_a_duplicate(serve: Callable[[], Served]) -> None:
+    server = serve()
+    unit = CommitUnit.of(append(batch(producer=(7, 0, 0))))
+    other = CommitUnit.of(append(batch([b"z"], producer=(8, 0, 0))))
+    results = server.commit(other, unit, unit, CommitUnit.of(append(batch(producer=(7, 0, 9)))))
+    assert [offsets(result[0]) for result in results[:3] if not isinstance(result, KafkalogError)] == [
+        (0, 0, False), (1, 3, False), (1, 3, True),
+    ]  # fmt: skip
+    assert isinstance(results[3], OutOfOrderSequenceError)
+    assert server.state().log_end_offset == 4
+
+
+def test_sequences_wrap_and_new_epochs_begin_at_zero(serve: Callable[[], Served]) -> None:
+    server = serve()
+    assert offsets(server.append(append(batch(producer=(7, 0, 2**31 - 2))))) == (0, 2, False)
+    assert offsets(server.append(append(batch(producer=(7, 0, 1))))) == (3, 5, False)
+    assert isinstance(server.append(append(batch(producer=(7, 1, 4)))), OutOfOrderSequenceError)
+    assert offsets(server.append(append(batch(producer=(7, 1, 0))))) == (6, 8, False)
+    assert isinstance(server.append(append(batch(producer=(7, 0, 4)))), ProducerFencedError)
+
+
+def test_processes_take_turns_and_each_knows_what_the_other_stored(serve: Callable[[], Served]) -> None:
+    first, second = serve(), serve()
+    for at in range(8):
+        server = (first, second)[at % 2]
+        assert offsets(server.append(append(batch([b"%d" % at], producer=(7, 0, at))))) == (at, at, False)
+        server.log_dir.append("a", pa.table({"value": [b"other"]}), partition=1)
+    assert offsets(first.append(append(batch([b"7"], producer=(7, 0, 7))))) == (7, 7, True)
+    assert first.values() == [b"%d" % at for at in range(8)]
+
+
+def test_write_of_spark_between_two_appends_is_followed_by_the_next(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.append(append(batch([b"1"], producer=(7, 0, 0))))
+    LogDir.open(server.root.path).append("a", pa.table({"value": [b"2"]}), partition=0)
+    assert offsets(server.append(append(batch([b"3"], producer=(7, 0, 1))))) == (2, 2, False)
+    assert server.values() == [b"1", b"2", b"3"]
+
+
+def test_open_transaction_holds_the_last_stable_offset_until_a_marker_ends_it(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.append(append(batch([b"plain"])))
+    server.append(append(batch([b"t1"], producer=(7, 0, 0), is_transactional=True)))
+    server.append(append(batch([b"after"])))
+    assert (server.state().first_unstable_offset, server.state().last_stable_offset) == (1, 1)
+    other = serve()
+    assert isinstance(other.append(append(batch(producer=(7, 0, 1)))), InvalidTransactionStateError)
+    other.append(append(batch([b"t2"], producer=(7, 0, 1), is_transactional=True)))
+    assert other.values(isolation="read_committed") == [b"plain"]
+    assert offsets(server.append(mark(marker(7, 0, is_commit=False)))) == (4, 4, False)
+    assert (server.state().first_unstable_offset, server.state().last_stable_offset) == (-1, 5)
+    assert other.values(isolation="read_committed") == [b"plain", b"after"]
+    aborted = AbortedTransactions.overlapping(server.root.path / "a-0", 0, 9).transactions
+    assert [(each.producer_id, each.first_offset, each.last_offset) for each in aborted] == [(7, 1, 4)]
+
+
+def test_marker_with_newer_epoch_fences_the_producer_for_every_process(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.append(append(batch([b"t"], producer=(7, 0, 0), is_transactional=True)))
+    server.append(mark(marker(7, 1, is_commit=True)))
+    for each in (server, serve()):
+        result = each.append(append(batch([b"late"], producer=(7, 0, 1), is_transactional=True)))
+        assert isinstance(result, ProducerFencedError)
+    assert offsets(serve().append(append(batch([b"u"], producer=(7, 1, 0), is_transactional=True)))) == (2, 2, False)
+
+
+def test_markers_of_several_partitions_are_one_commit(serve: Callable[[], Served]) -> None:
+    server = serve()
+    places = [("a", 0), ("a", 1), ("b", 0)]
+    for place in places:
+        server.append(append(batch([b"t"], producer=(7, 0, 0), is_transactional=True), *place))
+    before = server.root.version
+    server.append(*(mark(marker(7, 0, is_commit=True), *place) for place in places))
+    assert len([entry for entry in server.root.history() if entry.offset >= before]) == 1
+    for place in places:
+        assert server.values(*place, isolation="read_committed") == [b"t"]
+
+
+def test_log_append_time_is_told_also_of_a_duplicate(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.log_dir.alter_topic("b", add={"message.timestamp.type": "LogAppendTime"})
+    for _ in range(2):
+        result = server.append(append(batch(producer=(7, 0, 0)), "b"))
+        assert isinstance(result, AppendedRange)
+        assert result.log_append_time_ms == T0 + 60_000
+        server.now_ms += 5
+
+
+def test_empty_commit_publishes_nothing(serve: Callable[[], Served]) -> None:
+    server = serve()
+    before = server.root.version
+    assert server.commit() == []
+    assert server.commit(CommitUnit.of()) == [()]
+    server.root.refresh()
+    assert server.root.version == before
+
+
+def test_segment_rolls_within_a_commit_and_in_the_next(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.log_dir.alter_topic("a", add={"internal.segment.bytes": "300", "index.interval.bytes": "60"})
+    for at in range(6):
+        unit = [append(batch([b"%d" % (3 * at + each)], producer=(7, 0, 3 * at + each))) for each in range(3)]
+        assert offsets(server.append(*unit)) == (3 * at + 2, 3 * at + 2, False)
+    assert len(list((server.root.path / "a-0").glob("*.log"))) == 5
+    assert offsets(serve().append(append(batch([b"17"], producer=(7, 0, 17))))) == (17, 17, True)
+    assert server.values() == [b"%d" % at for at in range(18)]
