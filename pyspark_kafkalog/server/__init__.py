@@ -3,5 +3,18 @@
 In reading order:
 
 - context: what a handler gets: the request, the root, the committer, the cluster of servers
-- sending: a response over its connection: memory, and slices of segment files by sendfile
+- config: the settings of one server process
+- run: starts and stops a server; `serve` runs one inside of another process
+- assembly: puts the parts of a server together
+- workers: several server processes on one machine
+- connection: reads requests ahead, answers in order
+- request_bytes: bounds the bytes of requests in memory
+- dispatch: from the frame of a request to the pieces of its response
+- sending: responses as memory and slices of files
+- committer: group commit
+- waiters: wakes requests that wait for records
+- error_codes: which error code says what went wrong
+- authorized_operations: what a principal may do, as a bit field
+
+Packages: metadata (APIs, topics, coordinators), writes (Produce), cluster (the live servers over one root).
 """

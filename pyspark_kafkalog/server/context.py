@@ -31,6 +31,10 @@ T = TypeVar("T")
 ANONYMOUS = "User:ANONYMOUS"
 
 
+class CloseConnection(Exception):
+    """Ends a connection without an answer; the text says why, for the log."""
+
+
 @dataclass(slots=True)
 class Session:
     """One connection, as handlers see it. `principal` changes when SASL has authenticated the client.
@@ -97,6 +101,10 @@ class Cluster(Protocol):
 
 class Committer(Protocol):
     """Hands units to the process's only LeaderWriter, which commits all that wait together."""
+
+    def submit(self, unit: CommitUnit) -> asyncio.Future[tuple[AppendedRange, ...]]:
+        """As `commit`, without waiting: units that are submitted one after the other are committed in that order."""
+        ...
 
     async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
         """The result of the unit when its commit is durable.

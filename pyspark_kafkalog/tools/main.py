@@ -58,6 +58,9 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "metadata-quorum": ("inspection.metadata_log", "show the state of the metadata log"),
         "metrics": ("inspection.metrics", "serve metrics under Kafka's names, for Prometheus"),
     },
+    "Kafka clients": {
+        "serve": ("serve", "let Kafka clients read and write a log directory"),
+    },
     "set-up": {
         "completion": ("set_up", "print code that completes command lines in bash, zsh or fish"),
         "warm-up": ("set_up", "compile the record kernels ahead of the first task"),

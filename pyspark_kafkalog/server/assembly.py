@@ -1,0 +1,135 @@
+"""Puts the parts of a server together: for one root and one configuration, the context, the handlers, the services.
+
+A service runs as long as the server: it is started before the first connection is accepted, in the order of the list,
+and stopped after the last one has ended, in reverse.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.leader.open import leader_writer
+from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects, BeatPlace
+from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleServer
+from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
+from pyspark_kafkalog.server.config import Address, ServerConfig
+from pyspark_kafkalog.server.context import Handler, Node, ServerContext, Session
+from pyspark_kafkalog.server.metadata import handlers as metadata
+from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
+from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher
+from pyspark_kafkalog.server.writes import handlers as writes
+from pyspark_kafkalog.storage.filesystem import time_ms
+
+#: How often a server shows that it runs, and how long it counts as alive without: on a file system, in an object store.
+_FILE_BEATS: Final = (0.5, 3_000)
+_STORE_BEATS: Final = (3.0, 12_000)
+_NODE_ID_MAX: Final = 0x7FFF_FFFF
+
+
+class Service(Protocol):
+    """A part of the server that runs beside the connections."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A server but for its sockets."""
+
+    context: ServerContext
+    handlers: Mapping[ApiKey, Handler]
+    services: Sequence[Service]
+
+
+def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Executor) -> Parts:
+    """The parts of a server that clients reach at `advertised`. Called in the event loop's thread."""
+    native = None if root.is_broker_directory or config.read_only else root.native()
+    waiters = PartitionWaiters()
+    committer = (
+        ReadOnlyCommitter(str(root.path))
+        if native is None
+        else GroupCommitter(leader_writer(native, flush=config.flush), waiters.notify)
+    )
+    cluster = _cluster(root, native, config, advertised, executor)
+    context = ServerContext(
+        root=root,
+        native=native,
+        cluster=cluster,
+        committer=committer,
+        guard=_Open(),
+        waiters=waiters,
+        executor=executor,
+        clock=time_ms,
+        monotonic_ms=monotonic_ms,
+    )
+    watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
+    return Parts(context, _handlers(context), (committer, cluster, watcher))
+
+
+def _handlers(context: ServerContext) -> Mapping[ApiKey, Handler]:
+    handlers: dict[ApiKey, Handler] = {**metadata.HANDLERS}
+    if context.native is not None:
+        handlers |= writes.handlers(_NoTransactions())
+    handlers[ApiKey.API_VERSIONS] = api_versions_handler(frozenset(handlers))
+    return handlers
+
+
+def _cluster(
+    root: Root, native: NativeRoot | None, config: ServerConfig, advertised: Address, executor: Executor
+) -> ClusterOfServers | SingleServer:
+    # The same address has the same id after a restart, so that partitions keep their leaders.
+    node_id = zlib.crc32(str(advertised).encode()) & _NODE_ID_MAX if config.node_id is None else config.node_id
+    node = Node(node_id, advertised.host, advertised.port, config.rack)
+    cluster_id = (root.identity.cluster_id if root.identity else None) or ""
+    place: BeatPlace
+    if isinstance(native, ObjectRoot):
+        place, (interval_s, timeout_ms) = BeatObjects(native.objects), _STORE_BEATS
+    elif isinstance(native, FileRoot):
+        place, (interval_s, timeout_ms) = BeatFiles(native.path), _FILE_BEATS
+    else:
+        return SingleServer(node, cluster_id)
+    return ClusterOfServers(
+        node,
+        cluster_id,
+        uuid.uuid4().hex,
+        place,
+        executor,
+        interval_s=interval_s,
+        timeout_ms=timeout_ms,
+        monotonic_ms=monotonic_ms,
+    )
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of a clock that never goes back."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class _Open:
+    """Permits everything."""
+
+    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        return True
+
+
+class _NoTransactions:
+    """Refuses the batches of transactions."""
+
+    def produce_unit(self, request_version: int, transactional_id: str, append: LeaderAppend) -> CommitUnit:
+        raise InvalidRecordError(f"transactional id {transactional_id!r}: transactions are not served")

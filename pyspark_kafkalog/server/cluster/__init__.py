@@ -1,0 +1,8 @@
+"""The servers over one root: who is alive, and whom clients are told to ask.
+
+In reading order:
+
+- leaders: which server leads a partition or coordinates a group, by rendezvous hashing
+- beats: what a server leaves in the root to show that it runs
+- membership: who is alive, by the beats of the others
+"""

@@ -1,0 +1,133 @@
+"""What a server leaves in the root to show that it runs: a small file or object that it writes again and again.
+
+    <root>/.server-<node id>          on a file system; replaced by rename, never waits for the disk
+    servers/<node id>                 in an object store
+
+    {"node_id": 2718, "host": "10.0.0.7", "port": 9092, "rack": null, "incarnation": "…", "beat": 17}
+
+`beat` counts up. Nothing but routing depends on it: what a server may write is decided by commits alone. A killed
+server leaves its file, which others ignore once it has not changed for a while, and remove later; one that is stopped
+removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
+from pyspark_kafkalog.server.context import Node
+from pyspark_kafkalog.units import INT32_MAX
+
+_PREFIX: Final = ".server-"
+_FOLDER: Final = "servers/"
+_BEAT_MAX_BYTES: Final = 4096
+_PORT_MAX: Final = 65535
+#: More servers than this are not looked at.
+_SERVERS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One server's sign of life."""
+
+    node: Node
+    incarnation: str
+    beat: int
+
+    def encode(self) -> bytes:
+        node = self.node
+        fields = {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
+        return json.dumps({**fields, "incarnation": self.incarnation, "beat": self.beat}).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Beat | None:
+        """None for anything that is not such a sign: it is then as if it were not there."""
+        try:
+            fields = json.loads(data)
+            node_id, host, port, rack = fields["node_id"], fields["host"], fields["port"], fields.get("rack")
+            incarnation, beat = fields["incarnation"], fields["beat"]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        numbers_are_valid = _is_between(node_id, INT32_MAX) and _is_between(port, _PORT_MAX) and isinstance(beat, int)
+        texts_are_valid = isinstance(host, str) and isinstance(incarnation, str) and isinstance(rack, (str, type(None)))
+        return (
+            Beat(Node(node_id, host, port, rack), incarnation, beat) if numbers_are_valid and texts_are_valid else None
+        )
+
+
+def _is_between(value: Any, limit: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
+
+
+class BeatPlace(Protocol):
+    """Where the servers of one root leave their signs of life. All methods raise OSError."""
+
+    def write(self, beat: Beat) -> None:
+        """Replace the server's sign."""
+        ...
+
+    def read_all(self) -> Mapping[int, Beat]:
+        """The signs of all servers, dead ones too, by node id."""
+        ...
+
+    def remove(self, node_id: int) -> None:
+        """Remove a sign, if it is there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BeatFiles:
+    """Files at the top of a root on a file system. Their names are no partition's, so Kafka ignores them."""
+
+    root: Path
+
+    def write(self, beat: Beat) -> None:
+        path = self._path(beat.node.node_id)
+        scratch = path.with_name(f"{path.name}.{beat.incarnation}.tmp")
+        scratch.write_bytes(beat.encode())
+        os.replace(scratch, path)
+
+    def read_all(self) -> dict[int, Beat]:
+        beats = {}
+        with os.scandir(self.root) as entries:
+            names = [each.name for each in entries if each.name.startswith(_PREFIX) and each.name[-1].isdecimal()]
+        for name in sorted(names)[:_SERVERS_MAX]:
+            with contextlib.suppress(FileNotFoundError), (self.root / name).open("rb") as file:
+                beat = Beat.decode(file.read(_BEAT_MAX_BYTES))
+                if beat is not None:
+                    beats[beat.node.node_id] = beat
+        return beats
+
+    def remove(self, node_id: int) -> None:
+        self._path(node_id).unlink(missing_ok=True)
+
+    def _path(self, node_id: int) -> Path:
+        return self.root / f"{_PREFIX}{node_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class BeatObjects:
+    """Objects beside those of a root in an object store."""
+
+    store: ObjectStore
+
+    def write(self, beat: Beat) -> None:
+        self.store.put(f"{_FOLDER}{beat.node.node_id}", beat.encode())
+
+    def read_all(self) -> dict[int, Beat]:
+        beats = {}
+        for _, each in zip(range(_SERVERS_MAX), self.store.list_objects(_FOLDER), strict=False):
+            with contextlib.suppress(ObjectNotFoundError):
+                beat = Beat.decode(self.store.get(each.key, max_bytes=_BEAT_MAX_BYTES))
+                if beat is not None:
+                    beats[beat.node.node_id] = beat
+        return beats
+
+    def remove(self, node_id: int) -> None:
+        self.store.delete([f"{_FOLDER}{node_id}"])

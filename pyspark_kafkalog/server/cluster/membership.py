@@ -1,0 +1,167 @@
+"""Who is alive: the servers whose sign of life has changed lately, by this server's own clock.
+
+    every beat      write the own sign, read those of the others
+    alive           this server, and each other one whose sign has changed within `timeout_ms`; one that is seen for the
+                    first time counts as alive until then
+    long dead       a sign that has not changed for ten times as long is removed
+
+No clocks are compared and no lock is held. Two servers that see different members tell clients different leaders for a
+while, which costs requests to another server and nothing else. `Membership` is pure; `ClusterOfServers` runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.server.cluster.beats import Beat, BeatPlace
+from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
+from pyspark_kafkalog.server.context import Node
+
+_LOG: Final = logging.getLogger(__name__)
+_FORGET_FACTOR: Final = 10
+
+
+@dataclass(slots=True)
+class _Seen:
+    beat: Beat
+    changed_ms: int
+
+
+class Membership:
+    """The signs of life that one server has seen. `timeout_ms` is how long a server lives without a new one."""
+
+    def __init__(self, own: Node, *, timeout_ms: int) -> None:
+        self._own = own
+        self._timeout_ms = timeout_ms
+        self._seen: dict[int, _Seen] = {}
+        self._nodes: tuple[Node, ...] = (own,)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The live servers by node id, as of the last `observe`."""
+        return self._nodes
+
+    def observe(self, beats: Mapping[int, Beat], now_ms: int) -> list[int]:
+        """Take note of all signs that there are; returns the node ids of those that are long dead."""
+        others = {node_id: beat for node_id, beat in beats.items() if node_id != self._own.node_id}
+        for node_id in set(self._seen) - set(others):
+            del self._seen[node_id]
+        for node_id, beat in others.items():
+            seen = self._seen.get(node_id)
+            if seen is None or seen.beat != beat:
+                self._seen[node_id] = _Seen(beat, now_ms)
+        alive = [each.beat.node for each in self._seen.values() if now_ms - each.changed_ms <= self._timeout_ms]
+        self._nodes = tuple(sorted([self._own, *alive], key=lambda node: node.node_id))
+        limit_ms = self._timeout_ms * _FORGET_FACTOR
+        return [node_id for node_id, each in self._seen.items() if now_ms - each.changed_ms > limit_ms]
+
+
+class ClusterOfServers:
+    """The `Cluster` of context.py: beats every `interval_s`, in a thread, since a store or a slow disk may block."""
+
+    def __init__(
+        self,
+        node: Node,
+        cluster_id: str,
+        incarnation: str,
+        place: BeatPlace,
+        executor: Executor,
+        *,
+        interval_s: float,
+        timeout_ms: int,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._node = node
+        self._cluster_id = cluster_id
+        self._incarnation = incarnation
+        self._place = place
+        self._executor = executor
+        self._interval_s = interval_s
+        self._monotonic_ms = monotonic_ms
+        self._membership = Membership(node, timeout_ms=timeout_ms)
+        self._count = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def node_id(self) -> int:
+        return self._node.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self._membership.nodes
+
+    def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
+        return choose(in_zone(self.nodes(), zone_of(client_id)), topic_id, partition)
+
+    def coordinator(self, topic: str, partition: int) -> Node:
+        return choose(self.nodes(), topic, partition)
+
+    async def start(self) -> None:
+        """Join: the others see this server from now on. Raises OSError if the root cannot be written."""
+        await self._beat()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Leave, so that clients are told other servers."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        with contextlib.suppress(OSError):
+            await self._in_thread(lambda: self._place.remove(self.node_id))
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self._beat()
+            except OSError as error:
+                _LOG.warning("this server cannot show that it runs: %s", error)
+
+    async def _beat(self) -> None:
+        self._count += 1
+        await self._in_thread(lambda: self._place.write(Beat(self._node, self._incarnation, self._count)))
+        beats: dict[int, Beat] = {}
+        await self._in_thread(lambda: beats.update(self._place.read_all()))
+        before = self.nodes()
+        dead = self._membership.observe(beats, self._monotonic_ms())
+        if self.nodes() != before:
+            _LOG.info("live servers: %s", ", ".join(f"{each.node_id} {each.host}:{each.port}" for each in self.nodes()))
+        for node_id in dead:
+            await self._in_thread(lambda node_id=node_id: self._place.remove(node_id))  # type: ignore[misc]
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+class SingleServer:
+    """The `Cluster` of a server over a root that it cannot write to: it knows of no other server."""
+
+    def __init__(self, node: Node, cluster_id: str) -> None:
+        self._node = node
+        self.cluster_id = cluster_id
+        self.node_id = node.node_id
+
+    def nodes(self) -> tuple[Node, ...]:
+        return (self._node,)
+
+    def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
+        return self._node
+
+    def coordinator(self, topic: str, partition: int) -> Node:
+        return self._node
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass

@@ -1,0 +1,148 @@
+"""Group commit: the units of all connections that wait are committed together, by one thread.
+
+While a commit is under way, further units queue up, and the next commit takes all of them: when the server is idle a
+unit is committed at once, and under load the commits grow. No timer is involved.
+
+    event loop                      the committer's thread
+      submit(unit) -> future          takes all units that wait, up to a limit of units
+      ...                             LeaderWriter.commit: lock, append, publish
+      results are set, waiting        one call into the event loop for the whole commit
+      Fetch requests are woken
+
+A crash loses units that were not committed yet: their clients have got no answer, and send them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend, LeaderWriter, UnitResult
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+#: A commit takes at most so many units, which bounds the time for which the root is locked.
+_UNITS_MAX: Final = 4096
+
+Appended: TypeAlias = "asyncio.Future[tuple[AppendedRange, ...]]"
+Notify: TypeAlias = Callable[[frozenset[TopicPartition]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    unit: CommitUnit
+    result: Appended
+
+
+class GroupCommitter:
+    """Commits units with `writer` in a thread of its own; `notify` is told the partitions that a commit changed."""
+
+    def __init__(self, writer: LeaderWriter, notify: Notify) -> None:
+        self._writer = writer
+        self._notify = notify
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
+
+    async def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, unit: CommitUnit) -> Appended:
+        """The future result of the unit; see `Committer` in context.py."""
+        result: Appended = self._loop.create_future()
+        self._queue.put(_Submitted(unit, result))
+        return result
+
+    async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
+        return await self.submit(unit)
+
+    async def stop(self) -> None:
+        """Commit what was submitted, then end the thread and close the writer."""
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _run(self) -> None:
+        is_closing = False
+        while not is_closing:
+            batch: list[_Submitted] = []
+            first = self._queue.get()
+            if first is None:
+                break
+            batch.append(first)
+            while len(batch) < _UNITS_MAX and not self._queue.empty():
+                following = self._queue.get()
+                if following is None:
+                    is_closing = True
+                    break
+                batch.append(following)
+            self._commit(batch)
+        self._writer.close()
+
+    def _commit(self, batch: Sequence[_Submitted]) -> None:
+        changed: set[TopicPartition] = set()
+        units = [_recording(each.unit, changed) for each in batch]
+        results: Sequence[UnitResult | BaseException]
+        try:
+            results = self._writer.commit(units)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("a commit of %d units failed: %s", len(units), error)
+            results = [error] * len(units)
+        except BaseException as error:
+            _LOG.exception("a commit of %d units failed", len(units))
+            results = [error] * len(units)
+        self._loop.call_soon_threadsafe(self._deliver, batch, results, frozenset(changed))
+
+    def _deliver(
+        self,
+        batch: Sequence[_Submitted],
+        results: Sequence[UnitResult | BaseException],
+        changed: frozenset[TopicPartition],
+    ) -> None:
+        for each, result in zip(batch, results, strict=True):
+            if each.result.cancelled():
+                continue
+            if isinstance(result, BaseException):
+                each.result.set_exception(result)
+            else:
+                each.result.set_result(result)
+        if changed:
+            self._notify(changed)
+
+
+class ReadOnlyCommitter:
+    """Refuses every unit: for a root that cannot be written, or a server that was started with `--read-only`."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+
+    def submit(self, unit: CommitUnit) -> Appended:
+        result: Appended = asyncio.get_running_loop().create_future()
+        result.set_exception(ReadOnlyLogDirError(f"{self._location} is served read-only"))
+        return result
+
+    async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
+        return await self.submit(unit)
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+def _recording(unit: CommitUnit, changed: set[TopicPartition]) -> CommitUnit:
+    """The unit; the partitions that it appends to are added to `changed`."""
+
+    def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
+        planned = unit.appends(image)
+        changed.update(each.topic_partition for each in planned)
+        return planned
+
+    return replace(unit, appends=appends)

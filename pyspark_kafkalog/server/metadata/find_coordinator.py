@@ -1,0 +1,68 @@
+"""FindCoordinator: the server that coordinates a group or a transactional id.
+
+The key's hash chooses a partition of `__consumer_offsets` or `__transaction_state` as in Kafka, and
+`Cluster.coordinator` the server of that partition. If the topic does not exist yet, the number of partitions with which
+it will be created counts.
+
+Source of the rules: kafka.server.KafkaApis.getCoordinator, GroupCoordinatorService.partitionFor; KIP-699.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.server.context import Node, Request, ServerContext
+
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+_BATCHED_FROM: Final = 4
+#: Kafka's default of transaction.state.log.num.partitions.
+_TRANSACTION_PARTITIONS: Final = 50
+
+
+async def handle_find_coordinator(context: ServerContext, request: Request) -> FindCoordinatorResponse:
+    body = request.body
+    assert isinstance(body, FindCoordinatorRequest)
+    if request.api_version >= _BATCHED_FROM:
+        found = tuple(_find(context, request, body.key_type, key) for key in body.coordinator_keys)
+        return FindCoordinatorResponse(coordinators=found)
+    one = _find(context, request, body.key_type, body.key)
+    return FindCoordinatorResponse(
+        error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
+    )
+
+
+def _find(context: ServerContext, request: Request, key_type: int, key: str) -> Coordinator:
+    if key_type == _GROUP:
+        resource_type, denied = ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED
+        topic, default_partitions = OFFSETS_TOPIC, _offsets_partitions(context)
+    elif key_type == _TRANSACTION:
+        resource_type, denied = ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        topic, default_partitions = TRANSACTION_STATE_TOPIC, _TRANSACTION_PARTITIONS
+    else:
+        return _failed(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is neither a group nor a transactional id")
+    if not context.guard.allows(request.session, AclOperation.DESCRIBE, resource_type, key):
+        return _failed(key, denied, denied.message)
+    root = context.root
+    partitions = len(root.partition_numbers(topic)) if topic in root.topics() else default_partitions
+    node = context.cluster.coordinator(topic, group_partition(key, partitions))
+    return _coordinator(key, node)
+
+
+def _offsets_partitions(context: ServerContext) -> int:
+    return context.broker_config().offsets_topic_num_partitions if context.native is not None else 1
+
+
+def _coordinator(key: str, node: Node) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=node.node_id, host=node.host, port=node.port, error_code=ErrorCode.NONE, error_message=None
+    )
+
+
+def _failed(key: str, error_code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error_code, error_message=message)

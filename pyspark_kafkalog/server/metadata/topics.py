@@ -1,0 +1,179 @@
+"""Metadata: the servers, and the topics with their partitions and leaders.
+
+Every server takes requests for every partition, so a leader is only advice; `Cluster.leader` gives the same one on all
+servers. A topic that is not known is looked for in the newest image first, then created if the request and
+auto.create.topics.enable allow it. Leader epochs are those of the root.
+
+Source of the rules: kafka.server.KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager; KIP-516.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.cluster import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.server.authorized_operations import authorized_operations
+from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
+
+#: Version 0 has no null for "all topics": an empty list stands for it.
+_EMPTY_IS_ALL_BELOW: Final = 1
+#: Before this version the request cannot forbid that a topic is created.
+_HAS_CREATION_CHOICE: Final = 4
+
+
+async def handle_metadata(context: ServerContext, request: Request) -> MetadataResponse:
+    body = request.body
+    assert isinstance(body, MetadataRequest)
+    lookup = _Lookup(context, request, body)
+    found = await context.run(lookup.topics)
+    topics = [await lookup.create(each.name) if each.is_to_create else each.response for each in found]
+    cluster = context.cluster
+    return MetadataResponse(
+        brokers=tuple(
+            MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+            for each in cluster.nodes()
+        ),
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.node_id,
+        topics=tuple(topics),
+        cluster_authorized_operations=authorized_operations(
+            context,
+            request.session,
+            ResourceType.CLUSTER,
+            CLUSTER_NAME,
+            asked=body.include_cluster_authorized_operations,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The answer for one topic; `is_to_create`: it does not exist, and the request may create it."""
+
+    name: str
+    response: MetadataResponseTopic
+    is_to_create: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """Answers one request from the root. Its methods but `create` may read files: they run in a thread."""
+
+    context: ServerContext
+    request: Request
+    body: MetadataRequest
+
+    def topics(self) -> list[_Found]:
+        """The topics that the request asks for: all that may be described, or those that it names."""
+        root, asked = self.context.root, self.body.topics
+        if asked is None or (not asked and self.request.api_version < _EMPTY_IS_ALL_BELOW):
+            root.refresh()
+            return [self.by_name(each) for each in root.topics() if self._may(AclOperation.DESCRIBE, each)]
+        names = self._names_by_id() if any(each.name is None for each in asked) else {}
+        known = frozenset(root.topics())
+        if any((names.get(each.topic_id) if each.name is None else each.name) not in known for each in asked):
+            root.refresh()
+            names = self._names_by_id() if names else names
+        return [
+            self.by_name(each.name) if each.name is not None else self._by_id(each.topic_id, names) for each in asked
+        ]
+
+    def by_name(self, name: str) -> _Found:
+        """The answer for the topic `name`. One that may not be described is answered as if it were unknown."""
+        try:
+            validate_topic_name(name)
+            if not self._may(AclOperation.DESCRIBE, name):
+                return _Found(name, _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            return _Found(name, self._described(name))
+        except UnknownTopicError:
+            return self._unknown(name)
+        except InvalidTopicError:
+            return _Found(name, _failed(name, ErrorCode.INVALID_TOPIC_EXCEPTION))
+        except (KafkalogError, OSError) as error:
+            return _Found(name, _failed(name, error_code_of(error)))
+
+    def _by_id(self, topic_id: str, names: dict[str, str]) -> _Found:
+        name = names.get(topic_id)
+        if name is None or topic_id == ZERO_UUID or not self._may(AclOperation.DESCRIBE, name):
+            response = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+            return _Found("", response)
+        return _Found(name, self.by_name(name).response)
+
+    def _names_by_id(self) -> dict[str, str]:
+        root = self.context.root
+        if self.context.native is not None:
+            return dict(self.context.image().topic_names)
+        described = (root.topic(each, without_links=True) for each in root.topics())
+        return {each.topic_id: each.name for each in described if each.topic_id is not None}
+
+    def _unknown(self, name: str) -> _Found:
+        unknown = _failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        body, context = self.body, self.context
+        is_wanted = body.allow_auto_topic_creation or self.request.api_version < _HAS_CREATION_CHOICE
+        if not is_wanted or context.native is None or not context.broker_config().auto_create_topics_enable:
+            return _Found(name, unknown)
+        may_create = self._may(AclOperation.CREATE, name) or context.guard.allows(
+            self.request.session, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+        if not may_create:
+            return _Found(name, _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        # Coordinators create their topics, with the settings that these need.
+        return _Found(name, unknown, is_to_create=name not in INTERNAL_TOPICS)
+
+    async def create(self, name: str) -> MetadataResponseTopic:
+        """The answer for a topic that is created now."""
+        try:
+            await self.context.run(lambda: self.context.root.create_topic(name))
+        except TopicExistsError:
+            pass  # another client has created it meanwhile
+        except (KafkalogError, OSError) as error:
+            return _failed(name, error_code_of(error))
+        return (await self.context.run(lambda: self.by_name(name))).response
+
+    def _described(self, name: str) -> MetadataResponseTopic:
+        topic = self.context.root.topic(name, without_links=True)
+        topic_id = topic.topic_id or ZERO_UUID
+        return MetadataResponseTopic(
+            name=name,
+            topic_id=topic_id,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=tuple(self._partition(topic_id, each) for each in topic.partitions),
+            topic_authorized_operations=authorized_operations(
+                self.context,
+                self.request.session,
+                ResourceType.TOPIC,
+                name,
+                asked=self.body.include_topic_authorized_operations,
+            ),
+        )
+
+    def _partition(self, topic_id: str, partition: PartitionSnapshot) -> MetadataResponsePartition:
+        leader = self.context.cluster.leader(topic_id, partition.partition, self.request.client_id).node_id
+        return MetadataResponsePartition(
+            partition_index=partition.partition,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=(leader,),
+            isr_nodes=(leader,),
+        )
+
+    def _may(self, operation: AclOperation, topic: str) -> bool:
+        return self.context.guard.allows(self.request.session, operation, ResourceType.TOPIC, topic)
+
+
+def _failed(name: str, error_code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=error_code, name=name)

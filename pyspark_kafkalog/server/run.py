@@ -1,0 +1,161 @@
+"""Starts and stops a server: listens, accepts connections, runs the services.
+
+    start    listen; start the services; accept
+    stop     accept no more; close the connections, whose commits go on; stop the services, the committer last
+
+`serve` runs a server in a thread of the calling process, for tests and notebooks. A killed server leaves nothing that
+has to be cleaned up: what clients were answered is committed, and another server goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.location import RootPath
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.security.open import open_or_create_root, open_root
+from pyspark_kafkalog.server.assembly import Service, assemble, monotonic_ms
+from pyspark_kafkalog.server.config import Address, ServerConfig
+from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.dispatch import Dispatcher
+from pyspark_kafkalog.server.request_bytes import RequestBytes
+from pyspark_kafkalog.server.workers import bound_socket
+
+_LOG: Final = logging.getLogger(__name__)
+_BACKLOG: Final = 1024
+_ACCEPT_PAUSE_S: Final = 0.1
+
+T = TypeVar("T")
+
+
+class Server:
+    """One server over one root. Made and used in an event loop's thread."""
+
+    def __init__(self, root: Root, config: ServerConfig) -> None:
+        self._root = root
+        self._config = config
+        self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="kafkalog-server")
+        self._budget = RequestBytes(config.queued_max_bytes)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._closing = contextlib.AsyncExitStack()
+
+    async def start(self) -> Address:
+        """Listen and accept; returns the address that clients are told. Raises OSError if the address is in use."""
+        try:
+            listeners = [self._closing.enter_context(each) for each in self._listeners()]
+            advertised = self._config.advertised or Address(*listeners[0].getsockname()[:2])
+            parts = assemble(self._root, self._config, advertised, self._executor)
+            for service in parts.services:
+                await self._run(service)
+            self._closing.push_async_callback(self._end_connections)
+            dispatcher = Dispatcher(parts.context, parts.handlers)
+            for listener in listeners:
+                accepting = asyncio.create_task(self._accept(listener, dispatcher))
+                self._closing.push_async_callback(_cancel, accepting)
+        except BaseException:
+            await self.stop()
+            raise
+        return advertised
+
+    def _listeners(self) -> Iterator[socket.socket]:
+        """The sockets that listen, the one with this server's own address first."""
+        yield _listening(bound_socket(self._config.listen))
+        if self._config.shared is not None:
+            yield _listening(bound_socket(self._config.shared, is_shared=True))
+
+    async def _run(self, service: Service) -> None:
+        self._closing.push_async_callback(service.stop)
+        await service.start()
+
+    async def stop(self) -> None:
+        """Accept no more connections, commit what was submitted, close everything."""
+        await self._closing.aclose()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _accept(self, listener: socket.socket, dispatcher: Dispatcher) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(listener)
+                client.setblocking(False)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:  # too many open files, for one
+                _LOG.warning("a connection could not be accepted: %s", error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            session = Session(address[0], address[1], is_authenticated=True)
+            task = asyncio.create_task(self._serve(client, session, dispatcher))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, client: socket.socket, session: Session, dispatcher: Dispatcher) -> None:
+        config = self._config
+        connection = Connection(
+            PlainTransport(client, self._executor),
+            session,
+            dispatcher,
+            limits=FrameLimits(config.request_max_bytes, config.request_max_bytes, config.idle_max_s),
+            budget=self._budget,
+            monotonic_ms=monotonic_ms,
+        )
+        await connection.serve()
+
+    async def _end_connections(self) -> None:
+        for task in tuple(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+
+def open_served_root(path: str | RootPath | StoreAddress, config: ServerConfig) -> Root:
+    """The root to serve; one that does not exist is created, unless the server only reads. Raises LogDirError."""
+    return open_root(path) if config.read_only else open_or_create_root(path)
+
+
+@contextlib.contextmanager
+def serve(path: str | RootPath | StoreAddress, config: ServerConfig | None = None) -> Iterator[str]:
+    """Serve the log directory at `path` from a thread of this process while the block runs; gives HOST:PORT.
+
+    The default of `config` is a free port of 127.0.0.1. Raises LogDirError, OSError.
+    """
+    config = config or ServerConfig(listen=Address("127.0.0.1", 0))
+    root = open_served_root(path, config)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="kafkalog-server", daemon=True)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    server = Server(root, config)
+    try:
+        yield str(run(server.start()))
+    finally:
+        run(server.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _listening(bound: socket.socket) -> socket.socket:
+    try:
+        bound.listen(_BACKLOG)
+        bound.setblocking(False)
+    except BaseException:
+        bound.close()
+        raise
+    return bound

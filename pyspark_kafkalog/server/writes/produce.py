@@ -1,0 +1,202 @@
+"""Produce: the batches of one request, each partition's a unit of the next commit.
+
+    checks of the request     acks, permission to write, topics by name or id, one batch for each partition
+    units                     submitted in the order of the request, before anything else of the connection is read
+    answer                    when all units are committed: base offset and append time, or the error of each partition
+
+acks 1 and acks all are the same: an answer means a commit. With acks 0 there is no answer, and an error ends the
+connection, which is all that such a client can notice. Batches are checked, and compared with what the producer has
+written before, by the writer inside of the commit (root/leader).
+
+Source of the rules: kafka.server.KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, ProduceRequest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext
+from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+
+_ACKS: Final = (-1, 0, 1)
+_TOPIC_IDS_FROM: Final = 13
+#: Kafka's admin client: the only one that may write to internal topics.
+_ADMIN_CLIENT: Final = "__admin_client"
+
+
+class TransactionGate(Protocol):
+    """Lets the batches of transactions in."""
+
+    def produce_unit(self, request_version: int, transactional_id: str, append: LeaderAppend) -> CommitUnit:
+        """A unit that appends a transactional batch if the producer's transaction allows it, and adds the partition to
+        the transaction where the protocol does so implicitly."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """One partition of a request: what it is, and its answer if it was refused."""
+
+    index: int
+    append: LeaderAppend | None = None
+    refused: PartitionProduceResponse | None = None
+
+
+def produce_handler(gate: TransactionGate) -> Handler:
+    """The handler; `gate` is asked about batches with a transactional id."""
+
+    async def handle(context: ServerContext, request: Request) -> ProduceResponse | None:
+        body = request.body
+        assert isinstance(body, ProduceRequest)
+        topics = [(each, _partitions(context, request, body, each)) for each in body.topic_data]
+        submitted: list[Awaitable[tuple[AppendedRange, ...]]] = []
+        for _, partitions in topics:
+            for each in partitions:
+                if each.append is not None:
+                    submitted.append(context.committer.submit(_unit(gate, request, body, each.append)))
+        results = iter(await asyncio.gather(*submitted, return_exceptions=True))
+        responses = [
+            (topic, [each.refused or _answer(each.index, next(results)) for each in partitions])
+            for topic, partitions in topics
+        ]
+        if body.acks == 0:
+            failed = [each for _, answers in responses for each in answers if each.error_code]
+            if failed:
+                raise CloseConnection(f"a Produce with acks 0 failed: {failed[0].error_code}")
+            return None
+        return ProduceResponse(
+            responses=tuple(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(answers))
+                for topic, answers in responses
+            )
+        )
+
+    return handle
+
+
+def _unit(gate: TransactionGate, request: Request, body: ProduceRequest, append: LeaderAppend) -> CommitUnit:
+    if body.transactional_id is not None and _is_transactional(append):
+        return gate.produce_unit(request.api_version, body.transactional_id, append)
+    return CommitUnit.of(append)
+
+
+def _is_transactional(append: LeaderAppend) -> bool:
+    return parse_header(append.data, 0, file="<produce request>", file_position=0).is_transactional
+
+
+def _partitions(
+    context: ServerContext, request: Request, body: ProduceRequest, topic: TopicProduceData
+) -> list[_Partition]:
+    """The partitions of one topic of the request, in its order."""
+    error, name, topic_id = _check_topic(context, request, body, topic)
+    partitions = []
+    for data in topic.partition_data:
+        if error is not ErrorCode.NONE:
+            partitions.append(_Partition(data.index, refused=_refusal(data.index, error)))
+            continue
+        try:
+            append = LeaderAppend(
+                topic_partition=TopicPartition(name, data.index), data=_one_batch(data), topic_id=topic_id
+            )
+            if body.transactional_id is None and _is_transactional(append):
+                raise InvalidRecordError("a transactional batch came without a transactional id")
+            partitions.append(_Partition(data.index, append=append))
+        except KafkalogError as problem:
+            partitions.append(_Partition(data.index, refused=_answer(data.index, problem)))
+    return partitions
+
+
+def _check_topic(
+    context: ServerContext, request: Request, body: ProduceRequest, topic: TopicProduceData
+) -> tuple[ErrorCode, str, str | None]:
+    """An error for all of the topic's partitions, its name and, if the request has it, its id."""
+    name, topic_id = topic.name, None
+    if request.api_version >= _TOPIC_IDS_FROM:
+        topic_id = topic.topic_id
+        found = _name_of(context, topic_id)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID, "", None
+        name = found
+    if body.acks not in _ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS, name, topic_id
+    if not context.guard.allows(request.session, AclOperation.WRITE, ResourceType.TOPIC, name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, topic_id
+    if body.transactional_id is not None and not context.guard.allows(
+        request.session, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id
+    ):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name, topic_id
+    if name in INTERNAL_TOPICS and request.client_id != _ADMIN_CLIENT:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, name, topic_id
+    return ErrorCode.NONE, name, topic_id
+
+
+def _name_of(context: ServerContext, topic_id: str) -> str | None:
+    """The name of the topic with that id, which another server may have created a moment ago."""
+    if context.native is None:
+        return None
+    name = context.image().topic_names.get(topic_id)
+    if name is None:
+        context.root.refresh()
+        name = context.image().topic_names.get(topic_id)
+    return name
+
+
+def _one_batch(data: PartitionProduceData) -> memoryview:
+    """The partition's batch. Raises InvalidRecordError unless there is exactly one, CorruptRecordError for damage."""
+    records = data.records
+    if not isinstance(records, (bytes, memoryview)) or len(records) < RECORD_BATCH_OVERHEAD_BYTES:
+        raise InvalidRecordError(f"partition {data.index}: expected one record batch, found none")
+    view = memoryview(records)
+    header = parse_header(view, 0, file="<produce request>", file_position=0)
+    if header.size_bytes != len(view):
+        raise InvalidRecordError(
+            f"partition {data.index}: expected one record batch of {len(view)} bytes, found one of {header.size_bytes}"
+        )
+    return view
+
+
+def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> PartitionProduceResponse:
+    if isinstance(result, BaseException):
+        if not isinstance(result, (KafkalogError, OSError)):
+            raise result
+        return _refusal(index, error_code_of(result), str(result), getattr(result, "record_errors", ()))
+    (appended,) = result[:1]
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=appended.first_offset,
+        log_append_time_ms=appended.log_append_time_ms,
+        log_start_offset=appended.log_start_offset,
+    )
+
+
+def _refusal(
+    index: int, error_code: ErrorCode, message: str | None = None, record_errors: Sequence[tuple[int, str]] = ()
+) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error_code,
+        base_offset=-1,
+        log_start_offset=-1,
+        record_errors=tuple(
+            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text) for at, text in record_errors
+        ),
+        error_message=message,
+    )

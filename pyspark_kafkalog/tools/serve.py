@@ -1,0 +1,137 @@
+"""`kafkalog serve`: let Kafka clients read and write a log directory, without a broker.
+
+Producers, consumers, Kafka Streams, Connect and Kafka's own tools connect to it as to a broker. A log directory that
+does not exist is created. A broker's directory, stopped or running, is served read-only. Several servers may serve one
+log directory, beside Spark jobs and maintenance; each of them can be killed at any time. The address is printed once
+the server listens. SIGTERM and Ctrl-C end it after its last commit, with exit code 0.
+
+examples:
+  kafkalog serve --path /data/log --listen 127.0.0.1:9092
+  kafkalog serve --path /data/log --listen 127.0.0.1:9092 --workers 4
+  kafkalog serve --path s3://bucket/log --listen 127.0.0.1:9092
+  kafkalog serve --path /var/lib/kafka/data --listen 127.0.0.1:9092 --read-only
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark_kafkalog.tools.command import (
+    UsageError,
+    add_path_or_remote_storage,
+    add_read_to_log_end,
+    open_log_dir,
+)
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.server.config import Address, ServerConfig
+
+#: How often a worker looks whether the process that started it still runs.
+_SUPERVISOR_POLL_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to serve, and how."""
+    add_path_or_remote_storage(parser)
+    add_read_to_log_end(parser)
+    parser.add_argument(
+        "--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="listen there (default: 127.0.0.1:9092)"
+    )
+    parser.add_argument(
+        "--advertise", metavar="HOST:PORT", help="what clients are told to connect to (default: where it listens)"
+    )
+    parser.add_argument(
+        "--node-id", type=int, metavar="ID", help="the server's broker id (default: made from its address)"
+    )
+    parser.add_argument("--rack", metavar="RACK", help="the zone of the server, for clients that prefer one")
+    parser.add_argument("--read-only", action="store_true", help="refuse all writes")
+    parser.add_argument(
+        "--flush",
+        choices=("fsync", "os"),
+        default="fsync",
+        help="answer a write when it is on disk, or when the operating system has it, as Kafka does (default: fsync)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    from pyspark_kafkalog.server.config import Address, ServerConfig
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    listen = Address.parse(options.listen)
+    if options.workers < 1:
+        raise UsageError(f"--workers must be at least 1, not {options.workers}")
+    if options.workers > 1:
+        _check_workers(options)
+        from pyspark_kafkalog.server.workers import supervise
+
+        supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))
+        return 0
+    config = ServerConfig(
+        listen=listen,
+        shared=None if options.shared is None else Address.parse(options.shared),
+        advertised=None if options.advertise is None else Address.parse(options.advertise),
+        node_id=options.node_id,
+        rack=options.rack,
+        flush=options.flush,
+        read_only=options.read_only,
+    )
+    asyncio.run(_serve(_root(options, config), config, options.supervisor))
+    return 0
+
+
+def _check_workers(options: argparse.Namespace) -> None:
+    """Raise UsageError for options that only one server can have."""
+    for name in ("advertise", "node_id"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is one server's: leave it out with --workers")
+
+
+def _worker_command(number: int, shared: Address, *, has_fixed_ports: bool) -> list[str]:
+    """The command line of this process, changed to that of a worker: a port of its own, and the shared address."""
+    own = replace(shared, port=shared.port + 1 + number if has_fixed_ports else 0)
+    return [
+        sys.executable,
+        "-m",
+        "pyspark_kafkalog.tools.main",
+        *sys.argv[1:],
+        *("--workers", "1", "--listen", str(own), "--shared", str(shared), "--supervisor", str(os.getpid())),
+    ]
+
+
+def _root(options: argparse.Namespace, config: ServerConfig) -> Root:
+    """The root to serve; one that does not exist is created, if it may be written."""
+    from pyspark_kafkalog.security.open import open_or_create_root
+
+    is_brokers = options.path is None or options.remote_storage is not None or options.read_to_log_end
+    if is_brokers or config.read_only or "," in str(options.path):
+        return open_log_dir(options).root
+    return open_or_create_root(options.path)
+
+
+async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> None:
+    from pyspark_kafkalog.server.run import Server
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    server = Server(root, config)
+    address = await server.start()
+    if supervisor is None:
+        sys.stdout.write(f"{address}\n")
+        sys.stdout.flush()
+    while not stopped.is_set() and supervisor in (None, os.getppid()):
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stopped.wait(), None if supervisor is None else _SUPERVISOR_POLL_S)
+    await server.stop()

@@ -1,0 +1,139 @@
+"""Who is alive by the signs of life in a root, and who leads what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafkalog.server.cluster.beats import Beat, BeatFiles
+from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
+from pyspark_kafkalog.server.cluster.membership import Membership
+from pyspark_kafkalog.server.context import Node
+
+TIMEOUT_MS = 3000
+
+
+def node(node_id: int, rack: str | None = None) -> Node:
+    return Node(node_id, "127.0.0.1", 9000 + node_id, rack)
+
+
+def beat(node_id: int, count: int, incarnation: str = "a") -> Beat:
+    return Beat(node(node_id), incarnation, count)
+
+
+def alive(membership: Membership) -> list[int]:
+    return [each.node_id for each in membership.nodes]
+
+
+def test_server_without_new_beats_is_dead_after_the_timeout() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    membership.observe({2: beat(2, 1), 3: beat(3, 1)}, now_ms=0)
+    membership.observe({2: beat(2, 1), 3: beat(3, 2)}, now_ms=2000)
+    assert alive(membership) == [1, 2, 3]
+    membership.observe({2: beat(2, 1), 3: beat(3, 2)}, now_ms=3001)
+    assert alive(membership) == [1, 3]
+
+
+def test_server_that_beats_again_is_alive_again() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    membership.observe({2: beat(2, 7)}, now_ms=0)
+    membership.observe({2: beat(2, 7)}, now_ms=9000)
+    assert alive(membership) == [1]
+    membership.observe({2: beat(2, 8)}, now_ms=9500)
+    assert alive(membership) == [1, 2]
+
+
+def test_restarted_server_counts_as_alive_though_its_count_is_lower() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    membership.observe({2: beat(2, 700)}, now_ms=0)
+    membership.observe({2: beat(2, 1, "b")}, now_ms=9000)
+    assert alive(membership) == [1, 2]
+
+
+def test_server_that_left_is_gone_at_once() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    membership.observe({2: beat(2, 1)}, now_ms=0)
+    membership.observe({}, now_ms=10)
+    assert alive(membership) == [1]
+
+
+def test_own_sign_in_the_root_is_not_a_second_server() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    membership.observe({1: beat(1, 1)}, now_ms=0)
+    assert alive(membership) == [1]
+
+
+def test_sign_that_is_long_dead_is_named_for_removal() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    assert membership.observe({2: beat(2, 1)}, now_ms=0) == []
+    assert membership.observe({2: beat(2, 1)}, now_ms=10 * TIMEOUT_MS) == []
+    assert membership.observe({2: beat(2, 1)}, now_ms=10 * TIMEOUT_MS + 1) == [2]
+
+
+def test_beats_in_files_round_trip(tmp_path: Path) -> None:
+    place = BeatFiles(tmp_path)
+    place.write(beat(1, 1))
+    place.write(Beat(node(2, "zone-b"), "b", 5))
+    place.write(beat(1, 2))
+    assert place.read_all() == {1: beat(1, 2), 2: Beat(node(2, "zone-b"), "b", 5)}
+    place.remove(1)
+    place.remove(1)
+    assert set(place.read_all()) == {2}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"node_id": -1, "host": "h", "port": 1, "incarnation": "a", "beat": 1}',
+        b'{"node_id": true, "host": "h", "port": 1, "incarnation": "a", "beat": 1}',
+        b'{"node_id": 1, "host": 5, "port": 1, "incarnation": "a", "beat": 1}',
+        b'{"node_id": 1, "host": "h", "port": 65536, "incarnation": "a", "beat": 1}',
+        b'{"node_id": 1, "host": "h", "port": 1, "incarnation": "a"}',
+        b"\xff\xfe",
+        pytest.param(b"[" * 4096, id="deeply nested"),
+    ],
+)
+def test_damaged_sign_is_no_server(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".server-1").write_bytes(content)
+    assert BeatFiles(tmp_path).read_all() == {}
+
+
+def test_leaders_move_only_from_the_server_that_left() -> None:
+    nodes = [node(each) for each in (1, 2, 3, 4)]
+    before = {at: choose(nodes, "id", at).node_id for at in range(400)}
+    after = {at: choose([each for each in nodes if each.node_id != 3], "id", at).node_id for at in range(400)}
+    assert all(after[at] == leader for at, leader in before.items() if leader != 3)
+    counts = [list(before.values()).count(each.node_id) for each in nodes]
+    assert min(counts) > 60
+
+
+def test_leader_does_not_depend_on_the_order_of_the_servers() -> None:
+    nodes = [node(each) for each in (5, 9, 2)]
+    assert [choose(nodes, "t", at) for at in range(50)] == [choose(nodes[::-1], "t", at) for at in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("client_id", "zone"),
+    [
+        ("app", None),
+        ("rack=a", "a"),
+        ("app,rack=eu-1a", "eu-1a"),
+        ("app,ws_az=b,x=y", "b"),
+        ("app|diskless_az=c|mm2", "c"),
+        ("track=a", None),
+        ("", None),
+    ],
+)
+def test_zone_is_taken_from_the_client_id(client_id: str, zone: str | None) -> None:
+    assert zone_of(client_id) == zone
+
+
+def test_client_of_a_zone_without_servers_gets_all() -> None:
+    nodes = [node(1, "a"), node(2, "b")]
+    assert in_zone(nodes, "b") == [nodes[1]]
+    assert in_zone(nodes, "c") == nodes
+    assert in_zone(nodes, None) == nodes

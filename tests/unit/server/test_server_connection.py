@@ -1,0 +1,204 @@
+"""What a connection reads, in which order it answers, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.context import CloseConnection, Session
+from pyspark_kafkalog.server.request_bytes import RequestBytes
+
+REQUEST_MAX_BYTES = 1 << 20
+
+
+@dataclass
+class FakeExchange:
+    """A request of one byte for the API and a name; the test decides when it is handled."""
+
+    api_key: ApiKey
+    name: str
+    dispatcher: FakeDispatcher
+
+    async def handle(self) -> Sequence[bytes] | None:
+        self.dispatcher.begun.append(self.name)
+        await self.dispatcher.gates.setdefault(self.name, _open()).wait()
+        if self.name.startswith("fail"):
+            raise CloseConnection(self.name)
+        return None if self.name.startswith("silent") else [self.name.encode()]
+
+
+@dataclass
+class FakeDispatcher:
+    begun: list[str] = field(default_factory=list)
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def open(self, frame: bytearray, session: Session) -> FakeExchange:
+        if frame == b"bad":
+            raise CloseConnection("bad")
+        return FakeExchange(ApiKey(frame[0]), bytes(frame[1:32]).rstrip(b".").decode(), self)
+
+    def hold(self, name: str) -> asyncio.Event:
+        self.gates[name] = asyncio.Event()
+        return self.gates[name]
+
+
+def _open() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def produce(name: str) -> bytes:
+    return frame(bytes([ApiKey.PRODUCE]) + name.encode())
+
+
+def fetch(name: str) -> bytes:
+    return frame(bytes([ApiKey.FETCH]) + name.encode())
+
+
+class Client:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.sock, data)
+
+    async def receive(self, size: int) -> bytes:
+        """`size` bytes, or what there is before the end of the stream."""
+        received = b""
+        while len(received) < size:
+            more = await asyncio.get_running_loop().sock_recv(self.sock, size - len(received))
+            if not more:
+                break
+            received += more
+        return received
+
+
+def run(work: Callable[[Client, FakeDispatcher, RequestBytes], Awaitable[None]], **limits: Any) -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        dispatcher, budget = FakeDispatcher(), RequestBytes(4 * REQUEST_MAX_BYTES)
+        values = {"request_max_bytes": REQUEST_MAX_BYTES, "unauthenticated_max_bytes": 64, "idle_max_s": 5.0, **limits}
+        with ThreadPoolExecutor(1) as executor:
+            connection = Connection(
+                PlainTransport(ours, executor),
+                Session("127.0.0.1", 1, is_authenticated=True),
+                dispatcher,  # type: ignore[arg-type]  # the test's own
+                limits=FrameLimits(**values),
+                budget=budget,
+                monotonic_ms=lambda: 0,
+            )
+            serving = asyncio.create_task(connection.serve())
+            try:
+                await asyncio.wait_for(work(Client(theirs), dispatcher, budget), 10)
+            finally:
+                theirs.close()
+                await asyncio.wait_for(serving, 10)
+        assert budget.used_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_produce_requests_begin_before_earlier_ones_are_answered_and_answers_keep_their_order() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        first, second = dispatcher.hold("a"), dispatcher.hold("b")
+        await client.send(produce("a") + produce("b") + produce("c"))
+        while dispatcher.begun != ["a", "b", "c"]:
+            await asyncio.sleep(0.001)
+        second.set()
+        await asyncio.sleep(0.01)
+        first.set()
+        assert await client.receive(3) == b"abc"
+
+    run(work)
+
+
+def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        held = dispatcher.hold("a")
+        await client.send(produce("a") + fetch("b") + produce("c"))
+        await asyncio.sleep(0.02)
+        assert dispatcher.begun == ["a"]
+        held.set()
+        assert await client.receive(3) == b"abc"
+
+    run(work)
+
+
+def test_request_without_answer_does_not_hold_up_the_next() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        await client.send(produce("silent") + produce("b"))
+        assert await client.receive(1) == b"b"
+
+    run(work)
+
+
+def test_frames_in_pieces_and_frames_larger_than_the_buffer_arrive_whole() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        large = bytes([ApiKey.FETCH]) + b"large".ljust(500_000, b".")
+        for byte in fetch("slow"):
+            await client.send(bytes([byte]))
+        await client.send(frame(large) + fetch("after"))
+        assert await client.receive(14) == b"slowlargeafter"
+
+    run(work)
+
+
+@pytest.mark.parametrize("size", [0, -1, REQUEST_MAX_BYTES + 1, 2**31 - 1, -(2**31)])
+def test_illegal_size_ends_the_connection(size: int) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        await client.send(struct.pack(">i", size))
+        assert await client.receive(1) == b""
+
+    run(work)
+
+
+@pytest.mark.parametrize("data", [frame(b"bad"), produce("fail"), fetch("fail")], ids=["bad", "produce", "fetch"])
+def test_connection_ends_after_what_cannot_be_answered(data: bytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        await client.send(fetch("a") + data)
+        assert await client.receive(2) == b"a"
+
+    run(work)
+
+
+def test_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        await client.send(frame(b"x" * 300_000)[:100_000])
+        client.sock.shutdown(socket.SHUT_WR)
+        assert await client.receive(1) == b""
+
+    run(work)
+
+
+def test_silent_connection_is_closed() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        assert await client.receive(1) == b""
+
+    run(work, idle_max_s=0.05)
+
+
+def test_produce_in_flight_when_the_client_leaves_is_handled() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+        dispatcher.hold("a")
+        await client.send(produce("a"))
+        while dispatcher.begun != ["a"]:
+            await asyncio.sleep(0.001)
+        client.sock.shutdown(socket.SHUT_RDWR)
+
+    run(work)
