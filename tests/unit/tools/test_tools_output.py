@@ -23,6 +23,7 @@ WITHOUT_JSON: Final = {
     "delta-to-topic": "a streaming query, which prints nothing",
     "metrics": "serves, or prints once, the text format of Prometheus",
     "report": "writes an HTML page; its --output names the file",
+    "serve": "serves, and prints its address only",
     "topic-to-delta": "a streaming query, which prints nothing",
 }
 #: By command: arguments with the root R, and the number of lines that they print at least.
