@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.client_quotas import QuotaEntity, apply_quota_record
@@ -22,6 +25,7 @@ from pyspark_kafkalog.metadata.extent_changes import (
     trimmed,
     with_runs,
     with_segments,
+    with_stored_batches,
     with_stored_runs,
 )
 from pyspark_kafkalog.metadata.image import (
@@ -77,6 +81,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
 
 _NO_LEADER_CHANGE: Final = -2
 
@@ -146,6 +151,7 @@ class ImageDelta:
         self._objects = ObjectChanges(base, commit_offset=commit_offset, timestamp_ms=timestamp_ms)
         #: Runs to be appended, by topic and partition: together they cost one new PartitionImage.
         self._new_runs: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+        self._new_producer_batches: dict[tuple[str, int], list[NDArray[np.void]]] = {}  # of these runs
         self._record_offset = commit_offset - 1  # of the record that is being applied
         self.changes = ImageChanges()
 
@@ -279,9 +285,7 @@ class ImageDelta:
     def _partition_state(self, record: PartitionStateRecord) -> None:
         number = record.partition
         partitions = self._partition_to_change(record.topic_id, number)
-        partitions[number] = PartitionImage(
-            number, log_state(record), partitions[number].segments, partitions[number].runs
-        )
+        partitions[number] = replace(partitions[number], state=log_state(record))
         dropping = trimmed(partitions[number])
         if dropping is not None:
             partitions[number], segments, object_ids = dropping
@@ -302,17 +306,25 @@ class ImageDelta:
                 rows = self._new_runs.setdefault((name, run.partition), [])
                 base_offset = rows[-1][1] if rows else state.log_end_offset
                 rows.append(run_row(run, added, base_offset, state.leader_epoch))
+                if run.producer_batches:
+                    batches = parse_rows(run.producer_batches, start_offset=base_offset, end_offset=rows[-1][1])
+                    self._new_producer_batches.setdefault((name, run.partition), []).append(batches)
                 self._objects.count_runs((added.object_id,))
 
     def _append_new_runs(self, name: str, number: int) -> None:
         rows = self._new_runs.pop((name, number), None)
         if rows is not None:
             partitions = self._change(name).partitions
-            partitions[number] = with_runs(partitions[number], rows)
+            batches = self._new_producer_batches.pop((name, number), ())
+            partitions[number] = with_runs(partitions[number], rows, batches)
             self.changes.partitions.add((name, number))
 
     def _partition_runs(self, record: PartitionRunsRecord) -> None:
         partitions = self._partition_to_change(record.topic_id, record.partition)
+        if record.producer_batches:
+            partitions[record.partition] = with_stored_batches(partitions[record.partition], record.producer_batches)
+            if not record.runs:
+                return
         partitions[record.partition], object_ids = with_stored_runs(partitions[record.partition], record)
         self._objects.count_runs(object_ids)
 

@@ -29,6 +29,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
 )
 from pyspark_kafkalog.object_store.store import check_key
+from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
 
 
 class ObjectChanges:
@@ -158,10 +159,23 @@ def run_row(run: Run, added: DataObject, base_offset: int, leader_epoch: int) ->
     )
 
 
-def with_runs(partition: PartitionImage, rows: Sequence[tuple[int, ...]]) -> PartitionImage:
-    """`partition` with the runs `rows` appended, whose offsets follow its log end."""
+def with_runs(
+    partition: PartitionImage, rows: Sequence[tuple[int, ...]], producer_batches: Sequence[NDArray[np.void]] = ()
+) -> PartitionImage:
+    """`partition` with the runs `rows` and their batches of producers appended, whose offsets follow its log end."""
     state = replace(partition.state, log_end_offset=rows[-1][1])
-    return PartitionImage(partition.partition, state, partition.segments, partition.runs.appended(rows))
+    batches = partition.producer_batches
+    if producer_batches:
+        batches = batches.appended(np.concatenate(producer_batches))
+    return PartitionImage(partition.partition, state, partition.segments, partition.runs.appended(rows), batches)
+
+
+def with_stored_batches(partition: PartitionImage, data: bytes) -> PartitionImage:
+    """`partition` with the batches of producers of a snapshot's record. Raises InvalidRecordError."""
+    known = partition.producer_batches.table
+    start_offset = int(known["last_offset"][-1]) + 1 if len(known) else 0
+    rows = parse_rows(data, start_offset=start_offset, end_offset=partition.state.log_end_offset)
+    return replace(partition, producer_batches=partition.producer_batches.appended(rows))
 
 
 def with_stored_runs(partition: PartitionImage, record: PartitionRunsRecord) -> tuple[PartitionImage, list[int]]:
@@ -209,7 +223,12 @@ def with_segments(
             f"of offsets {bounds[0]} to {bounds[1] - 1}; another job has replaced them, or retention dropped them"
         )
     segments = (*partition.segments[:first], *record.segments, *partition.segments[last:])
-    after = replace(partition, segments=segments, runs=partition.runs.without_first(runs_count))
+    after = replace(
+        partition,
+        segments=segments,
+        runs=partition.runs.without_first(runs_count),
+        producer_batches=partition.producer_batches.merged_up_to(end),
+    )
     return after, replaced, runs["object_id"]
 
 
@@ -267,5 +286,10 @@ def trimmed(
         return None
     segments_count = sum(each.end_offset <= start for each in segments)
     runs_count = runs.count_up_to(start)
-    kept = replace(partition, segments=segments[segments_count:], runs=runs.without_first(runs_count))
+    kept = replace(
+        partition,
+        segments=segments[segments_count:],
+        runs=runs.without_first(runs_count),
+        producer_batches=partition.producer_batches.deleted_up_to(start),
+    )
     return kept, segments[:segments_count], runs.table["object_id"][:runs_count]

@@ -7,11 +7,12 @@ A merge turns the oldest runs into segments, so runs never precede segments. A p
 segment objects only of what was tiered.
 
     Runs              the runs of one partition: 56 bytes each
+    ProducerBatches   the batches of producers in these runs: 51 bytes each
     DataObjects       the data objects that runs refer to, of the whole root, with the number of these runs
     SegmentObject     a message of metadata_records.py, as commits hold it
     DroppedObjectsRecord   also a message: what a commit dropped, and what may be deleted from the store after a delay
 
-Runs and DataObjects are immutable and share memory: appending to the newest of them writes behind the rows that others
+All three tables are immutable and share memory: appending to the newest of them writes behind the rows that others
 see, so it costs nothing for the rows that exist. Appending to an older one (two candidates for the same commit) copies.
 
 A small write travels inside its commit. Its data object has no key, and the commit must exist as long as a run refers
@@ -21,7 +22,7 @@ to it: `DataObjects.lowest_inline_commit`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, Run, TopicRuns
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
+from pyspark_kafkalog.storage.objects.producer_batches import PRODUCER_BATCH_DTYPE, last_of_each_producer
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.objects.upload import WrittenObject
@@ -112,7 +114,7 @@ class _Table:
         return hash(self.table.tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.table.copy(),)
+        return type(self), (self.table.copy(),) if len(self) else ()
 
 
 class Runs(_Table):
@@ -144,6 +146,37 @@ class Runs(_Table):
     def count_up_to(self, offset: int) -> int:
         """The number of runs that end at or below `offset`."""
         return int(np.searchsorted(self.table["end_offset"], offset, side="right"))
+
+
+class ProducerBatches(_Table):
+    """The batches of producers in the runs of one partition, in offset order. `table` has PRODUCER_BATCH_DTYPE.
+
+    Of runs that were deleted, the last batch of each producer stays until the next merge, which puts it into the
+    producer snapshots: sequences and epochs go on after their records are gone, as in a broker.
+    """
+
+    __slots__ = ()
+
+    DTYPE = PRODUCER_BATCH_DTYPE
+
+    def appended(self, rows: NDArray[np.void]) -> ProducerBatches:
+        """These batches and then `rows`."""
+        batches: ProducerBatches = self._appended(rows)
+        return batches
+
+    def merged_up_to(self, offset: int) -> ProducerBatches:
+        """Those from `offset` on: segments hold what is known of those below."""
+        count = int(np.searchsorted(self.table["last_offset"], offset))
+        return self if not count else ProducerBatches(self.table[count:].copy())
+
+    def deleted_up_to(self, offset: int) -> ProducerBatches:
+        """Those from `offset` on, and the last one of each producer that has none there."""
+        table = self.table
+        count = int(np.searchsorted(table["last_offset"], offset))
+        if not count:
+            return self
+        below = last_of_each_producer(table)
+        return ProducerBatches(np.concatenate([below[below["last_offset"] < offset], table[count:]]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +274,15 @@ class DataObjects(_Table):
         return DataObject(int(found["object_id"]), key, int(found["size_bytes"]), int(found["commit_offset"]))
 
 
-def data_object_record(written: WrittenObject) -> DataObjectRecord:
-    """The record that commits `written`: its runs are appended to their partitions, in their order."""
+def data_object_record(
+    written: WrittenObject, producer_batches: Mapping[tuple[str, int], bytes] | None = None
+) -> DataObjectRecord:
+    """The record that commits `written`: its runs are appended to their partitions, in their order.
+
+    `producer_batches`: stored rows of the batches with producer ids, by topic id and partition; such an object has one
+    run of each partition.
+    """
+    producer_batches = producer_batches or {}
     topics: dict[str, list[Run]] = {}
     for each in written.runs:
         topics.setdefault(each.topic_id, []).append(
@@ -254,6 +294,7 @@ def data_object_record(written: WrittenObject) -> DataObjectRecord:
                 records_count=each.records_count,
                 batches_count=each.batches_count,
                 max_timestamp_ms=each.max_timestamp_ms,
+                producer_batches=producer_batches.get((each.topic_id, each.partition), b""),
             )
         )
     return DataObjectRecord(
@@ -266,4 +307,5 @@ def data_object_record(written: WrittenObject) -> DataObjectRecord:
 
 
 NO_RUNS: Final = Runs()
+NO_PRODUCER_BATCHES: Final = ProducerBatches()
 NO_OBJECTS: Final = DataObjects()

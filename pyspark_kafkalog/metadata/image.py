@@ -19,7 +19,14 @@ from typing import Final
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.metadata.acl import Acl, acl_record
 from pyspark_kafkalog.metadata.client_quotas import Quotas, quota_records
-from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS, DataObjects, Runs
+from pyspark_kafkalog.metadata.extents import (
+    NO_OBJECTS,
+    NO_PRODUCER_BATCHES,
+    NO_RUNS,
+    DataObjects,
+    ProducerBatches,
+    Runs,
+)
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     DataObjectRecord,
@@ -44,6 +51,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEn
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
+from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2
@@ -66,13 +74,14 @@ class PartitionImage:
     """One partition; `state` is that of its log as of the image's last commit.
 
     `segments`, then `runs` are what of its log is in an object store, in offset order: everything in an object root, in
-    a file root what was tiered.
+    a file root what was tiered. `producer_batches` are those of the runs.
     """
 
     partition: int
     state: LogState
     segments: tuple[SegmentObject, ...] = ()
     runs: Runs = NO_RUNS
+    producer_batches: ProducerBatches = NO_PRODUCER_BATCHES
 
     @property
     def high_watermark(self) -> int:
@@ -302,6 +311,10 @@ def _extent_records(topic_id: str, partition: PartitionImage) -> Iterator[Metada
     for at in range(0, len(rows), _RUNS_A_RECORD):
         stored = rows[at : at + _RUNS_A_RECORD].astype(STORED_RUN_DTYPE).tobytes()
         yield PartitionRunsRecord(topic_id=topic_id, partition=partition.partition, runs=stored)
+    batches = partition.producer_batches.table
+    for at in range(0, len(batches), _RUNS_A_RECORD):
+        stored = encode_rows(batches[at : at + _RUNS_A_RECORD])
+        yield PartitionRunsRecord(topic_id=topic_id, partition=partition.partition, producer_batches=stored)
 
 
 def _config_record(resource_type: int, resource: str, name: str, value: str) -> MetadataRecord:

@@ -16,6 +16,7 @@ Memory: `_PARTITIONS_AT_ONCE` partitions, each with the pieces of objects that i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -28,14 +29,16 @@ import numpy as np
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, exported_partition, finish_copy, unfinished_copy
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
-from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_RUNS
+from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.objects.producers import PartitionProducers, producer_snapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, write_topic_id
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.follower import delete_records
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -49,8 +52,6 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import BatchRun
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _PARTITIONS_AT_ONCE: Final = 4
@@ -189,7 +190,6 @@ def _copy_log(source: _Source, topic: TopicImage, partition: PartitionImage, dir
     base_offset = end_offset if first is None else min(int(first.batches["base_offset"][0]), end_offset)
     if is_tiered:
         base_offset = first_offset  # where the remote segments end
-    _take_producers(source, topic, partition, base_offset, directory)
     config = broker_config(source.image)
     log = UnifiedLog.open(
         directory,
@@ -201,6 +201,7 @@ def _copy_log(source: _Source, topic: TopicImage, partition: PartitionImage, dir
         fs=source.fs,
     )
     with log:
+        _take_producers(source, topic, partition, base_offset, log)
         copied_bytes = 0 if first is None else _append(log, first)
         for run in runs:
             copied_bytes += _append(log, run)
@@ -231,19 +232,24 @@ def _first_offset(partition: PartitionImage) -> int:
 
 
 def _take_producers(
-    source: _Source, topic: TopicImage, partition: PartitionImage, base_offset: int, directory: Path
+    source: _Source, topic: TopicImage, partition: PartitionImage, base_offset: int, log: UnifiedLog
 ) -> None:
-    """If a segment object ends at `base_offset`, write its producer snapshot, with which a log that begins there goes
-    on."""
+    """Let `log`, which begins at `base_offset`, go on with the producers there: those of the segment object that ends
+    there, or of runs before it that were deleted."""
     before = next((each for each in partition.segments if each.end_offset == base_offset), None)
-    if before is None or not before.producer_snapshot_bytes:
+    known = PartitionProducers()
+    if before is not None:
+        of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+        # FileNotFoundError: retention has taken it away, and with it what these producers have written.
+        with contextlib.suppress(FileNotFoundError):
+            known.begin_with(producer_snapshot(source.root.objects, of, before))
+    batches = partition.producer_batches.table
+    known.apply(batches[batches["last_offset"] < base_offset])
+    if not known.producers:
         return
-    of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
-    try:
-        snapshot = SegmentObjectExtent(source.root.objects, of, before).index(IndexKind.PRODUCER_SNAPSHOT)
-    except FileNotFoundError:
-        return  # retention has taken it away, and with it what these producers have written
-    segment_file(directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX).write_bytes(bytes(snapshot))
+    entries = [each.entry() for each in known.producers.values()]
+    write_snapshot(segment_file(log.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX), entries, fs=source.fs)
+    log.producers.begin_at(base_offset, entries, source.clock())
 
 
 def _append(log: UnifiedLog, run: BatchRun) -> int:
@@ -287,7 +293,13 @@ def _as_file_root(image: MetadataImage, states: dict[TopicPartition, LogState]) 
         name: replace(
             topic,
             partitions=tuple(
-                replace(each, state=states[TopicPartition(name, each.partition)], segments=(), runs=NO_RUNS)
+                replace(
+                    each,
+                    state=states[TopicPartition(name, each.partition)],
+                    segments=(),
+                    runs=NO_RUNS,
+                    producer_batches=NO_PRODUCER_BATCHES,
+                )
                 for each in topic.partitions
             ),
         )

@@ -60,6 +60,7 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     segment_file,
 )
+from pyspark_kafkalog.storage.objects.producer_batches import aborted_transactions
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
@@ -255,7 +256,7 @@ def part_of(objects: ObjectStore, found: CleanableLog, limits: CleanerLimits, no
         segments=plan.segments,
         first_dirty_offset=plan.first_dirty_offset,
         end_offset=plan.first_uncleanable_offset,
-        aborted=_aborted(extents, plan.first_uncleanable_offset),
+        aborted=_aborted(extents, found.partition, plan.first_uncleanable_offset),
         seed=np.frombuffer(os.urandom(16), np.uint64),
         now_ms=now_ms,
         throttle=limits.throttle,
@@ -268,9 +269,10 @@ def _extent(
     return SegmentObjectExtent(objects, of, segments[segment.base_offset])
 
 
-def _aborted(extents: Sequence[SegmentObjectExtent], end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that begin below `end_offset`; runs have none. Raises CorruptIndexError."""
-    return [txn for extent in extents for txn in extent.aborted_transactions() if txn.first_offset < end_offset]
+def _aborted(extents: Sequence[SegmentObjectExtent], partition: PartitionImage, end_offset: int) -> list[AbortedTxn]:
+    """The aborted transactions that begin below `end_offset`, also by markers in runs. Raises CorruptIndexError."""
+    indexed = [txn for extent in extents for txn in extent.aborted_transactions() if txn.first_offset < end_offset]
+    return indexed + aborted_transactions(partition.producer_batches.table, 0, end_offset)
 
 
 def _rules(root: ObjectRoot, found: CleanableLog, scratch: Path, now_ms: int) -> RetentionRules:

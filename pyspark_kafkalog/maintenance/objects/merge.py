@@ -35,13 +35,14 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.producers import PartitionProducers, producer_snapshot
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.spool import Spool
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
 
 OPERATION: Final = "merge"
 
@@ -190,9 +191,6 @@ class _PartitionMerge:
     def _build(self, directory: Path) -> list[int]:
         """Append the batches of the extents to a log in `directory`; its base offsets, the last of an empty segment."""
         plan = self.plan
-        if plan.before is not None:
-            snapshot = SegmentObjectExtent(self.objects, plan.of, plan.before).index(IndexKind.PRODUCER_SNAPSHOT)
-            segment_file(directory, plan.start_offset, PRODUCER_SNAPSHOT_SUFFIX).write_bytes(bytes(snapshot))
         log = UnifiedLog.open(
             directory,
             self.config,
@@ -202,6 +200,7 @@ class _PartitionMerge:
             fs=flushing_file_system(LOCAL, "os"),
         )
         with log:
+            log.producers.begin_at(plan.start_offset, self._producers_before(), self.clock())
             for run in self._reader().runs(plan.start_offset, plan.end_offset):
                 batches = run.batches.copy()
                 batches["position"] -= run.position
@@ -211,6 +210,15 @@ class _PartitionMerge:
                 log.append(run.data, batches)
             log.roll(plan.end_offset)
             return [segment.base_offset for segment in log.segments]
+
+    def _producers_before(self) -> list[ProducerStateEntry]:
+        """The producers at the first offset: those of the segment before it, or of runs before it that were deleted."""
+        plan = self.plan
+        known = PartitionProducers()
+        if plan.before is not None:
+            known.begin_with(producer_snapshot(self.objects, plan.of, plan.before))
+        known.apply(plan.batches_before)
+        return [each.entry() for each in known.producers.values()]
 
     def _reader(self) -> LogReader:
         of = self.plan.of.topic_partition

@@ -59,7 +59,8 @@ def merge_tasks(
 class MergePlan:
     """The extents to replace: the last `replaced` segments of the partition, then its first `runs_count` runs.
 
-    `before` is the segment ahead of them, None without one. `epochs` are the leader epochs of the whole log, `log` is
+    `before` is the segment ahead of them, None without one; `batches_before` are batches of producers in runs that were
+    deleted (metadata/extents.ProducerBatches). `epochs` are the leader epochs of the whole log, `log` is
     what the merge reads.
     """
 
@@ -73,6 +74,7 @@ class MergePlan:
     size_bytes: int
     epochs: tuple[EpochEntry, ...]
     planned_at: int
+    batches_before: NDArray[np.void]
 
     @staticmethod
     def of_partition(
@@ -95,9 +97,10 @@ class MergePlan:
         replaced = segments[first:]
         start_offset = replaced[0].base_offset if replaced else int(rows["base_offset"][0])
         end_offset = int(rows["end_offset"][runs_count - 1])
+        batches = partition.producer_batches.table
         return MergePlan(
             topic_id_partition(image, topic_partition),
-            ObjectLog.of(image, topic_partition).part(start_offset, end_offset),
+            ObjectLog.of(image, topic_partition).part(start_offset, end_offset, committed=False),
             segments[first - 1] if first else None,
             replaced,
             runs_count,
@@ -106,6 +109,7 @@ class MergePlan:
             size_bytes,
             tuple(leader_epochs(partition)),
             image.next_offset,
+            batches[batches["last_offset"] < start_offset],
         )
 
     def record(self, segments: Sequence[SegmentObject]) -> SegmentObjectsRecord:

@@ -437,6 +437,7 @@ class Run(Message):
     records_count: int = 0
     batches_count: int = 0
     max_timestamp_ms: int = -1
+    producer_batches: bytes = b""
     unknown_tags: UnknownTags = ()
 
 
@@ -521,6 +522,7 @@ class PartitionRunsRecord(MetadataRecord):
     topic_id: str = ZERO_UUID
     partition: int = 0
     runs: bytes = b""
+    producer_batches: bytes = b""
     unknown_tags: UnknownTags = ()
 
 

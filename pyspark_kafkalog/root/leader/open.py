@@ -6,16 +6,21 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.units import LeaderWriter
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode
 
 
 def leader_writer(root: NativeRoot, *, flush: FlushMode) -> LeaderWriter:
     """The writer of `root`, whose commits wait for the disk as `flush` says. Used by one thread; the caller closes it.
 
-    Raises LogDirError for a root that has no such writer.
+    What is in an object store is durable, whatever `flush` says. Raises LogDirError for a root that has no such writer.
     """
-    from pyspark_kafkalog.root.leader.file_writer import FileLeaderWriter  # loads numba, which planning does not need
+    # They load numba, which planning does not need.
+    from pyspark_kafkalog.root.leader.file_writer import FileLeaderWriter
+    from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
 
     if isinstance(root, FileRoot):
         return FileLeaderWriter(root, flush=flush)
-    raise LogDirError(f"{root.path} is on an object store, where batches of producers cannot be committed yet")
+    if isinstance(root, ObjectRoot):
+        return ObjectLeaderWriter(root)
+    raise LogDirError(f"{root.path} is a root to which batches of producers cannot be committed")

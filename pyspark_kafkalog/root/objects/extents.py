@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.metadata.extents import DataObjects, Runs
+from pyspark_kafkalog.metadata.extents import NO_PRODUCER_BATCHES, DataObjects, ProducerBatches, Runs
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore
@@ -24,6 +24,8 @@ from pyspark_kafkalog.root.objects.inline_data import InlineData, name_of_inline
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.objects.producer_batches import aborted_rows
+from pyspark_kafkalog.storage.objects.producer_batches import aborted_transactions as aborted_in_runs
 from pyspark_kafkalog.storage.objects.run_extent import RunExtent, run_extents
 from pyspark_kafkalog.storage.objects.run_source import ObjectBytes
 from pyspark_kafkalog.storage.segment.extent import Extent
@@ -35,7 +37,8 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 class ObjectLog:
     """The log of one partition in an object store, as of one image; can be pickled.
 
-    `objects` are those of the runs, perhaps with others.
+    `objects` are those of the runs, perhaps with others. `producer_batches` are those of the runs, in a part at least
+    the abort markers. `later`: of a part, the segments after it in which transactions of it may have been aborted.
     """
 
     topic_partition: TopicPartition
@@ -43,16 +46,33 @@ class ObjectLog:
     segments: tuple[SegmentObject, ...]
     runs: Runs
     objects: DataObjects
+    producer_batches: ProducerBatches = NO_PRODUCER_BATCHES
+    later: tuple[SegmentObject, ...] = ()
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition, with its topic's id."""
+        return TopicIdPartition(self.topic_partition.topic, self.topic_id, self.topic_partition.partition)
 
     @staticmethod
     def of(image: MetadataImage, topic_partition: TopicPartition) -> ObjectLog:
         """The partition's log in `image`. Raises UnknownTopicError."""
         topic = image.topic(topic_partition.topic)
         partition = image.partition(topic_partition.topic, topic_partition.partition)
-        return ObjectLog(topic_partition, topic.topic_id, partition.segments, partition.runs, image.objects)
+        return ObjectLog(
+            topic_partition,
+            topic.topic_id,
+            partition.segments,
+            partition.runs,
+            image.objects,
+            partition.producer_batches,
+        )
 
-    def part(self, start_offset: int, end_offset: int) -> ObjectLog:
-        """What a reader of the offsets [start_offset, end_offset) needs, without anything else."""
+    def part(self, start_offset: int, end_offset: int, *, committed: bool = True) -> ObjectLog:
+        """What a reader of the offsets [start_offset, end_offset) needs, without anything else.
+
+        `committed`: it leaves out aborted transactions, whose markers may be after these offsets.
+        """
         segments = tuple(
             each for each in self.segments if each.end_offset > start_offset and each.base_offset < end_offset
         )
@@ -60,7 +80,22 @@ class ObjectLog:
         first = self.runs.count_up_to(start_offset)
         last = int(np.searchsorted(rows["base_offset"], end_offset))
         runs = Runs(rows[first : max(first, last)].copy())
-        return replace(self, segments=segments, runs=runs, objects=self.objects.only(runs.table["object_id"]))
+        batches = NO_PRODUCER_BATCHES
+        later: tuple[SegmentObject, ...] = ()
+        if committed:
+            markers = aborted_rows(self.producer_batches.table, start_offset, end_offset)
+            batches = ProducerBatches(markers) if len(markers) else NO_PRODUCER_BATCHES
+            later = tuple(
+                each for each in self.segments if each.base_offset >= end_offset and each.transaction_index_bytes
+            )
+        return replace(
+            self,
+            segments=segments,
+            runs=runs,
+            objects=self.objects.only(runs.table["object_id"]),
+            producer_batches=batches,
+            later=later,
+        )
 
 
 class StoredBytes:
@@ -116,10 +151,13 @@ class ObjectExtents:
 
     def current(self) -> list[Extent]:
         """The segments and runs of the present image, the runs in groups."""
+        return self._extents(self._log())
+
+    def _log(self) -> ObjectLog:
         log = self._present()
         if self._newer is not None and log.runs is self._newer[0]:
             log = self._newer[1]
-        return self._extents(log)
+        return log
 
     def after_loss(self, extent: Extent) -> list[Extent]:
         """The extents after an object turned out to be missing, as of the newest image.
@@ -141,18 +179,30 @@ class ObjectExtents:
         return False
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """See PartitionExtents. Runs hold no transactional batches.
+        """See PartitionExtents. Of segments, their indexes tell; of runs, the image.
 
-        A transaction may be aborted long after its records, in a later segment.
+        A transaction may be aborted long after its records, in a later segment or run.
         """
+        log = self._log()
+        while True:
+            try:
+                return AbortedTransactions(self._aborted(log, start_offset, end_offset))
+            except FileNotFoundError:  # a merge, or the cleaner, has replaced a segment, and its delay is over
+                newest = self._refreshed()
+                if (newest.segments, newest.runs) == (log.segments, log.runs):
+                    raise
+                log = newest
+
+    def _aborted(self, log: ObjectLog, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         found: list[AbortedTxn] = []
-        for extent in self.current():
-            if isinstance(extent, SegmentObjectExtent) and extent.end_offset > start_offset:
-                result = collect_aborted(extent.aborted_transactions(), start_offset, end_offset)
+        for segment in (*log.segments, *log.later):
+            if segment.end_offset > start_offset and segment.transaction_index_bytes:
+                indexed = SegmentObjectExtent(self._store, log.topic_id_partition, segment).aborted_transactions()
+                result = collect_aborted(indexed, start_offset, end_offset)
                 found += result.transactions
                 if result.is_complete:
-                    break
-        return AbortedTransactions(found)
+                    return found
+        return found + aborted_in_runs(log.producer_batches.table, start_offset, end_offset)
 
     def _extents(self, log: ObjectLog) -> list[Extent]:
         listed = self._listed
@@ -160,8 +210,7 @@ class ObjectExtents:
             objects: ObjectBytes = StoredBytes(self._store, log.topic_id, log.objects)
             if self._through is not None:
                 objects = self._through(objects)
-            of = TopicIdPartition(log.topic_partition.topic, log.topic_id, log.topic_partition.partition)
-            segments = [SegmentObjectExtent(self._store, of, each) for each in log.segments]
+            segments = [SegmentObjectExtent(self._store, log.topic_id_partition, each) for each in log.segments]
             listed = self._listed = log, [*segments, *run_extents(log.runs.table, objects, name=self.name)]
         return listed[1]
 

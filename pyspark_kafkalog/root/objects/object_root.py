@@ -221,7 +221,7 @@ class PlannedObjects:
         return ObjectExtents(lambda: self.log, lambda: root.newest(self.log), root.address.open())
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> PlannedObjects:
-        return replace(self, log=self.log.part(start_offset, end_offset))
+        return replace(self, log=self.log.part(start_offset, end_offset, committed=committed))
 
     def moved_log_start(self) -> int:
         later = self._later_state()

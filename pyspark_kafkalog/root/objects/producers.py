@@ -1,0 +1,240 @@
+"""The producers of partitions in an object store: sequences and epochs for idempotence, and open transactions.
+
+    state of a partition     the producer snapshot of its newest segment, and the batches of producers in its runs,
+                             which the image holds (storage/objects/producer_batches.py)
+
+A process keeps the states of partitions that it has written to, and brings them forward by what each newer image has
+beyond them, whoever committed it. That takes no request. A state is read again, with one request, if a merge went past
+it. So it never depends on what this process believes to have committed. Expired producers are left out when a state is
+read, as in a broker.
+
+Source of the rules: ProducerStateManager and ProducerStateEntry of org.apache.kafka.storage.internals.log.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
+from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.record.control import ControlRecordType
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, ProducerStateEntry, decode_snapshot
+from pyspark_kafkalog.storage.log.producers import (
+    BATCHES_TO_RETAIN,
+    BatchMetadata,
+    ProducerBatch,
+    ProducerState,
+    is_expired,
+)
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.objects.producer_batches import PRODUCER_BATCH_DTYPE, ProducerBatchKind
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import ReadableObjects
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
+
+#: A process keeps the states of partitions with so many producers together, about a KiB each.
+_PRODUCERS_MAX: Final = 50_000
+_PARTITIONS_MAX: Final = 10_000
+
+_KINDS: Final = {ControlRecordType.COMMIT: ProducerBatchKind.COMMIT, ControlRecordType.ABORT: ProducerBatchKind.ABORT}
+
+
+@dataclass(slots=True)
+class PartitionProducers:
+    """The producers of a partition below `end_offset`. `open`: by first offset, the producers of open transactions."""
+
+    end_offset: int = 0
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)
+
+    def begin_with(self, entries: Iterable[ProducerStateEntry]) -> None:
+        """Start from a snapshot's entries."""
+        for entry in entries:
+            self._set(ProducerState.of_entry(entry))
+
+    def remove_expired(self, *, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers that have expired."""
+        for producer_id, state in list(self.producers.items()):
+            if is_expired(state.entry(), now_ms, expiration_ms):
+                del self.producers[producer_id]
+
+    def apply(self, rows: NDArray[np.void]) -> None:
+        """Add batches that were committed (PRODUCER_BATCH_DTYPE)."""
+        for base, last, producer_id, timestamp_ms, start, coordinator, sequence, epoch, kind in rows.tolist():
+            state = self.producers.get(producer_id) or ProducerState(producer_id)
+            kept = state.batches if state.producer_epoch == epoch else ()
+            if kind >= ProducerBatchKind.COMMIT:
+                start = NO_OFFSET
+            else:
+                coordinator = state.coordinator_epoch
+                stored = ProducerBatch(
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    base_sequence=sequence,
+                    base_offset=base,
+                    last_offset=last,
+                    max_timestamp_ms=timestamp_ms,
+                    is_transactional=kind == ProducerBatchKind.TRANSACTIONAL,
+                    is_control=False,
+                )
+                kept = (*kept, BatchMetadata(stored.last_sequence, last, last - base, timestamp_ms))
+            updated = replace(
+                state,
+                producer_epoch=epoch,
+                coordinator_epoch=coordinator,
+                last_timestamp_ms=timestamp_ms,
+                current_txn_first_offset=start,
+                batches=kept[-BATCHES_TO_RETAIN:],
+            )
+            self._set(updated)
+
+    def _set(self, state: ProducerState) -> None:
+        known = self.producers.get(state.producer_id)
+        if known is not None:
+            self.open.pop(known.current_txn_first_offset, None)
+        if state.current_txn_first_offset != NO_OFFSET:
+            self.open[state.current_txn_first_offset] = state.producer_id
+        self.producers[state.producer_id] = state
+
+
+def producer_snapshot(
+    store: ReadableObjects, of: TopicIdPartition, segment: SegmentObject
+) -> tuple[ProducerStateEntry, ...]:
+    """The producers at the end of a segment. Raises FileNotFoundError, CorruptIndexError, ObjectStoreError."""
+    extent = SegmentObjectExtent(store, of, segment)
+    return decode_snapshot(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{extent.open().name}, producers")
+
+
+def producers_of(
+    image: MetadataImage, store: ObjectStore, topic_partition: TopicPartition, *, now_ms: int
+) -> PartitionProducers:
+    """The producers of a partition at its log end: one request, if it has segments.
+
+    Raises UnknownTopicError, FileNotFoundError if the image is old and a segment was replaced, CorruptIndexError for a
+    damaged snapshot, ObjectStoreError.
+    """
+    partition = image.partition(topic_partition.topic, topic_partition.partition)
+    found = PartitionProducers()
+    if partition.segments:
+        last = partition.segments[-1]
+        topic_id = image.topic(topic_partition.topic).topic_id
+        of = TopicIdPartition(topic_partition.topic, topic_id, topic_partition.partition)
+        found.begin_with(producer_snapshot(store, of, last))
+        found.end_offset = last.end_offset
+    rows = partition.producer_batches.table
+    found.apply(rows[rows["base_offset"] >= found.end_offset])
+    found.end_offset = partition.state.log_end_offset
+    found.remove_expired(now_ms=now_ms, expiration_ms=broker_config(image).producer_id_expiration_ms)
+    return found
+
+
+class KnownProducers:
+    """The producers of the partitions that a process writes to, the least recently written ones forgotten first.
+
+    Used by one thread, with images that follow each other.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._known: OrderedDict[tuple[str, int], PartitionProducers] = OrderedDict()
+        self._count = 0
+
+    def at(self, image: MetadataImage, topic_partition: TopicPartition, *, now_ms: int) -> PartitionProducers:
+        """As `producers_of`; a request only if the state is not known, or was left behind by a merge."""
+        topic = image.topic(topic_partition.topic)
+        partition = image.partition(topic_partition.topic, topic_partition.partition)
+        key = topic.topic_id, topic_partition.partition
+        known = self._known.pop(key, None)
+        self._count -= 0 if known is None else len(known.producers)
+        if known is not None and _is_continued(known, partition):
+            rows = partition.producer_batches.table
+            first = int(np.searchsorted(rows["base_offset"], known.end_offset))
+            known.apply(rows[first:])
+            known.end_offset = partition.state.log_end_offset
+        else:
+            known = producers_of(image, self._store, topic_partition, now_ms=now_ms)
+        self._known[key] = known
+        self._count += len(known.producers)
+        while len(self._known) > _PARTITIONS_MAX or (self._count > _PRODUCERS_MAX and len(self._known) > 1):
+            _, forgotten = self._known.popitem(last=False)
+            self._count -= len(forgotten.producers)
+        return known
+
+
+def _is_continued(known: PartitionProducers, partition: PartitionImage) -> bool:
+    """Whether the image has all batches from the end of `known` on."""
+    merged_end = partition.segments[-1].end_offset if partition.segments else 0
+    return merged_end <= known.end_offset <= partition.state.log_end_offset
+
+
+class LazyProducers(Mapping[int, ProducerState]):
+    """The producers of a partition by id, which `load` finds on first use: plain appends need none."""
+
+    def __init__(self, load: Callable[[], PartitionProducers]) -> None:
+        self._load = load
+
+    @cached_property
+    def base(self) -> PartitionProducers:
+        """The loaded state."""
+        return self._load()
+
+    def __getitem__(self, producer_id: int) -> ProducerState:
+        return self.base.producers[producer_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.base.producers)
+
+    def __len__(self) -> int:
+        return len(self.base.producers)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersAppended:
+    """What a commit says of the batches that it appends: `rows` (PRODUCER_BATCH_DTYPE).
+
+    `first_unstable_offset`: after it, the first offset of the oldest open transaction, -1 without one.
+    """
+
+    rows: NDArray[np.void]
+    first_unstable_offset: int
+
+
+def appended_to(base: PartitionProducers, batches: Iterable[ProducerBatch]) -> ProducersAppended:
+    """What a commit says of `batches`, which were checked, have their offsets and follow `base`."""
+    started = {producer_id: first_offset for first_offset, producer_id in base.open.items()}
+    rows: list[tuple[int, ...]] = []
+    for batch in batches:
+        if batch.is_control and batch.marker is None:
+            continue
+        if batch.marker is not None:
+            kind = _KINDS[batch.marker.control_type]
+            start = started.pop(batch.producer_id, NO_OFFSET)
+        elif batch.is_transactional:
+            kind = ProducerBatchKind.TRANSACTIONAL
+            start = started.setdefault(batch.producer_id, batch.base_offset)
+        else:
+            kind, start = ProducerBatchKind.DATA, NO_OFFSET
+        rows.append(
+            (
+                batch.base_offset,
+                batch.last_offset,
+                batch.producer_id,
+                batch.max_timestamp_ms,
+                start,
+                -1 if batch.marker is None else batch.marker.coordinator_epoch,
+                batch.base_sequence,
+                batch.producer_epoch,
+                kind,
+            )
+        )
+    return ProducersAppended(np.array(rows, PRODUCER_BATCH_DTYPE), min(started.values(), default=NO_OFFSET))

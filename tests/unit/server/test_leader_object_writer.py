@@ -1,0 +1,452 @@
+"""Units of a server on an object root: one commit, idempotent producers, transactions, beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from data_objects import Plan
+from faulty_store import Call, Fault, FaultyStore
+from leader_writers import T0, append, batch, mark, marker
+from object_roots import StoredRoot, named_objects, table_of
+from stopping_filesystem import Killed
+
+from pyspark_kafkalog.errors import (
+    CommitStateUnknownError,
+    InvalidRecordError,
+    KafkalogError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.maintenance.objects.merge import merge_partition
+from pyspark_kafkalog.metadata.delta import ImageDelta
+from pyspark_kafkalog.metadata.extents import data_object_record
+from pyspark_kafkalog.metadata.image import MetadataImage, image_records, partition_state_record
+from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, MetadataRecord
+from pyspark_kafkalog.object_store.store import ObjectStoreError
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, crc32c
+from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
+from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.objects.producers import producers_of
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition
+
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+P, Q = (7, 0), (8, 0)
+
+
+def client_batch(
+    *values: str,
+    producer: tuple[int, int] = (-1, -1),
+    sequence: int = -1,
+    is_transactional: bool = False,
+    at_ms: int = T0,
+) -> bytes:
+    return batch(
+        [each.encode() for each in values],
+        at_ms=at_ms,
+        producer=(*producer, sequence),
+        is_transactional=is_transactional,
+    )
+
+
+def without_sequence(data: bytes) -> bytes:
+    """The batch as a group coordinator writes it, whose producers have no sequences."""
+    header = replace(BatchHeader.unpack(data), base_sequence=-1)
+    changed = header.pack() + data[RECORD_BATCH_OVERHEAD_BYTES:]
+    return replace(header, crc=crc32c(changed[ATTRIBUTES_AT:])).pack() + data[RECORD_BATCH_OVERHEAD_BYTES:]
+
+
+def produce(of: TopicPartition, data: bytes) -> CommitUnit:
+    return CommitUnit.of(append(data, of.topic, of.partition))
+
+
+def end_transaction(*partitions: TopicPartition, producer: tuple[int, int], is_commit: bool) -> CommitUnit:
+    """A unit with the markers of a transaction in all its partitions."""
+    data = marker(*producer, is_commit=is_commit)
+    return CommitUnit.of(*(mark(data, each.topic, each.partition) for each in partitions))
+
+
+class Servers:
+    """A stored root and the servers that write to it; `clients` are their stores."""
+
+    def __init__(self, configs: dict[str, str] | None = None) -> None:
+        self.stored = StoredRoot(configs)
+        self.stored.place.clock.now_ms = T0
+        self.roots: list[ObjectRoot] = []
+        self.clients: list[FaultyStore] = []
+
+    def server(self, *, inline_bytes: int = 100_000, client: FaultyStore | None = None) -> ObjectLeaderWriter:
+        client = self.stored.place.client() if client is None else client
+        root = self.stored.opened(client)
+        self.roots.append(root)
+        self.clients.append(client)
+        return ObjectLeaderWriter(root, inline_bytes=inline_bytes)
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.stored.image
+
+    def values(self, of: TopicPartition = A, *, committed: bool = False) -> list[str]:
+        state = self.image.partition(of.topic, of.partition).state
+        end = state.last_stable_offset if committed else state.log_end_offset
+        batches = self.stored.reader(of).read(state.log_start_offset, end, schema=KAFKA_SCHEMA, committed=committed)
+        return [value.decode() for each in batches for value in each.column("value").to_pylist()]
+
+    def task_values(self, of: TopicPartition, start: int, end: int) -> list[str]:
+        """What a Spark task of [start, end) reads with read_committed."""
+        root = self.stored.opened()
+        part = root.planned_partition(of, None).part(start, end, committed=True)
+        batches = LogReader(part.extents(), of).read(start, end, schema=KAFKA_SCHEMA, committed=True)
+        return [value.decode() for each in batches for value in each.column("value").to_pylist()]
+
+    def merge(self, of: TopicPartition = A) -> None:
+        stored = self.stored
+        stored.metadata.refresh()
+        assert merge_partition(stored.metadata, stored.objects, stored.config, of, clock=stored.place.clock)
+
+
+@pytest.fixture
+def servers() -> Servers:
+    return Servers()
+
+
+def range_of(result: object) -> tuple[int, int]:
+    assert isinstance(result, tuple), result
+    (appended,) = result
+    return appended.first_offset, appended.last_offset
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 100_000])
+def test_units_of_one_commit_are_appended_in_order(servers: Servers, inline_bytes: int) -> None:
+    writer = servers.server(inline_bytes=inline_bytes)
+    results = writer.commit(
+        [produce(A, client_batch("a", "b")), produce(B, client_batch("c")), produce(A, client_batch("d"))]
+    )
+    assert [range_of(each) for each in results] == [(0, 1), (0, 0), (2, 2)]
+    assert [range_of(each) for each in writer.commit([produce(A, client_batch("e"))])] == [(3, 3)]
+    assert (servers.values(A), servers.values(B)) == (["a", "b", "d", "e"], ["c"])
+
+
+def test_commit_is_one_put_inline_and_two_with_an_object(servers: Servers) -> None:
+    for number, (inline_bytes, expected) in enumerate(((100_000, {"create": 1}), (0, {"create": 1, "put": 1}))):
+        writer = servers.server(inline_bytes=inline_bytes)
+        writer.commit([produce(A, client_batch("first"))])
+        client = servers.clients[-1]
+        client.requests.clear()
+        writer.commit([produce(A, client_batch("a", producer=P, sequence=number)), produce(B, client_batch("b"))])
+        assert dict(client.requests) == expected
+
+
+def test_refused_unit_leaves_the_others(servers: Servers) -> None:
+    writer = servers.server()
+    damaged = bytearray(client_batch("x"))
+    damaged[-1] ^= 1
+    twice = CommitUnit.of(
+        LeaderAppend(topic_partition=A, data=client_batch("y")),
+        LeaderAppend(topic_partition=TopicPartition("unknown", 0), data=client_batch("y")),
+    )
+    results = writer.commit(
+        [produce(A, client_batch("a")), produce(A, bytes(damaged)), twice, produce(A, client_batch("b"))]
+    )
+    assert isinstance(results[1], KafkalogError)
+    assert isinstance(results[2], UnknownTopicError)
+    assert (range_of(results[0]), range_of(results[3])) == ((0, 0), (1, 1))
+    assert servers.values() == ["a", "b"]
+
+
+def test_topic_created_again_is_unknown_to_an_append_of_the_old_one(servers: Servers) -> None:
+    writer = servers.server()
+    data = client_batch("a")
+    known = LeaderAppend(topic_partition=A, data=data, topic_id=servers.stored.topic_id)
+    other = LeaderAppend(topic_partition=A, data=data, topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    results = writer.commit([CommitUnit.of(other), CommitUnit.of(known)])
+    assert isinstance(results[0], UnknownTopicError)
+    assert range_of(results[1]) == (0, 0)
+
+
+def test_log_append_time_is_set_and_returned() -> None:
+    servers = Servers({"message.timestamp.type": "LogAppendTime"})
+    (result,) = servers.server().commit([produce(A, client_batch("a", at_ms=5))])
+    assert isinstance(result, tuple)
+    assert result[0] == AppendedRange(first_offset=0, last_offset=0, log_start_offset=0, log_append_time_ms=T0)
+    assert servers.image.partition("orders", 0).high_watermark == 1
+    table = table_of(servers.stored.reader(A), 0, 1)
+    assert table.column("timestamp").cast("int64").to_pylist() == [T0 * 1000]
+
+
+def test_records_of_a_unit_are_committed_with_its_appends(servers: Servers) -> None:
+    def records(image: MetadataImage, appended: Sequence[AppendedRange]) -> list[ConfigRecord]:
+        (one,) = appended
+        return [ConfigRecord(resource_type=2, resource_name="orders", name="x", value=str(one.last_offset))]
+
+    unit = CommitUnit(appends=lambda image: [LeaderAppend(topic_partition=A, data=client_batch("a"))], records=records)
+    servers.server().commit([produce(A, client_batch("z")), unit])
+    assert servers.image.topic("orders").configs["x"] == "1"
+
+
+def test_unit_whose_records_contradict_the_image_is_refused_alone(servers: Servers) -> None:
+    state = servers.image.partition("orders", 1).state
+
+    def records(image: MetadataImage, appended: Sequence[AppendedRange]) -> list[MetadataRecord]:
+        return [partition_state_record("AAAAAAAAAAAAAAAAAAAAAQ", 1, state)]
+
+    bad = CommitUnit(appends=lambda image: [], records=records)
+    results = servers.server().commit([produce(A, client_batch("a")), bad, produce(A, client_batch("b"))])
+    assert isinstance(results[1], InvalidRecordError)
+    assert [range_of(results[0]), range_of(results[2])] == [(0, 0), (1, 1)]
+    assert servers.values() == ["a", "b"]
+
+
+# Idempotence
+
+
+def test_duplicate_gets_the_offsets_of_the_first_and_stores_nothing(servers: Servers) -> None:
+    writer = servers.server()
+    first, second = client_batch("a", "b", producer=P, sequence=0), client_batch("c", producer=P, sequence=2)
+    results = writer.commit([produce(A, first), produce(A, first), produce(A, second)])
+    assert [range_of(each) for each in results] == [(0, 1), (0, 1), (2, 2)]
+    assert [each[0].is_duplicate for each in results if isinstance(each, tuple)] == [False, True, False]
+    version = servers.image.next_offset
+    assert range_of(writer.commit([produce(A, first)])[0]) == (0, 1)
+    assert servers.image.next_offset == version
+    assert range_of(servers.server().commit([produce(A, second)])[0]) == (2, 2)  # another server
+    servers.merge()
+    assert range_of(writer.commit([produce(A, second)])[0]) == (2, 2)
+    assert range_of(servers.server().commit([produce(A, second)])[0]) == (2, 2)
+    assert servers.values() == ["a", "b", "c"]
+
+
+def test_gap_and_older_epoch_are_refused_whoever_wrote_before(servers: Servers) -> None:
+    one, other = servers.server(), servers.server()
+    one.commit([produce(A, client_batch("a", producer=P, sequence=0))])
+    (gap,) = other.commit([produce(A, client_batch("b", producer=P, sequence=2))])
+    assert isinstance(gap, OutOfOrderSequenceError)
+    other.commit([produce(A, client_batch("b", producer=(7, 1), sequence=0))])
+    (fenced,) = one.commit([produce(A, client_batch("c", producer=P, sequence=1))])
+    assert isinstance(fenced, ProducerFencedError)
+    assert servers.values() == ["a", "b"]
+
+
+def test_refused_unit_does_not_count_in_sequences_of_later_ones(servers: Servers) -> None:
+    broken = CommitUnit.of(
+        LeaderAppend(topic_partition=A, data=client_batch("x", producer=P, sequence=0)),
+        LeaderAppend(topic_partition=TopicPartition("unknown", 0), data=client_batch("x")),
+    )
+    again = produce(A, client_batch("a", producer=P, sequence=0))
+    results = servers.server().commit([broken, again])
+    assert isinstance(results[0], UnknownTopicError)
+    assert range_of(results[1]) == (0, 0)
+    assert servers.values() == ["a"]
+
+
+def test_sequences_go_on_after_all_records_were_deleted(servers: Servers, tmp_path: Path) -> None:
+    writer = servers.server()
+    writer.commit([produce(A, client_batch("a", producer=P, sequence=0))])
+    servers.merge()
+    writer.commit([produce(A, client_batch("b", producer=P, sequence=1))])
+    delete_up_to(servers, 2)
+    assert (servers.values(), len(servers.image.partition("orders", 0).runs)) == ([], 0)
+    (gap,) = servers.server().commit([produce(A, client_batch("d", producer=P, sequence=3))])
+    assert isinstance(gap, OutOfOrderSequenceError)
+    servers.server().commit([produce(A, client_batch("c", producer=P, sequence=2))])
+    servers.merge()  # the snapshot has what was known of deleted runs
+    (gap,) = servers.server().commit([produce(A, client_batch("e", producer=P, sequence=4))])
+    assert isinstance(gap, OutOfOrderSequenceError)
+
+
+def delete_up_to(servers: Servers, offset: int) -> None:
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        state = replace(image.partition("orders", 0).state, log_start_offset=offset)
+        return [partition_state_record(servers.stored.topic_id, 0, state)]
+
+    servers.stored.metadata.commit(build, operation="delete-records")
+
+
+def test_plain_appends_read_no_producers_and_known_ones_take_no_request(servers: Servers) -> None:
+    servers.server().commit([produce(A, client_batch("a", producer=P, sequence=0))])
+    servers.merge()
+    writer = servers.server()
+    client = servers.clients[-1]
+    client.requests.clear()
+    writer.commit([produce(A, client_batch("b"))])
+    assert "get_ranges" not in client.requests
+    writer.commit([produce(A, client_batch("c", producer=P, sequence=1))])
+    client.requests.clear()
+    writer.commit([produce(A, client_batch("d", producer=P, sequence=2))])
+    assert dict(client.requests) == {"create": 1}
+
+
+def test_writer_goes_on_after_others_have_written_and_merged(servers: Servers, tmp_path: Path) -> None:
+    one, other = servers.server(), servers.server()
+    for number in range(6):
+        writer = (one, other)[number % 2]
+        assert range_of(writer.commit([produce(A, client_batch("v", producer=P, sequence=number))])[0])
+        if number == 3:
+            servers.merge()
+    written = servers.stored.upload(tmp_path, Plan(A, [[T0]]))  # a writer of Spark
+    servers.stored.metadata.commit(lambda image: list(map(data_object_record, written)), operation="write")
+    assert range_of(one.commit([produce(A, client_batch("w", producer=P, sequence=6))])[0]) == (7, 7)
+
+
+# Transactions
+
+
+def begin(servers: Servers, *, producer: tuple[int, int] = P, value: str = "t", sequence: int = 0) -> CommitUnit:
+    return produce(A, client_batch(value, producer=producer, sequence=sequence, is_transactional=True))
+
+
+def test_open_transaction_holds_the_last_stable_offset(servers: Servers) -> None:
+    writer = servers.server()
+    writer.commit([produce(A, client_batch("a")), begin(servers), produce(A, client_batch("b"))])
+    assert servers.image.partition("orders", 0).state.last_stable_offset == 1
+    assert (servers.values(), servers.values(committed=True)) == (["a", "t", "b"], ["a"])
+    writer.commit([begin(servers, producer=Q, value="u")])
+    servers.server().commit([end_transaction(A, producer=P, is_commit=True)])
+    assert servers.image.partition("orders", 0).state.last_stable_offset == 3
+    writer.commit([end_transaction(A, producer=Q, is_commit=False)])
+    assert servers.values(committed=True) == ["a", "t", "b"]
+
+
+@pytest.mark.parametrize("merges", ["never", "while it is open", "after its end", "both"])
+def test_aborted_records_are_left_out(servers: Servers, merges: str) -> None:
+    writer = servers.server()
+    writer.commit([produce(A, client_batch("a")), begin(servers), produce(A, client_batch("b"))])
+    if merges in ("while it is open", "both"):
+        servers.merge()
+    servers.server().commit([end_transaction(A, producer=P, is_commit=False)])
+    if merges in ("after its end", "both"):
+        servers.merge()
+    writer.commit([begin(servers, value="later", sequence=1), end_transaction(A, producer=P, is_commit=True)])
+    assert servers.values(committed=True) == ["a", "b", "later"]
+    assert servers.values() == ["a", "t", "b", "later"]
+    assert servers.task_values(A, 0, 2) == ["a"]
+    assert servers.task_values(A, 1, 3) == ["b"]
+    known = producers_of(servers.image, servers.stored.objects, A, now_ms=T0)
+    assert (known.open, known.producers[7].last_sequence) == ({}, 1)
+
+
+def test_merged_segments_have_transaction_index_and_producers(servers: Servers) -> None:
+    servers.server().commit(
+        [begin(servers), begin(servers, producer=Q), end_transaction(A, producer=P, is_commit=False)]
+    )
+    servers.merge()
+    partition = servers.image.partition("orders", 0)
+    assert (len(partition.producer_batches), len(partition.runs)) == (0, 0)
+    assert sum(each.transaction_index_bytes for each in partition.segments) == 34
+    assert producers_of(servers.image, servers.stored.objects, A, now_ms=T0).open == {1: 8}
+    assert partition.state.last_stable_offset == 1
+    servers.server().commit([end_transaction(A, producer=Q, is_commit=True)])
+    assert servers.image.partition("orders", 0).state.last_stable_offset == 4
+
+
+def test_transaction_ends_in_all_its_partitions_at_once(servers: Servers) -> None:
+    writer = servers.server()
+    data = client_batch("t", producer=P, sequence=0, is_transactional=True)
+    writer.commit([produce(A, data), produce(B, data)])
+    writer.commit([end_transaction(A, B, producer=P, is_commit=True)])
+    assert (servers.values(A, committed=True), servers.values(B, committed=True)) == (["t"], ["t"])
+
+
+def test_client_writes_no_marker_and_marker_of_older_epoch_is_fenced(servers: Servers) -> None:
+    writer = servers.server()
+    (refused,) = writer.commit([produce(A, marker(*P, is_commit=True))])
+    assert isinstance(refused, InvalidRecordError)
+    writer.commit([produce(A, client_batch("t", producer=(7, 3), sequence=0, is_transactional=True))])
+    (fenced,) = writer.commit([end_transaction(A, producer=(7, 2), is_commit=True)])
+    assert isinstance(fenced, ProducerFencedError)
+
+
+def test_records_of_a_coordinator_need_no_sequence(servers: Servers) -> None:
+    data = without_sequence(client_batch("offsets", producer=P, sequence=0, is_transactional=True))
+    unit = CommitUnit.of(LeaderAppend(topic_partition=A, data=data, origin=AppendOrigin.COORDINATOR))
+    results = servers.server().commit([unit, unit, end_transaction(A, producer=P, is_commit=True)])
+    assert [range_of(each) for each in results] == [(0, 0), (1, 1), (2, 2)]
+    assert servers.values(committed=True) == ["offsets", "offsets"]
+
+
+def test_snapshot_of_the_image_keeps_producers(servers: Servers) -> None:
+    servers.server().commit([begin(servers), produce(B, client_batch("a", producer=Q, sequence=5))])
+    image = servers.image
+    delta = ImageDelta(MetadataImage(), commit_offset=image.next_offset, timestamp_ms=image.last_timestamp_ms)
+    delta.replay(list(image_records(image)))
+    again = delta.build(image.next_offset)
+    for number in (0, 1):
+        assert again.partition("orders", number) == image.partition("orders", number)
+    assert len(again.partition("orders", 0).producer_batches) == 1
+
+
+# Races and faults
+
+
+def test_lost_race_keeps_the_object_and_gives_later_offsets(servers: Servers, tmp_path: Path) -> None:
+    writer = servers.server(inline_bytes=0)
+    writer.commit([produce(A, client_batch("first"))])
+    client = servers.clients[-1]
+
+    def other_writes(call: Call) -> None:
+        if call.kind == "create":
+            client.before = None
+            servers.server().commit([produce(A, client_batch("theirs", producer=P, sequence=0))])
+
+    client.before = other_writes
+    client.requests.clear()
+    mine = client_batch("mine", producer=Q, sequence=0)
+    assert range_of(writer.commit([produce(A, mine)])[0]) == (2, 2)
+    assert (client.requests["put"], client.requests["create"]) == (1, 2)
+    assert servers.values() == ["first", "theirs", "mine"]
+
+
+def test_lost_race_against_the_same_batch_makes_it_a_duplicate(servers: Servers) -> None:
+    writer = servers.server()
+    writer.commit([produce(A, client_batch("first"))])
+    client = servers.clients[-1]
+    unit = produce(A, client_batch("mine", producer=Q, sequence=0))
+
+    def other_writes(call: Call) -> None:
+        if call.kind == "create":
+            client.before = None
+            servers.server().commit([unit])
+
+    client.before = other_writes
+    results = writer.commit([unit, produce(A, client_batch("next"))])
+    assert [range_of(each) for each in results] == [(1, 1), (2, 2)]
+    assert servers.values() == ["first", "mine", "next"]
+
+
+FAULTS = [each for each in Fault if each not in (Fault.CRASH_IN_FLIGHT,)]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.name.lower())
+@pytest.mark.parametrize("inline_bytes", [0, 100_000])
+def test_commit_that_met_a_fault_is_whole_or_absent_and_can_be_sent_again(fault: Fault, inline_bytes: int) -> None:
+    unit = CommitUnit.of(
+        LeaderAppend(topic_partition=A, data=client_batch("a", producer=P, sequence=0, is_transactional=True)),
+        LeaderAppend(topic_partition=B, data=client_batch("b", producer=P, sequence=0, is_transactional=True)),
+    )
+    for number in range(2):
+        servers = Servers()
+        writer = servers.server(inline_bytes=inline_bytes)
+        client = servers.clients[-1]
+        writer.commit([produce(A, client_batch("first"))])
+        client.faults = {len(client.calls) + number: fault}
+        try:
+            (result,) = writer.commit([unit])
+        except (CommitStateUnknownError, ObjectStoreError, Killed):
+            result = None
+        before = (servers.values(A), servers.values(B))
+        assert before in ((["first"], []), (["first", "a"], ["b"]))
+        if result is not None:
+            assert before[1] == ["b"]
+        servers.stored.place.bucket.land()
+        again = servers.server()
+        again.commit([unit])
+        again.commit([end_transaction(A, B, producer=P, is_commit=True)])
+        assert (servers.values(A, committed=True), servers.values(B, committed=True)) == (["first", "a"], ["b"])
+        keys = set(servers.stored.place.bucket.keys(""))
+        assert named_objects(servers.image) <= keys
