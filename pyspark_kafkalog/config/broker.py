@@ -134,6 +134,48 @@ _DEFINITIONS: Final = (
         at_least(1),
     ),
     ConfigDefinition(
+        "transaction.state.log.num.partitions",
+        ConfigType.INT,
+        50,
+        "Number of partitions of __transaction_state, which the first transactional producer of a server creates.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "transaction.state.log.segment.bytes",
+        ConfigType.INT,
+        100 * MIB,
+        "segment.bytes of __transaction_state when it is created: small, so that it can soon be compacted.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "transaction.max.timeout.ms",
+        ConfigType.INT,
+        900_000,
+        "Maximum timeout that a client may give its transactions.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "transactional.id.expiration.ms",
+        ConfigType.INT,
+        604_800_000,
+        "Time after its last use at which a server forgets a client's transactional id.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        ConfigType.INT,
+        10_000,
+        "Interval at which a server aborts transactions that are open for longer than their timeout.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        ConfigType.INT,
+        3_600_000,
+        "Interval at which a server removes expired transactional ids.",
+        at_least(1),
+    ),
+    ConfigDefinition(
         "super.users",
         ConfigType.STRING,
         "",
@@ -246,6 +288,16 @@ class BrokerConfig:
     offsets_topic_compression_codec: int = _default("offsets.topic.compression.codec")
     offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
     offsets_retention_minutes: int = _default("offsets.retention.minutes")
+    transaction_state_log_num_partitions: int = _default("transaction.state.log.num.partitions")
+    transaction_state_log_segment_bytes: int = _default("transaction.state.log.segment.bytes")
+    transaction_max_timeout_ms: int = _default("transaction.max.timeout.ms")
+    transactional_id_expiration_ms: int = _default("transactional.id.expiration.ms")
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _default(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _default(
+        "transaction.remove.expired.transaction.cleanup.interval.ms"
+    )
     super_users: str = _default("super.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")

@@ -272,7 +272,7 @@ def group_lock(root: Root, group: str, *, keeps_records: bool = False) -> Iterat
 
     Raises LogDirError if another process holds the lock for too long.
     """
-    topic_partition = _partition_of(group, _ensure_topic(root))
+    topic_partition = _partition_of(group, ensure_offsets_topic(root))
     with root.native().locked_partition(topic_partition, _LOCK_FILE, may_change=keeps_records):
         yield
 
@@ -299,7 +299,7 @@ def append_records(root: Root, group: str, records: _Records, *, flush: FlushMod
     if not records:
         return
     native = root.native()
-    topic_partition = _partition_of(group, _ensure_topic(root))
+    topic_partition = _partition_of(group, ensure_offsets_topic(root))
     staging = root.staging(uuid.uuid4().hex, flush=flush)
     writer = staging.task.writer(topic_partition, staging.fs)
     try:
@@ -322,7 +322,7 @@ def _partition_of(group: str, partitions_count: int) -> TopicPartition:
     return TopicPartition(OFFSETS_TOPIC, group_partition(group, partitions_count))
 
 
-def _ensure_topic(root: Root) -> int:
+def ensure_offsets_topic(root: Root) -> int:
     """The topic's number of partitions; creates the topic, with Kafka's settings for it, if it does not exist."""
     if OFFSETS_TOPIC not in root.topics():
         config = root.native().broker_config()

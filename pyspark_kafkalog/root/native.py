@@ -118,7 +118,10 @@ class NativeRoot(_Unguarded, ABC):
         return tuple(each.partition for each in self._store.image.topic(topic).partitions)
 
     def partition(self, topic: str, partition: int) -> PartitionSnapshot:
-        image = self._store.image
+        return self.partition_in(self._store.image, topic, partition)
+
+    def partition_in(self, image: MetadataImage, topic: str, partition: int) -> PartitionSnapshot:
+        """One partition as of `image`, which may be newer than the last refresh. Raises UnknownTopicError."""
         return self._snapshot(image.topic(topic), image.partition(topic, partition))
 
     def partitions_read(self) -> tuple[PartitionSnapshot, ...]:

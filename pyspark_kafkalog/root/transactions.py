@@ -89,6 +89,11 @@ class TransactionStatus(IntEnum):
     PREPARE_EPOCH_FENCE = 7
 
 
+def status_name(status: TransactionStatus) -> str:
+    """The status as Kafka spells it ("PrepareCommit")."""
+    return status.name.title().replace("_", "")
+
+
 _OPEN: Final = frozenset(
     {
         TransactionStatus.ONGOING,
@@ -127,7 +132,7 @@ class TransactionState:
     def status_name(self) -> str:
         """The status as Kafka's tools print it ("PrepareCommit")."""
         try:
-            return TransactionStatus(self.status).name.title().replace("_", "")
+            return status_name(TransactionStatus(self.status))
         except ValueError:
             return "Unknown"
 
@@ -193,25 +198,34 @@ def read_transaction_states(partitions: Iterable[PartitionSnapshot]) -> dict[str
         for batch in reader.read(each.log_start_offset, each.high_watermark, schema=schema):
             latest.update(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
         for key, value in latest.items():
-            state = _decode(key, value, each.partition)
-            if state is not None:
-                states[state.transactional_id] = state
+            parsed = parse_transaction_record(key, value, each.partition)
+            if parsed is not None and parsed[1] is not None:
+                states[parsed[0]] = parsed[1]
     return states
 
 
-def _decode(key: bytes | None, value: bytes | None, partition: int) -> TransactionState | None:
-    if key is None or value is None or len(key) < _INT16.size or len(value) < _INT16.size:
+def parse_transaction_record(
+    key: bytes | None, value: bytes | None, partition: int
+) -> tuple[str, TransactionState | None] | None:
+    """The transactional id of a record of `__transaction_state`, and its state, None if the record removes the id.
+
+    None for a record that no Kafka version up to 4.1 writes.
+    """
+    if key is None or len(key) < _INT16.size or (value is not None and len(value) < _INT16.size):
         return None
-    (record_type,), (version,) = _INT16.unpack_from(key), _INT16.unpack_from(value)
+    (record_type,) = _INT16.unpack_from(key)
     if record_type != TransactionLogKey.schema().api_key:
         return None
     try:
         name = TransactionLogKey.decode(0, key[_INT16.size :], allow_trailing=True).transactional_id
+        if value is None:
+            return name, None
+        (version,) = _INT16.unpack_from(value)
         decoded = TransactionLogValue.decode(version, value[_INT16.size :], allow_trailing=True)
     except KafkalogError as error:
         _LOG.warning("%s-%d: a record that cannot be decoded is skipped: %s", TRANSACTION_STATE_TOPIC, partition, error)
         return None
-    return TransactionState(transactional_id=name, state_partition=partition, version=version, value=decoded)
+    return name, TransactionState(transactional_id=name, state_partition=partition, version=version, value=decoded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -30,6 +30,9 @@ from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Handler, Node, ServerContext, Session
 from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
+from pyspark_kafkalog.server.transactions import handlers as transactions
+from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
+from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher
 from pyspark_kafkalog.server.writes import handlers as writes
 from pyspark_kafkalog.storage.filesystem import time_ms
@@ -79,13 +82,18 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
         monotonic_ms=monotonic_ms,
     )
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
-    return Parts(context, _handlers(context), (committer, cluster, watcher))
+    services: list[Service] = [committer, cluster, watcher]
+    return Parts(context, _handlers(context, services), services)
 
 
-def _handlers(context: ServerContext) -> Mapping[ApiKey, Handler]:
+def _handlers(context: ServerContext, services: list[Service]) -> Mapping[ApiKey, Handler]:
+    """The handlers, whose services are added to `services`."""
     handlers: dict[ApiKey, Handler] = {**metadata.HANDLERS}
     if context.native is not None:
-        handlers |= writes.handlers(_NoTransactions())
+        coordinator = TransactionCoordinator(context)
+        services.append(coordinator)
+        handlers |= writes.handlers(TransactionGate(coordinator.logs))
+        handlers |= transactions.handlers(coordinator, _NoMembers(context.native))
     handlers[ApiKey.API_VERSIONS] = api_versions_handler(frozenset(handlers))
     return handlers
 
@@ -128,8 +136,14 @@ class _Open:
         return True
 
 
-class _NoTransactions:
-    """Refuses the batches of transactions."""
+class _NoMembers:
+    """Groups without members: anyone without a generation may commit their offsets."""
 
-    def produce_unit(self, request_version: int, transactional_id: str, append: LeaderAppend) -> CommitUnit:
-        raise InvalidRecordError(f"transactional id {transactional_id!r}: transactions are not served")
+    def __init__(self, root: NativeRoot) -> None:
+        self._root = root
+
+    async def validate_transactional_commit(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None
+    ) -> ErrorCode:
+        ensure_offsets_topic(self._root)
+        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION

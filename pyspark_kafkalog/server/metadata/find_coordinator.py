@@ -21,8 +21,6 @@ from pyspark_kafkalog.server.context import Node, Request, ServerContext
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _BATCHED_FROM: Final = 4
-#: Kafka's default of transaction.state.log.num.partitions.
-_TRANSACTION_PARTITIONS: Final = 50
 
 
 async def handle_find_coordinator(context: ServerContext, request: Request) -> FindCoordinatorResponse:
@@ -43,7 +41,7 @@ def _find(context: ServerContext, request: Request, key_type: int, key: str) -> 
         topic, default_partitions = OFFSETS_TOPIC, _offsets_partitions(context)
     elif key_type == _TRANSACTION:
         resource_type, denied = ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        topic, default_partitions = TRANSACTION_STATE_TOPIC, _TRANSACTION_PARTITIONS
+        topic, default_partitions = TRANSACTION_STATE_TOPIC, _state_partitions(context)
     else:
         return _failed(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is neither a group nor a transactional id")
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, resource_type, key):
@@ -56,6 +54,10 @@ def _find(context: ServerContext, request: Request, key_type: int, key: str) -> 
 
 def _offsets_partitions(context: ServerContext) -> int:
     return context.broker_config().offsets_topic_num_partitions if context.native is not None else 1
+
+
+def _state_partitions(context: ServerContext) -> int:
+    return context.broker_config().transaction_state_log_num_partitions if context.native is not None else 1
 
 
 def _coordinator(key: str, node: Node) -> Coordinator:

@@ -1,0 +1,17 @@
+"""The transaction coordinator: transactional ids, transactions over partitions and groups, and their timeouts.
+
+The records of `__transaction_state` are the only lasting state, as Kafka's coordinator writes them; any server decides
+about any id, and commits say who was first. In reading order:
+
+- metadata: one transactional id, its transitions, and its record
+- decisions: what each request does to an id, and the markers that follow: pure functions
+- state_log: the ids of one partition of `__transaction_state`, followed from its log
+- units: a decision as one unit of a commit
+- producer_ids: producer ids for clients, in blocks
+- coordinator: the service: units for requests, and the sweep of timed-out transactions and expired ids
+- gate: the batches of transactional producers
+- offsets: offsets of a group in a transaction
+- producing: the handlers of a producer's requests
+- describing: the handlers of tools: list, describe, markers
+- handlers: all of them
+"""

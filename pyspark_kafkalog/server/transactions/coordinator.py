@@ -1,0 +1,242 @@
+"""The transaction coordinator of one server: it makes units of requests, and sweeps.
+
+    transact    decide about an id in a commit, and once more if another server's commit came in between
+    sweep       every transaction.abort.timed.out.transaction.cleanup.interval.ms: transactions over their timeout are
+                aborted, and their producers fenced; those that a broker decided and did not complete are completed.
+                Every transaction.remove.expired.transaction.cleanup.interval.ms: ids that were not used for
+                transactional.id.expiration.ms are removed
+
+Any server could do all of it for any id. So that timeouts and load have one place, requests for ids whose partition
+`Cluster.coordinator` gives to another server are answered NOT_COORDINATOR, and each server sweeps its own partitions.
+
+A server that dies leaves whole commits. Transactions that it had open are ended by their producers, or at the timeout
+by the server that coordinates their ids then.
+
+Source of the rules: kafka.coordinator.transaction.TransactionCoordinator and TransactionStateManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, TopicExistsError
+from pyspark_kafkalog.groups.offset_records import group_partition
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.server.context import ServerContext
+from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
+from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
+from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit, removal_append
+
+_LOG: Final = logging.getLogger(__name__)
+_TRIES_MAX: Final = 20
+#: Ids that one round of the sweep puts into commits at a time.
+_SWEPT_TOGETHER: Final = 100
+
+
+#: As DecideAt, with a new producer id before the time, None if none was taken.
+DecideWithId: TypeAlias = Callable[[TransactionMetadata | None, int | None, int], Decision]
+
+
+class TransactionCoordinator:
+    """The transactions of one server. All methods are called in the event loop's thread."""
+
+    def __init__(self, context: ServerContext) -> None:
+        """The root of `context` must be writable."""
+        assert context.native is not None
+        self.context = context
+        self.root: NativeRoot = context.native
+        self.logs = StateLogs(self.root, context.clock)
+        self.producer_ids = ProducerIds(context.committer)
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+
+    async def start(self) -> None:
+        """Begin to sweep."""
+        self._tasks = (
+            asyncio.create_task(self._sweep_forever()),
+            asyncio.create_task(self._expire_forever()),
+        )
+
+    async def stop(self) -> None:
+        """Sweep no more. Transactions stay open, for the server that coordinates them next."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = ()
+
+    # Ids
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition of `__transaction_state` that holds the id, or would if the topic existed."""
+        topic = self.context.image().topics.get(TRANSACTION_STATE_TOPIC)
+        if topic is not None:
+            return group_partition(transactional_id, len(topic.partitions))
+        return group_partition(transactional_id, self.context.broker_config().transaction_state_log_num_partitions)
+
+    def is_coordinator(self, transactional_id: str) -> bool:
+        """Whether clients are told that this server coordinates the id."""
+        return self._has_partition(self.partition_of(transactional_id))
+
+    def _has_partition(self, partition: int) -> bool:
+        cluster = self.context.cluster
+        return cluster.coordinator(TRANSACTION_STATE_TOPIC, partition).node_id == cluster.node_id
+
+    async def ensure_topic(self) -> None:
+        """Create `__transaction_state`, with Kafka's settings for it, if it does not exist."""
+        if TRANSACTION_STATE_TOPIC not in self.context.image().topics:
+            await self.context.run(self._create_topic)
+
+    def _create_topic(self) -> None:
+        self.root.refresh()
+        if TRANSACTION_STATE_TOPIC in self.root.store.image.topics:
+            return
+        config = self.root.broker_config()
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+        }
+        with contextlib.suppress(TopicExistsError):  # another process has created it meanwhile
+            self.root.create_topic(TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions, configs)
+        self.root.refresh()
+
+    async def find(self, transactional_id: str) -> TransactionMetadata | None:
+        """The id in the newest image."""
+        return await self.context.run(lambda: self.logs.find(self.root.store.refresh(), transactional_id))
+
+    async def coordinated(self) -> tuple[TransactionMetadata, ...]:
+        """All ids in the newest image whose partitions this server coordinates."""
+        return await self.context.run(self._coordinated)
+
+    def _coordinated(self) -> tuple[TransactionMetadata, ...]:
+        image = self.root.store.refresh()
+        topic = image.topics.get(TRANSACTION_STATE_TOPIC)
+        if topic is None:
+            return ()
+        partitions = (each.partition for each in topic.partitions if each.high_watermark > 0)
+        return tuple(
+            found for each in partitions if self._has_partition(each) for found in self.logs.log(each).all(image)
+        )
+
+    # Deciding
+
+    async def transact(self, transactional_id: str, decide: DecideAt, *, is_joining: bool = False) -> Decision:
+        """Commit what `decide` makes of the id. Raises as `commit`, and NeedsProducerIdError."""
+        return await self.commit(
+            TransactionUnit(logs=self.logs, transactional_id=transactional_id, decide=decide, is_joining=is_joining)
+        )
+
+    async def commit(self, unit: TransactionUnit) -> Decision:
+        """Commit the unit; its decision, which may tell an error and yet be committed.
+
+        Raises RefusedError for an error without a commit, and what Committer.commit raises.
+        """
+        # What the commit would have to read of the log, it reads with the root locked: read all but the newest before.
+        with contextlib.suppress(CommitConflictError):
+            await self.context.run(lambda: self.logs.find(self.root.store.image, unit.transactional_id))
+        for remaining in reversed(range(_TRIES_MAX)):
+            try:
+                await self._submit(unit)
+                break
+            except CommitConflictError:
+                if not remaining:
+                    raise
+        return unit.decision
+
+    async def _submit(self, unit: TransactionUnit) -> None:
+        committed = self.context.committer.submit(unit.commit_unit())
+        appended: tuple[AppendedRange, ...] | None = None
+        try:
+            appended = await asyncio.shield(committed)
+        finally:
+            if committed.done():
+                unit.settled(appended)
+            else:  # nobody waits any more, because the connection has ended: the commit goes on
+                committed.add_done_callback(lambda done: unit.settled(_ranges(done)))
+
+    async def transact_with_id(self, transactional_id: str, decide: DecideWithId) -> Decision:
+        """As `transact`, for a decision that may need a new producer id, which is only taken if it does."""
+        new_id: int | None = None
+        with contextlib.suppress(NeedsProducerIdError):
+            return await self.transact(transactional_id, lambda found, now_ms: decide(found, None, now_ms))
+        new_id = await self.producer_ids.take()
+        return await self.transact(transactional_id, lambda found, now_ms: decide(found, new_id, now_ms))
+
+    # Sweeping
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            interval_ms = self.context.broker_config().transaction_abort_timed_out_transaction_cleanup_interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            with _logged("aborting transactions over their timeout"):
+                await self.abort_timed_out()
+
+    async def abort_timed_out(self) -> None:
+        """Abort the transactions over their timeout, and complete those that were decided and not completed."""
+        now_ms = self.context.clock()
+        due = [each for each in await self.coordinated() if each.is_timed_out(now_ms) or each.is_prepared]
+        for some in _in_chunks(due):
+            await asyncio.gather(*(self._abort(each) for each in some))
+
+    async def _abort(self, metadata: TransactionMetadata) -> None:
+        name = metadata.transactional_id
+        with _logged(f"ending the transaction of transactional id {name!r}"):
+            decision = await self.transact(name, lambda found, now_ms: sweep(found, now_ms=now_ms))
+            if decision.steps:
+                _LOG.info("ended the transaction of transactional id %r, open since %d", name, metadata.start_ms)
+
+    async def _expire_forever(self) -> None:
+        while True:
+            interval_ms = self.context.broker_config().transaction_remove_expired_transaction_cleanup_interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            with _logged("removing expired transactional ids"):
+                await self.remove_expired()
+
+    async def remove_expired(self) -> None:
+        """Remove the ids that were not used for transactional.id.expiration.ms."""
+        expiration_ms = self.context.broker_config().transactional_id_expiration_ms
+        now_ms = self.context.clock()
+        expired = [each for each in await self.coordinated() if each.is_expired(now_ms, expiration_ms)]
+        for some in _in_chunks(expired):
+            await asyncio.gather(*(self._remove(each, expiration_ms) for each in some))
+
+    async def _remove(self, metadata: TransactionMetadata, expiration_ms: int) -> None:
+        name, now_ms = metadata.transactional_id, self.context.clock()
+
+        def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
+            log = self.logs.of(image, name)
+            newest = None if log is None else log.find(image, name)
+            if log is None or newest is None or not newest.is_expired(now_ms, expiration_ms):
+                return ()
+            if self.logs.planned.before(image, name, appends) is not None:
+                return ()
+            topic_id = image.topic(TRANSACTION_STATE_TOPIC).topic_id
+            return (removal_append(log.topic_partition, [name], topic_id=topic_id, now_ms=now_ms),)
+
+        with _logged(f"removing transactional id {name!r}"):
+            await self.context.committer.commit(CommitUnit(appends=appends))
+
+
+def _ranges(done: asyncio.Future[tuple[AppendedRange, ...]]) -> tuple[AppendedRange, ...] | None:
+    return None if done.cancelled() or done.exception() is not None else done.result()
+
+
+def _in_chunks(found: Sequence[TransactionMetadata]) -> Iterator[Sequence[TransactionMetadata]]:
+    for start in range(0, len(found), _SWEPT_TOGETHER):
+        yield found[start : start + _SWEPT_TOGETHER]
+
+
+@contextlib.contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log an error in the block: the next round tries again."""
+    try:
+        yield
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("%s failed: %s", what, error)

@@ -1,0 +1,267 @@
+"""The requests of `kafka-transactions` and of admin clients about transactions.
+
+    ListTransactions        the ids of the partitions that this server coordinates: clients ask all servers
+    DescribeTransactions    ids that this server coordinates
+    DescribeProducers       the producers of partitions, with their open transactions: any server knows all
+    WriteTxnMarkers         markers as they are: `kafka-transactions abort` ends a hanging transaction with one
+
+A marker ends the producer's transaction in a partition. It changes nothing in `__transaction_state`.
+
+Source of the rules: kafka.server.KafkaApis, TransactionStateManager.listTransactionStates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pyspark_kafkalog.errors import (
+    InvalidOptionError,
+    InvalidTopicError,
+    KafkalogError,
+    LogDirError,
+    ProducerFencedError,
+)
+from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseTransactionState,
+    PartitionResponse,
+    ProducerState,
+    TopicData,
+    TopicResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from pyspark_kafkalog.root.leader.units import CommitUnit
+from pyspark_kafkalog.root.transactions import TransactionStatus, producers_of, status_name
+from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
+from pyspark_kafkalog.server.transactions.decisions import Markers
+from pyspark_kafkalog.server.transactions.metadata import NO_PARTITIONS, TransactionMetadata, by_topic
+from pyspark_kafkalog.server.transactions.units import coordinator_append, marker_batch
+from pyspark_kafkalog.storage.names import TopicPartition, validate_topic_name
+
+_LOG: Final = logging.getLogger(__name__)
+_STATUS_NAMES: Final = {status_name(each): each for each in TransactionStatus}
+
+
+class DescribingHandlers:
+    """Answers the requests of tools."""
+
+    def __init__(self, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def list_transactions(self, context: ServerContext, request: Request) -> ListTransactionsResponse:
+        body = request.body
+        assert isinstance(body, ListTransactionsRequest)
+        try:
+            is_wanted = _filter(body, context.clock())
+        except InvalidOptionError:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        found = [
+            ListTransactionsResponseTransactionState(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=status_name(each.status),
+            )
+            for each in await self._coordinator.coordinated()
+            if is_wanted(each) and _may_describe(context, request, each.transactional_id)
+        ]
+        return ListTransactionsResponse(
+            unknown_state_filters=tuple(each for each in body.state_filters if each not in _STATUS_NAMES),
+            transaction_states=tuple(found),
+        )
+
+    async def describe_transactions(self, context: ServerContext, request: Request) -> DescribeTransactionsResponse:
+        body = request.body
+        assert isinstance(body, DescribeTransactionsRequest)
+        return DescribeTransactionsResponse(
+            transaction_states=tuple([await self._describe(context, request, each) for each in body.transactional_ids])
+        )
+
+    async def _describe(
+        self, context: ServerContext, request: Request, name: str
+    ) -> DescribeTransactionsResponseTransactionState:
+        error, found = ErrorCode.NONE, None
+        if not _may_describe(context, request, name):
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif not name:
+            error = ErrorCode.INVALID_REQUEST
+        elif not self._coordinator.is_coordinator(name):
+            error = ErrorCode.NOT_COORDINATOR
+        else:
+            found = await self._coordinator.find(name)
+            error = ErrorCode.NONE if found is not None else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        if found is None:
+            return DescribeTransactionsResponseTransactionState(error_code=error, transactional_id=name)
+        return DescribeTransactionsResponseTransactionState(
+            transactional_id=name,
+            transaction_state=status_name(found.status),
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.start_ms,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            topics=tuple(
+                TopicData(topic=topic, partitions=numbers)
+                for topic, numbers in by_topic(found.partitions).items()
+                if context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+            ),
+        )
+
+    async def describe_producers(self, context: ServerContext, request: Request) -> DescribeProducersResponse:
+        body = request.body
+        assert isinstance(body, DescribeProducersRequest)
+        context.root.refresh()
+        topics = []
+        for topic in body.topics:
+            error = _topic_error(context, request, topic.name)
+            partitions = [
+                PartitionResponse(partition_index=each, error_code=error)
+                if error is not ErrorCode.NONE
+                else await context.run(functools.partial(_producers, context, topic.name, each))
+                for each in topic.partition_indexes
+            ]
+            topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
+        return DescribeProducersResponse(topics=tuple(topics))
+
+    async def write_markers(self, context: ServerContext, request: Request) -> WriteTxnMarkersResponse:
+        body = request.body
+        assert isinstance(body, WriteTxnMarkersRequest)
+        may_write = any(
+            context.guard.allows(request.session, each, ResourceType.CLUSTER, CLUSTER_NAME)
+            for each in (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
+        )
+        results = await asyncio.gather(*(_write(context, each, may_write) for each in body.markers))
+        return WriteTxnMarkersResponse(markers=tuple(results))
+
+
+# ListTransactions and DescribeTransactions
+
+
+def _may_describe(context: ServerContext, request: Request, transactional_id: str) -> bool:
+    return context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+
+
+def _filter(body: ListTransactionsRequest, now_ms: int) -> Callable[[TransactionMetadata], bool]:
+    """Whether an id is listed. Raises InvalidOptionError for a wrong pattern."""
+    statuses = {_STATUS_NAMES.get(each) for each in body.state_filters}
+    producer_ids = frozenset(body.producer_id_filters)
+    pattern = compile_topic_pattern(body.transactional_id_pattern) if body.transactional_id_pattern else None
+
+    def is_wanted(each: TransactionMetadata) -> bool:
+        return (
+            (not producer_ids or each.producer_id in producer_ids)
+            and (not statuses or each.status in statuses)
+            and (body.duration_filter < 0 or now_ms - each.start_ms > body.duration_filter)
+            and (pattern is None or pattern.matches(each.transactional_id))
+        )
+
+    return is_wanted
+
+
+# DescribeProducers
+
+
+def _topic_error(context: ServerContext, request: Request, topic: str) -> ErrorCode:
+    try:
+        validate_topic_name(topic)
+    except InvalidTopicError:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if not context.guard.allows(request.session, AclOperation.READ, ResourceType.TOPIC, topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.NONE if topic in context.root.topics() else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _producers(context: ServerContext, topic: str, partition: int) -> PartitionResponse:
+    if partition not in context.root.partition_numbers(topic):
+        return PartitionResponse(partition_index=partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    try:
+        found = producers_of(
+            context.root.partition(topic, partition),
+            expiration_ms=context.broker_config().producer_id_expiration_ms,
+            now_ms=context.clock(),
+        )
+    except (LogDirError, OSError) as error:
+        _LOG.warning("the producers of %s-%d cannot be read: %s", topic, partition, error)
+        return PartitionResponse(partition_index=partition, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    return PartitionResponse(
+        partition_index=partition,
+        active_producers=tuple(
+            ProducerState(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                last_sequence=each.last_sequence,
+                last_timestamp=each.last_timestamp_ms,
+                coordinator_epoch=each.coordinator_epoch,
+                current_txn_start_offset=each.current_txn_first_offset,
+            )
+            for each in found
+        ),
+    )
+
+
+# WriteTxnMarkers
+
+
+async def _write(context: ServerContext, marker: WritableTxnMarker, may_write: bool) -> WritableTxnMarkerResult:
+    partitions = [TopicPartition(topic.name, each) for topic in marker.topics for each in topic.partition_indexes]
+    if may_write:
+        data = marker_batch(
+            Markers(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                is_commit=marker.transaction_result,
+                partitions=NO_PARTITIONS,
+            ),
+            coordinator_epoch=marker.coordinator_epoch,
+            now_ms=context.clock(),
+        )
+        errors: Sequence[ErrorCode] = await asyncio.gather(*(_append(context, each, data) for each in partitions))
+    else:
+        errors = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(partitions)
+    by_partition = dict(zip(partitions, errors, strict=True))
+    return WritableTxnMarkerResult(
+        producer_id=marker.producer_id,
+        topics=tuple(
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=each, error_code=by_partition[TopicPartition(topic.name, each)]
+                    )
+                    for each in topic.partition_indexes
+                ),
+            )
+            for topic in marker.topics
+        ),
+    )
+
+
+async def _append(context: ServerContext, topic_partition: TopicPartition, data: bytes) -> ErrorCode:
+    context.root.refresh()
+    if context.image().find(topic_partition.topic, topic_partition.partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        await context.committer.commit(CommitUnit.of(coordinator_append(topic_partition, data, None)))
+    except ProducerFencedError:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("a marker for %s was not written: %s", topic_partition, error)
+        return ErrorCode.REQUEST_TIMED_OUT
+    return ErrorCode.NONE

@@ -1,0 +1,186 @@
+"""TxnOffsetCommit: a group's offsets become a part of the producer's transaction.
+
+The offsets are one transactional batch of the producer in the group's partition of `__consumer_offsets`, as Kafka's
+group coordinator writes it; the marker that ends the transaction decides about them like about all its records. From
+version 5 on the same unit adds that partition to the transaction; before, AddOffsetsToTxn must have added it.
+
+Whether the member may commit for its group is the group coordinator's to say (`TransactionalCommits`).
+
+Source of the rules: kafka.server.KafkaApis.handleTxnOffsetCommitRequest, and commitTransactionalOffsets of
+GroupCoordinatorService and OffsetMetadataManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Final, Protocol
+
+from pyspark_kafkalog.groups.offset_records import (
+    OFFSETS_TOPIC,
+    OffsetAndMetadata,
+    offset_key,
+    offset_value,
+)
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
+from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
+from pyspark_kafkalog.server.transactions.gate import joining_unit
+from pyspark_kafkalog.server.transactions.producing import decided, may_write_as, offsets_partition
+from pyspark_kafkalog.server.transactions.units import coordinator_append
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_ADDS_PARTITION_FROM: Final = 5
+_KNOWS_ABORTABLE_FROM: Final = 4
+
+
+class TransactionalCommits(Protocol):
+    """The group coordinator, as transactions need it."""
+
+    def validate_transactional_commit(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None
+    ) -> Awaitable[ErrorCode]:
+        """Whether the member may commit offsets for the group; without member and generation, -1, anyone may while the
+        group has no members. The topic `__consumer_offsets` exists afterwards."""
+        ...
+
+
+class OffsetHandlers:
+    """Answers TxnOffsetCommit."""
+
+    def __init__(self, coordinator: TransactionCoordinator, groups: TransactionalCommits) -> None:
+        self._coordinator = coordinator
+        self._groups = groups
+
+    async def commit(self, context: ServerContext, request: Request) -> TxnOffsetCommitResponse:
+        body = request.body
+        assert isinstance(body, TxnOffsetCommitRequest)
+        wanted = {
+            TopicPartition(topic.name, each.partition_index): each for topic in body.topics for each in topic.partitions
+        }
+        error = self._check(context, request, body)
+        if error is not ErrorCode.NONE:
+            return _response(dict.fromkeys(wanted, error))
+        errors = _offset_errors(context, request, wanted)
+        accepted = {each: wanted[each] for each, found in errors.items() if found is ErrorCode.NONE}
+        if accepted:
+            error = await self._groups.validate_transactional_commit(
+                body.group_id, body.member_id, body.generation_id, body.group_instance_id
+            )
+            if error is ErrorCode.NONE:
+                error = await self._append(context, request, body, accepted)
+            errors |= dict.fromkeys(accepted, error)
+        return _response(errors)
+
+    def _check(self, context: ServerContext, request: Request, body: TxnOffsetCommitRequest) -> ErrorCode:
+        """An error for all of the request."""
+        if not may_write_as(context, request, body.transactional_id):
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if not context.guard.allows(request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if not body.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if not body.transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        cluster = context.cluster
+        partition = offsets_partition(context, body.group_id).partition
+        if cluster.coordinator(OFFSETS_TOPIC, partition).node_id != cluster.node_id:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE
+
+    async def _append(
+        self,
+        context: ServerContext,
+        request: Request,
+        body: TxnOffsetCommitRequest,
+        accepted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+    ) -> ErrorCode:
+        producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
+        data = offsets_batch(body.group_id, producer, accepted, now_ms=context.clock())
+        unit = joining_unit(
+            self._coordinator.logs,
+            body.transactional_id,
+            producer,
+            coordinator_append(offsets_partition(context, body.group_id), data, None),
+            adds_partition=request.api_version >= _ADDS_PARTITION_FROM,
+            knows_abortable=request.api_version >= _KNOWS_ABORTABLE_FROM,
+        )
+        decision = await decided(self._coordinator.commit(unit))
+        return decision.error
+
+
+def offsets_batch(
+    group_id: str,
+    producer: ProducerIdAndEpoch,
+    offsets: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+    *,
+    now_ms: int,
+) -> bytes:
+    """The transactional batch with the records of a group's offsets."""
+    records = [
+        Record(
+            offset=at,
+            timestamp_ms=now_ms,
+            key=offset_key(group_id, topic_partition),
+            value=offset_value(
+                OffsetAndMetadata(
+                    offset=each.committed_offset,
+                    leader_epoch=each.committed_leader_epoch,
+                    metadata=each.committed_metadata or "",
+                    commit_timestamp_ms=now_ms,
+                )
+            ),
+        )
+        for at, (topic_partition, each) in enumerate(offsets.items())
+    ]
+    return encode_batch(
+        records,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,  # in every such batch: sequences of coordinators are not checked
+        is_transactional=True,
+    )
+
+
+def _offset_errors(
+    context: ServerContext, request: Request, wanted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """The error of each partition."""
+    image = context.image()
+    if any(image.find(each.topic, each.partition) is None for each in wanted):
+        context.root.refresh()
+        image = context.image()
+    metadata_max = context.broker_config().offset_metadata_max_bytes
+    errors = {}
+    for each, offset in wanted.items():
+        error = ErrorCode.NONE
+        if not context.guard.allows(request.session, AclOperation.READ, ResourceType.TOPIC, each.topic):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif image.find(each.topic, each.partition) is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif len(offset.committed_metadata or "") > metadata_max:
+            error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        errors[each] = error
+    return errors
+
+
+def _response(errors: Mapping[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
+    by_topic: dict[str, list[TxnOffsetCommitResponsePartition]] = {}
+    for each, error in errors.items():
+        by_topic.setdefault(each.topic, []).append(
+            TxnOffsetCommitResponsePartition(partition_index=each.partition, error_code=error)
+        )
+    return TxnOffsetCommitResponse(
+        topics=tuple(
+            TxnOffsetCommitResponseTopic(name=topic, partitions=tuple(results)) for topic, results in by_topic.items()
+        )
+    )

@@ -1,0 +1,109 @@
+"""The transactional ids of one partition of `__transaction_state`, followed from its log.
+
+The log is the state. It is read once; then each commit that appends to it, whoever made it (this server, another one,
+`kafkalog transactions`), is read from where the last reading ended. What this server appended it need not read.
+
+    find, all     the ids as of an image: the records up to the log end in the image are read first
+    appended      the records of a commit of this process; taken over if they follow what was read so far
+
+Of records with the same key the last one counts; one without a value removes the id. A topic that was deleted and
+created again is read from its start, and so is a log that has become shorter (a root restored from a backup).
+
+A crash loses only memory. All methods may be called by any thread.
+
+Source of the rules: kafka.coordinator.transaction.TransactionStateManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kafkalog.errors import CommitConflictError
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC, parse_transaction_record
+from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+_KEY_AND_VALUE: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+
+
+class StateLog:
+    """One partition of `__transaction_state`, as far as it was read.
+
+    `find` and `all` raise CommitConflictError if more of the log was read than the image has, which is then not the
+    newest image, and DiskFormatError for damage.
+    """
+
+    def __init__(self, root: NativeRoot, partition: int) -> None:
+        self.topic_partition: Final = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
+        self._root = root
+        self._lock = threading.Lock()
+        self._topic_id = ""
+        self._end_offset = 0
+        self._by_id: dict[str, TransactionMetadata] = {}
+
+    def find(self, image: MetadataImage, transactional_id: str) -> TransactionMetadata | None:
+        """The id as of `image`, None if it is not known."""
+        with self._lock:
+            self._catch_up(image)
+            return self._by_id.get(transactional_id)
+
+    def all(self, image: MetadataImage) -> tuple[TransactionMetadata, ...]:
+        """All ids as of `image`."""
+        with self._lock:
+            self._catch_up(image)
+            return tuple(self._by_id.values())
+
+    def appended(self, topic_id: str, first_offset: int, steps: Iterable[TransactionMetadata]) -> None:
+        """A commit of this process appended a record for each of `steps`, from `first_offset` on."""
+        with self._lock:
+            if topic_id != self._topic_id or first_offset != self._end_offset:
+                return  # they were read already, or what is before them was not: the next reading finds both
+            for each in steps:
+                self._by_id[each.transactional_id] = each
+                self._end_offset += 1
+
+    def _catch_up(self, image: MetadataImage) -> None:
+        topic = image.topics.get(self.topic_partition.topic)
+        found = image.find(self.topic_partition.topic, self.topic_partition.partition)
+        topic_id = "" if topic is None else topic.topic_id
+        end_offset = 0 if found is None else found.high_watermark
+        if topic_id != self._topic_id or end_offset < self._end_offset:
+            if self._root.store.refresh().next_offset > image.next_offset:
+                raise CommitConflictError(f"metadata offset {image.next_offset} is not the end of the commit log")
+            self._topic_id = topic_id
+            self._end_offset = 0
+            self._by_id.clear()
+        if end_offset > self._end_offset:
+            self._read_to(end_offset, image)
+
+    def _read_to(self, end_offset: int, image: MetadataImage) -> None:
+        snapshot = self._root.partition_in(image, self.topic_partition.topic, self.topic_partition.partition)
+        start_offset = max(self._end_offset, snapshot.log_start_offset)
+        reader = LogReader(snapshot.extents(), self.topic_partition)
+        for batch in reader.read(start_offset, end_offset, schema=_KEY_AND_VALUE):
+            for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
+                self._replay(key, value)
+        self._end_offset = end_offset
+
+    def _replay(self, key: bytes | None, value: bytes | None) -> None:
+        parsed = parse_transaction_record(key, value, self.topic_partition.partition)
+        if parsed is None:
+            return
+        name, state = parsed
+        if state is None:
+            self._by_id.pop(name, None)
+            return
+        metadata = TransactionMetadata.of_record(state, self._by_id.get(name))
+        if metadata is None:
+            _LOG.warning("%s: a record of %r with status %d is skipped", self.topic_partition, name, state.status)
+        else:
+            self._by_id[name] = metadata

@@ -1,0 +1,235 @@
+"""From a decision to what is committed: the records of `__transaction_state` and the markers, in one unit.
+
+A unit decides when the writer asks it for its appends, on the newest image:
+
+    replay      the state of the id up to the log end in that image (state_log)
+    decide      the state machine (decisions)
+    append      its records to the id's partition of `__transaction_state`, the markers to all partitions of the
+                transaction, those of `__consumer_offsets` included, and what else belongs to the unit
+
+So any number of servers may decide about one id at the same time: each commit is built on all commits before it, and
+the loser of a race decides again.
+
+One commit takes many units, of which the image shows nothing yet. Two units of one id in a commit:
+
+    units that join (Produce, offsets, partitions added)    each writes all partitions that units before it have
+                                                            added, as one before it may be refused by the writer
+    after a unit that ends or begins (EndTxn, InitProducerId)   CONCURRENT_TRANSACTIONS, and the client asks again
+
+A partition that was added for a batch that was refused later gets a marker and nothing else, as it does in Kafka.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from pyspark_kafkalog.groups.offset_records import group_partition
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.server.error_codes import RefusedError
+from pyspark_kafkalog.server.transactions.decisions import Decide, Decision, Markers, finished
+from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata, record_key
+from pyspark_kafkalog.server.transactions.state_log import StateLog
+from pyspark_kafkalog.storage.names import TopicPartition
+
+#: Makes the decision from the id's metadata and the time in ms.
+DecideAt: TypeAlias = Callable[[TransactionMetadata | None, int], Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What a unit of the commit that is being made has decided about an id."""
+
+    unit: object
+    after: TransactionMetadata
+    is_joining: bool
+
+
+class PlannedUnits:
+    """The decisions of the units of one commit, by id. The image on which it is built identifies the commit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._image_offset = -1
+        self._by_id: dict[str, list[_Planned]] = {}
+
+    def before(self, image: MetadataImage, transactional_id: str, unit: object) -> _Planned | None:
+        """The last decision about the id that a unit before `unit` has made."""
+        with self._lock:
+            if image.next_offset != self._image_offset:
+                self._image_offset = image.next_offset
+                self._by_id.clear()
+            planned = self._by_id.get(transactional_id)
+            if planned is None:
+                return None
+            # A unit that is asked again is part of a new attempt: what it and later ones decided counts no more.
+            for at, each in enumerate(planned):
+                if each.unit is unit:
+                    del planned[at:]
+                    break
+            return planned[-1] if planned else None
+
+    def add(self, planned: _Planned) -> None:
+        with self._lock:
+            self._by_id.setdefault(planned.after.transactional_id, []).append(planned)
+
+    def forget(self, transactional_id: str, unit: object) -> None:
+        """The result of the unit is known: the image shows it, or it was refused."""
+        with self._lock:
+            planned = self._by_id.get(transactional_id)
+            if planned is not None:
+                self._by_id[transactional_id] = [each for each in planned if each.unit is not unit]
+
+
+class StateLogs:
+    """All partitions of `__transaction_state`, each read on first use, and the units of the commit being made."""
+
+    def __init__(self, root: NativeRoot, clock: Callable[[], int]) -> None:
+        self.root = root
+        self.clock = clock
+        self.planned = PlannedUnits()
+        self._lock = threading.Lock()
+        self._logs: dict[int, StateLog] = {}
+
+    def log(self, partition: int) -> StateLog:
+        with self._lock:
+            found = self._logs.get(partition)
+            if found is None:
+                found = self._logs[partition] = StateLog(self.root, partition)
+            return found
+
+    def of(self, image: MetadataImage, transactional_id: str) -> StateLog | None:
+        """The log of the id; None if `__transaction_state` does not exist."""
+        topic = image.topics.get(TRANSACTION_STATE_TOPIC)
+        if topic is None:
+            return None
+        return self.log(group_partition(transactional_id, len(topic.partitions)))
+
+    def find(self, image: MetadataImage, transactional_id: str) -> TransactionMetadata | None:
+        """The id as of `image`. Raises as StateLog.find."""
+        log = self.of(image, transactional_id)
+        return None if log is None else log.find(image, transactional_id)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TransactionUnit:
+    """A unit of one transactional id: what `decide` makes of its state, then `further` appends.
+
+    `is_joining`: it adds to a transaction; else it begins or ends one. `when_concurrent`: the error after a unit that
+    does, in the same commit. `decision` is the last one that was made.
+    """
+
+    logs: StateLogs
+    transactional_id: str
+    decide: DecideAt
+    is_joining: bool = False
+    when_concurrent: ErrorCode = ErrorCode.CONCURRENT_TRANSACTIONS
+    further: Sequence[LeaderAppend] = ()
+    decision: Decision = field(default_factory=Decision)
+    _topic_id: str = ""
+
+    def commit_unit(self) -> CommitUnit:
+        return CommitUnit(appends=self.appends)
+
+    def appends(self, image: MetadataImage) -> Sequence[LeaderAppend]:
+        """Decide on `image`. Raises RefusedError if there is nothing to write but an error to tell."""
+        log = self.logs.of(image, self.transactional_id)
+        metadata = None if log is None else log.find(image, self.transactional_id)
+        before = self.logs.planned.before(image, self.transactional_id, self)
+        if before is not None:
+            if not before.is_joining:
+                raise RefusedError(self.when_concurrent)
+            metadata = before.after
+        now_ms = self.logs.clock()
+        decide: Decide = lambda found: self.decide(found, now_ms)  # noqa: E731
+        self.decision = decision = finished(metadata, decide, now_ms=now_ms)
+        steps = decision.steps
+        if not steps:
+            if decision.error is not ErrorCode.NONE:
+                raise RefusedError(decision.error)
+            if before is not None and decision.after is not None:
+                steps = (decision.after,)  # the unit that wrote it may be refused
+        if not steps:
+            return self.further
+        assert log is not None
+        assert decision.after is not None
+        self._topic_id = image.topic(TRANSACTION_STATE_TOPIC).topic_id
+        self.logs.planned.add(_Planned(self, decision.after, self.is_joining and not decision.markers))
+        return (
+            state_append(log.topic_partition, steps, topic_id=self._topic_id, now_ms=now_ms),
+            *marker_appends(image, log.topic_partition, decision.markers, now_ms=now_ms),
+            *self.further,
+        )
+
+    def settled(self, appended: Sequence[AppendedRange] | None) -> None:
+        """The unit was committed with these ranges, or refused (None)."""
+        self.logs.planned.forget(self.transactional_id, self)
+        if appended and self.decision.steps and self._topic_id:
+            log = self.logs.of(self.logs.root.store.image, self.transactional_id)
+            if log is not None:
+                log.appended(self._topic_id, appended[0].first_offset, self.decision.steps)
+
+
+def state_append(
+    topic_partition: TopicPartition, steps: Sequence[TransactionMetadata], *, topic_id: str, now_ms: int
+) -> LeaderAppend:
+    """One batch with the records of the steps."""
+    records = [
+        Record(offset=at, timestamp_ms=now_ms, key=record_key(each.transactional_id), value=each.value())
+        for at, each in enumerate(steps)
+    ]
+    return coordinator_append(topic_partition, encode_batch(records), topic_id)
+
+
+def removal_append(
+    topic_partition: TopicPartition, transactional_ids: Sequence[str], *, topic_id: str, now_ms: int
+) -> LeaderAppend:
+    """One batch with records that remove the ids."""
+    records = [
+        Record(offset=at, timestamp_ms=now_ms, key=record_key(each), value=None)
+        for at, each in enumerate(transactional_ids)
+    ]
+    return coordinator_append(topic_partition, encode_batch(records), topic_id)
+
+
+def coordinator_append(topic_partition: TopicPartition, data: bytes, topic_id: str | None) -> LeaderAppend:
+    return LeaderAppend(topic_partition=topic_partition, data=data, topic_id=topic_id, origin=AppendOrigin.COORDINATOR)
+
+
+def marker_appends(
+    image: MetadataImage, state_partition: TopicPartition, markers: Sequence[Markers], *, now_ms: int
+) -> list[LeaderAppend]:
+    """The markers, in all partitions that exist; a topic that was deleted meanwhile gets none."""
+    state = image.find(state_partition.topic, state_partition.partition)
+    coordinator_epoch = 0 if state is None else max(state.state.leader_epoch, 0)
+    appends = []
+    for each in markers:
+        data = marker_batch(each, coordinator_epoch=coordinator_epoch, now_ms=now_ms)
+        for topic_partition in sorted(each.partitions):
+            if image.find(topic_partition.topic, topic_partition.partition) is not None:
+                appends.append(coordinator_append(topic_partition, data, None))
+    return appends
+
+
+_KINDS: Final = {True: ControlRecordType.COMMIT, False: ControlRecordType.ABORT}
+
+
+def marker_batch(markers: Markers, *, coordinator_epoch: int, now_ms: int) -> bytes:
+    """The control batch of one marker."""
+    marker = EndTransactionMarker(control_type=_KINDS[markers.is_commit], coordinator_epoch=coordinator_epoch)
+    key, value = build_control_record(marker)
+    return encode_batch(
+        [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
+        producer_id=markers.producer_id,
+        producer_epoch=markers.producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
