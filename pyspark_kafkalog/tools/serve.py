@@ -51,6 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--advertise", metavar="HOST:PORT", help="what clients are told to connect to (default: where it listens)"
     )
     parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes, each with a core of its own; they share the port of --listen, and have the N ports after it "
+        "(default: 1)",
+    )
+    # What a worker is started with: the address that all of them share, and the process that started it.
+    parser.add_argument("--shared", metavar="HOST:PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--supervisor", type=int, metavar="PID", help=argparse.SUPPRESS)
+    parser.add_argument(
         "--node-id", type=int, metavar="ID", help="the server's broker id (default: made from its address)"
     )
     parser.add_argument("--rack", metavar="RACK", help="the zone of the server, for clients that prefer one")
