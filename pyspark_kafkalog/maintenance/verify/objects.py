@@ -11,6 +11,7 @@ Of each partition, with the requests of reading it once:
 
     extents         segments and runs follow each other without a gap, from the log start to the log end
     batches         tables of runs, CRCs, offsets; indexes, leader epochs and producers of segments
+    producers       the commits' rows of the batches of producers in runs are those of the batches
 
 Of each segment object, also of those that a root on a file system has copied to remote storage (own_remote.py): leader
 epochs and the largest timestamp are those of the commit.
@@ -62,6 +63,7 @@ _ACTION: Final = "verify"
 RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
 _CLEANER: Final = "kafkalog retention or merge-segments"
 _REQUESTS_AT_ONCE: Final = 8
+_PRODUCER_FIELDS: Final = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
 
 
 def check_object_root(root: ObjectRoot) -> list[Finding]:
@@ -370,12 +372,14 @@ class _PartitionCheck:
             self._error("unreadable", "objects that can be read", " ".join(str(error).split()), extent.base_offset)
 
     def _check_batches(self, extent: Extent) -> None:
+        found: list[NDArray[np.void]] = []
         with SegmentReader(extent) as reader:
             end_offset = extent.end_offset or 0  # known of every extent in a store
             for run in reader.runs(0, start_offset=extent.base_offset, end_offset=end_offset, limit_offset=end_offset):
                 self._batches += len(run.batches)
                 self._records += int(run.batches["records_count"].sum(dtype=np.int64))
                 self._bytes_read += len(run.data)
+                found.append(run.batches[run.batches["producer_id"] >= 0])
             if reader.reached_offset != end_offset:
                 self._error(
                     "short-object",
@@ -383,6 +387,28 @@ class _PartitionCheck:
                     f"the last one ends at {reader.reached_offset - 1}",
                     reader.reached_offset,
                 )
+        if found:
+            self._check_producers(np.concatenate(found), extent.base_offset, end_offset)
+
+    def _check_producers(self, found: NDArray[np.void], start_offset: int, end_offset: int) -> None:
+        """Compare the batches of producers in [start_offset, end_offset) with what commits say of them."""
+        assert self._log is not None
+        rows = self._log.producer_batches.table
+        rows = rows[(rows["base_offset"] >= start_offset) & (rows["base_offset"] < end_offset)]
+        stated, stored = (
+            np.array([each[name].astype(np.int64) for name in _PRODUCER_FIELDS]).T for each in (rows, found)
+        )
+        if np.array_equal(stated, stored):
+            return
+        count = min(len(stated), len(stored))
+        differs = (stated[:count] != stored[:count]).any(axis=1)
+        at = int(np.argmax(differs)) if differs.any() else count
+        self._error(
+            "producer-batch",
+            _row_text(stored, at),
+            f"{_row_text(stated, at)} in the commits",
+            int(stored[at][0]) if at < len(stored) else int(stated[at][0]),
+        )
 
     def _count(self, read: Read) -> None:
         self._batches += read.batches
@@ -541,3 +567,11 @@ def check_sizes(sink: FindingSink, url: str, named: Mapping[str, int | None], li
         else:
             continue
         sink.add(Severity.ERROR, what, f"{url}/{key}", expected=expected, found=was, advice=RESTORE)
+
+
+def _row_text(rows: NDArray[np.int64], at: int) -> str:
+    """The row of _PRODUCER_FIELDS with that number, for a message."""
+    if at >= len(rows):
+        return "no batch of a producer"
+    first, last, producer, epoch, sequence = rows[at].tolist()
+    return f"offsets {first} to {last} of producer {producer} with epoch {epoch} from sequence {sequence}"

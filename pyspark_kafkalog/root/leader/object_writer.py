@@ -41,7 +41,7 @@ from pyspark_kafkalog.storage.objects.compose import NewRun, compose_body
 from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
 from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, UploadTask, WrittenObject
 
-_OPERATION: Final = "produce"
+_OPERATION: Final = "append"
 _TASK: Final = 0
 
 
