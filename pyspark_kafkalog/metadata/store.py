@@ -127,7 +127,7 @@ class MetadataStore:
         if store.log.head() is None:
             highest = store.log.highest_listed()
             store.log.check_reaches(store.refresh().next_offset, highest)
-        if store._refresh_to_head().format_version is None:
+        if store.refresh_to_head().format_version is None:
             raise LogDirError(f"creating the log directory {root} was not finished: create it again")
         return store
 
@@ -208,6 +208,16 @@ class MetadataStore:
             self._set_loaded(loaded)
             return loaded.image
 
+    def follow(self, other: MetadataStore) -> None:
+        """Take over the image of `other`, a store of this process for the same root, which has made a commit.
+
+        So the commit is not read and decoded again.
+        """
+        with self._refresh_lock:
+            loaded = other._loaded
+            if loaded.image.next_offset > self._loaded.image.next_offset:
+                self._set_loaded(loaded)
+
     def _checked(self, loaded: LoadedImage) -> LoadedImage:
         """`loaded` if it is of this root and its files still exist, else a reloaded image. Raises LogDirError."""
         same = self._same_root()
@@ -236,7 +246,7 @@ class MetadataStore:
     def _cache_key(self) -> object:
         return self._place.cache_key(self._root_state)
 
-    def _refresh_to_head(self) -> MetadataImage:
+    def refresh_to_head(self) -> MetadataImage:
         """As `refresh`. Raises CorruptRecordError if the log was once longer, which means that a commit file was lost.
 
         Raises UnsupportedFormatError if a later version of this package has upgraded the root since it was opened.
@@ -315,6 +325,7 @@ class MetadataStore:
         key: str | None = None,
         max_attempts: int = _MAX_ATTEMPTS,
         frees_space: bool = False,
+        newest: MetadataImage | None = None,
     ) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; retry if another writer commits first.
 
@@ -323,6 +334,8 @@ class MetadataStore:
         - `operation`: one or two words for the history
         - `key`: identifies the work, if the caller may repeat it after an error; `find_commit` then finds the commit
         - `frees_space`: see `MetadataPlace.publish`
+        - `newest`: what `refresh_to_head` has returned to the caller, who has held the root's lock since: the first
+          attempt is made on it. If it is not the newest image after all, that attempt loses the race
 
         Raises InvalidRecordError if the commit would violate an invariant, CommitConflictError after `max_attempts`
         lost races, CommitStateUnknownError if publishing failed and it is unknown whether the commit was made,
@@ -335,10 +348,11 @@ class MetadataStore:
         header = CommitRecord(commit_id=commit_id, operation=operation)
         failure: CommitConflictError | CommitStateUnknownError | None = None
         for attempt in range(max_attempts):
-            is_newest = attempt > 0 or unsure_since is not None or self._has_met_others or not self.sees_end
             known = self._loaded.image
+            may_be_behind = newest is not known and (self._has_met_others or not self.sees_end)
+            is_newest = attempt > 0 or unsure_since is not None or may_be_behind
             with _in_doubt(unsure_since):
-                image = self._refresh_to_head() if is_newest else known
+                image = self.refresh_to_head() if is_newest else known
                 own = self._find_own(commit_id, unsure_since)
             if own is not None:
                 self._unknown_outcomes.pop(key, None)
@@ -413,13 +427,13 @@ class MetadataStore:
         try:
             plan = self._plan(image, build, header)
         except Exception:
-            newest = self._refresh_to_head()
+            newest = self.refresh_to_head()
             if newest is image:
                 raise
         else:
             if plan is not None:
                 return plan
-            newest = self._refresh_to_head()
+            newest = self.refresh_to_head()
             if newest is image:
                 return None
         return self._plan(newest, build, header)

@@ -217,7 +217,7 @@ class FileRoot(NativeRoot):
         self._store.check_root()
         result = commit_write(store, _files(staged), transaction, clock=self._clock, fs=fs)
         if store is not self._store:
-            self._store.refresh()
+            self._store.follow(store)
         return result
 
     def file_system_for(self, flush: FlushMode) -> FileSystem:

@@ -46,6 +46,7 @@ class LocalPlace:
     def __init__(self, root: Path, *, fs: FileSystem = LOCAL) -> None:
         self.root = root
         self.location = str(root)
+        self._real_path = os.path.realpath(root)
         self._marker = metadata_dir(root) / FORMAT_MARKER
         self.opened: object = _file_state(self._marker)
         self.identity = readable_identity(root)
@@ -69,7 +70,7 @@ class LocalPlace:
         return marker
 
     def cache_key(self, known: object) -> object:
-        return (known, os.path.realpath(self.root))
+        return (known, self._real_path)
 
     def check_format(self) -> None:
         check_marker(self.log.directory)

@@ -53,6 +53,15 @@ def _big_endian(data, at, size):
     return result
 
 
+@njit(nogil=True)
+def write_big_endian(data, at, size, value):
+    """Store the low `size` bytes of `value` at data[at:]."""
+    rest = np.uint64(value)
+    for i in range(size):
+        data[at + size - 1 - i] = np.uint8(rest & np.uint64(0xFF))
+        rest >>= np.uint64(8)
+
+
 @kernel(types.UniTuple(types.int64, 4)(UINT8_IN, types.int64, types.int64, types.int64, BATCH_TABLE_OUT))
 def scan_headers(data, at, file_position, previous_offset, table):
     """Fill `table` with the batches from data[at:] on; `file_position` is that of data[0].

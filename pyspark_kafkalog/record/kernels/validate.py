@@ -1,5 +1,8 @@
 """Compiled checks of the records that clients send: the structure of every record, timestamps, keys, offset deltas.
 
+`accept_batches` does all that a leader does with the usual append in one call: uncompressed batches that are stored
+with the bytes that came. It refuses to decide about any other; storage/log/leader_append.py does, by `check_sections`.
+
 As in decode.py, a section is the decompressed bytes of a batch after its header, by address and length. Offset deltas
 may be anything here: batches of old clients count wrongly, and `renumber_records` corrects them.
 """
@@ -11,7 +14,16 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from pyspark_kafkalog.record.header import TIMESTAMP_TYPE_MASK
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    LEADER_EPOCH_AT,
+    NO_TIMESTAMP,
+    RECORDS_AT,
+    TIMESTAMP_TYPE_MASK,
+)
 from pyspark_kafkalog.record.kernels.cache import kernel
 from pyspark_kafkalog.record.kernels.layout import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
 from pyspark_kafkalog.record.kernels.memory import (
@@ -26,12 +38,14 @@ from pyspark_kafkalog.record.kernels.memory import (
     varlong_size,
     write_varlong,
 )
-from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE
-from pyspark_kafkalog.units import INT32_MAX
+from pyspark_kafkalog.record.kernels.native import call_crc32c
+from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE, BATCH_TABLE_OUT, scan_headers, write_big_endian
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 #: Most bytes that a record grows by in `renumber_records`: a longer offset delta, and a longer length.
 RENUMBERED_RECORD_BYTES = 8
 
+_MAX_OFFSET = np.int64(INT64_MAX)
 _MIN_DELTA = np.int64(-INT32_MAX - 1)
 _MAX_DELTA = np.int64(INT32_MAX)
 
@@ -70,6 +84,77 @@ def check_sections(addresses, sizes, batches, timestamps, has_key, is_numbered, 
             return BYTES_LEFT_IN_BATCH
         is_numbered[batch] = numbered
     return NO_FAULT
+
+
+#: Slots of the `rules` array of `accept_batches`.
+NEXT_OFFSET = 0
+NEW_LEADER_EPOCH = 1
+BATCH_BYTES_LIMIT = 2
+EARLIEST_TIMESTAMP = 3
+LATEST_TIMESTAMP = 4
+NEEDS_KEYS = 5
+
+
+@kernel(types.int64(types.int64, UINT8, INT64_IN, BATCH_TABLE_OUT))
+def accept_batches(crc_function, data, rules, table):
+    """Accept the batches of a client that `data` consists of, as `rules` say, or decide nothing.
+
+    Returns the number of batches, whose headers then have their offsets and leader epoch, and whose rows are in
+    `table`; -1, with `data` unchanged, for anything unusual: a fault, compression, a timestamp type or largest
+    timestamp to be set, more batches than `table` has rows.
+    """
+    rows, at, next_offset = np.int64(0), np.int64(0), rules[NEXT_OFFSET]
+    memory = np.int64(data.ctypes.data)
+    while at < len(data):
+        if rows == len(table):
+            return -1
+        found, after, _, _ = scan_headers(data, at, 0, -1, table[rows : rows + 1])
+        if found == 0:
+            return -1
+        row = table[rows]
+        count = row.records_count
+        if (
+            row.base_offset != 0
+            or row.size_bytes > rules[BATCH_BYTES_LIMIT]
+            or count <= 0
+            or row.last_offset != count - 1
+            or row.attributes & (COMPRESSION_MASK | TIMESTAMP_TYPE_MASK | CONTROL_MASK)
+            or (row.producer_id >= 0 and row.base_sequence < 0)
+            or next_offset >= _MAX_OFFSET - count
+            or call_crc32c(crc_function, memory + at + ATTRIBUTES_AT, row.size_bytes - ATTRIBUTES_AT) != row.crc
+        ):
+            return -1
+        record_at = memory + at + RECORDS_AT
+        end = memory + at + row.size_bytes
+        largest = np.int64(NO_TIMESTAMP)
+        for record in range(count):
+            (
+                fault, _, record_at, timestamp_delta, _,
+                _, key_length, _, _, _, _,
+            ) = read_record(record_at, end, record, record)  # fmt: skip
+            timestamp = row.base_timestamp_ms + timestamp_delta
+            if (
+                fault != NO_FAULT
+                or (key_length < 0 and rules[NEEDS_KEYS])
+                or (timestamp < rules[EARLIEST_TIMESTAMP] and timestamp != NO_TIMESTAMP)
+                or timestamp > rules[LATEST_TIMESTAMP]
+            ):
+                return -1
+            largest = max(largest, timestamp)
+        if record_at != end or largest != row.max_timestamp_ms:
+            return -1
+        row.position = at
+        row.base_offset = next_offset
+        row.last_offset = next_offset + count - 1
+        row.leader_epoch = rules[NEW_LEADER_EPOCH]
+        next_offset += count
+        at = after
+        rows += 1
+    for batch in range(rows):
+        row = table[batch]
+        write_big_endian(data, row.position + BASE_OFFSET_AT, 8, row.base_offset)
+        write_big_endian(data, row.position + LEADER_EPOCH_AT, 4, row.leader_epoch)
+    return rows
 
 
 @kernel(types.int64(types.int64, types.int64, types.int64, types.int64))

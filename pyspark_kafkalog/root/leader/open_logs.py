@@ -19,22 +19,16 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.config.broker import BrokerConfig
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import (
-    INDEX_SUFFIX,
-    LEADER_EPOCH_CHECKPOINT,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TopicPartition,
-    segment_file,
-)
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 
 #: Logs that stay open: each takes three to five of the 1024 descriptors that a process has by default.
 OPEN_LOGS: Final = 64
@@ -48,14 +42,29 @@ _FileState: TypeAlias = tuple[int, int, int] | None
 
 @dataclass(slots=True)
 class OpenLog:
-    """A log at the committed `state`, and the leader epoch of its next batches."""
+    """A log at the committed `state`, and the leader epoch of its next batches.
+
+    `epochs` and `epochs_file` are its leader epochs, and the file that they were last written to.
+    """
 
     log: UnifiedLog
     topic_id: str
     state: LogState
     leader_epoch: int
     configs: tuple[Mapping[str, str], Mapping[str, Mapping[str, str]]]
-    files: tuple[_FileState, ...] = ()
+    epochs: tuple[EpochEntry, ...]
+    epochs_file: _FileState
+
+    def is_current(self, image: MetadataImage, topic: TopicImage, state: LogState) -> bool:
+        """Whether the log is as `image` says, and nobody else has touched its files."""
+        return (
+            self.topic_id == topic.topic_id
+            and self.state == state
+            and self.configs[0] is topic.configs
+            and self.configs[1] is image.broker_configs
+            and _is_in_place(self.log)
+            and self.epochs_file == _epochs_file(self.log)
+        )
 
 
 @dataclass(slots=True)
@@ -77,21 +86,23 @@ class OpenLogs:
         self._logs: dict[TopicPartition, OpenLog] = {}  # the least recently used first
         self._producers: dict[TopicPartition, _Producers] = {}
         self._broker_config: tuple[Mapping[str, Mapping[str, str]], BrokerConfig] | None = None
+        self._checked: set[TopicPartition] = set()  # found current in the present commit
+
+    def begin(self) -> None:
+        """A commit begins: others may have written since the last one."""
+        self._checked.clear()
 
     def open(self, image: MetadataImage, topic_partition: TopicPartition) -> OpenLog:
         """The partition's log as of `image`, for an append. Raises UnknownTopicError, CorruptRecordError, OSError."""
+        kept = self._logs.get(topic_partition)
+        if kept is not None and topic_partition in self._checked:
+            return kept
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
+        self._checked.add(topic_partition)
         kept = self._logs.pop(topic_partition, None)
         if kept is not None:
-            is_current = (
-                kept.topic_id == topic.topic_id
-                and kept.state == state
-                and kept.configs[0] is topic.configs
-                and kept.configs[1] is image.broker_configs
-                and kept.files == _files(kept.log)
-            )
-            if is_current:
+            if kept.is_current(image, topic, state):
                 kept.log.active_segment.reserve_room()
                 self._logs[topic_partition] = kept
                 self._forget_expired(topic_partition)
@@ -109,7 +120,9 @@ class OpenLogs:
         if kept is not None:
             kept.state = state
             kept.leader_epoch = state.leader_epoch
-            kept.files = _files(kept.log)
+            epochs = kept.log.epochs.entries
+            if epochs != kept.epochs:
+                kept.epochs, kept.epochs_file = epochs, _epochs_file(kept.log)
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Forget what is kept of a partition whose append failed, or whose commit did."""
@@ -147,9 +160,9 @@ class OpenLogs:
         except BaseException:
             log.suspend()
             raise
-        return OpenLog(
-            log, topic.topic_id, state, log.epoch_after(state.leader_epoch), (topic.configs, image.broker_configs)
-        )
+        leader_epoch = log.epoch_after(state.leader_epoch)
+        configs = topic.configs, image.broker_configs
+        return OpenLog(log, topic.topic_id, state, leader_epoch, configs, log.epochs.entries, _epochs_file(log))
 
     def _restore_producers(self, topic_partition: TopicPartition, topic_id: str, log: UnifiedLog) -> None:
         """Give `log` its complete producer state: the one that was kept, or else from the files."""
@@ -180,37 +193,27 @@ class OpenLogs:
         return self._broker_config[1]
 
 
-def _files(log: UnifiedLog) -> tuple[_FileState, ...]:
-    """What tells whether another process has changed the end of the log: its files, and that no later segment is there.
-
-    The log files are opened for that, because a network file system may answer a stat from memory.
-    """
-    directory, base_offset = log.directory, log.active_segment.base_offset
-    later = None if log.log_end_offset == base_offset else segment_file(directory, log.log_end_offset, LOG_SUFFIX)
-    return (
-        _opened_state(segment_file(directory, base_offset, LOG_SUFFIX)),
-        _stat_state(segment_file(directory, base_offset, INDEX_SUFFIX)),
-        _stat_state(segment_file(directory, base_offset, TIME_INDEX_SUFFIX)),
-        _stat_state(directory / LEADER_EPOCH_CHECKPOINT),
-        None if later is None else _opened_state(later),
-    )
+def _is_in_place(log: UnifiedLog) -> bool:
+    """Whether no other process has changed the end of the log: its last segment's files, or one after it."""
+    active, end_offset = log.active_segment, log.log_end_offset
+    if not active.is_in_place():
+        return False
+    return end_offset == active.base_offset or not _exists(segment_file(log.directory, end_offset, LOG_SUFFIX))
 
 
-def _opened_state(path: Path) -> _FileState:
+def _exists(path: Path) -> bool:
+    """Opens the file, because a network file system may answer a stat from memory."""
     try:
-        fd = os.open(path, READ_FLAGS)
+        os.close(os.open(path, READ_FLAGS))
     except FileNotFoundError:
-        return None
-    try:
-        found = os.fstat(fd)
-    finally:
-        os.close(fd)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+        return False
+    return True
 
 
-def _stat_state(path: Path) -> _FileState:
+def _epochs_file(log: UnifiedLog) -> _FileState:
+    """Identifies the content of the leader epoch checkpoint, which is always replaced as a whole."""
     try:
-        found = os.stat(path)
+        found = os.stat(log.epochs.path)
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -225,6 +225,14 @@ class MappedIndex:
         """Whether there is something for `flush` to wait for."""
         return self._is_changed
 
+    def is_in_place(self) -> bool:
+        """Whether the name still refers to the open file, and the length is still the one that was left."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return found.st_ino == os.fstat(self._fd).st_ino and found.st_size == self._length_bytes
+
     def can_append_offset(self, offset: int) -> bool:
         """Whether `offset` relative to the base offset fits into an int32; if not, the segment rolls."""
         return 0 <= offset - self._base_offset <= MAX_RELATIVE_OFFSET

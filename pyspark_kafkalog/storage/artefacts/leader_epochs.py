@@ -51,6 +51,11 @@ class LeaderEpochCheckpoint:
         return cls(path, read_epochs(path), fs=fs, durable=durable)
 
     @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
     def entries(self) -> tuple[EpochEntry, ...]:
         """All epochs, in increasing order."""
         return tuple(self._entries)

@@ -9,7 +9,7 @@
 
 Base offset and leader epoch are in the 16 header bytes that the CRC does not cover, so a batch that needs neither of
 the last two steps is stored with the bytes that came. Compiled loops look at records; compressed ones are decompressed
-for that, as in Kafka.
+for that, as in Kafka. The usual append, which needs neither of them and no decompression, is accepted in one call.
 
 All batches of an append are checked before the first is stored, and nothing here writes.
 
@@ -47,6 +47,7 @@ from pyspark_kafkalog.record.header import (
     LEADER_EPOCH_AT,
     LENGTH_AT,
     NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_AT,
     TIMESTAMP_TYPE_MASK,
     Buffer,
@@ -55,7 +56,13 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.kernels import layout
-from pyspark_kafkalog.record.kernels.validate import RENUMBERED_RECORD_BYTES, check_sections, renumber_records
+from pyspark_kafkalog.record.kernels.native import crc32c_function
+from pyspark_kafkalog.record.kernels.validate import (
+    RENUMBERED_RECORD_BYTES,
+    accept_batches,
+    check_sections,
+    renumber_records,
+)
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs
 from pyspark_kafkalog.storage.log.unified_log import check_batch_size, stamp
 from pyspark_kafkalog.units import INT64_MAX
@@ -66,6 +73,8 @@ REQUEST: Final = "<produce request>"
 #: Batches are decompressed for their checks until they take this much together.
 _DECOMPRESSED_BYTES: Final = 32 << 20
 _ERRORS_SHOWN: Final = 3
+#: Most batches of an append that are accepted in one call; appends with more are rare.
+_ACCEPTED_BATCHES: Final = 64
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 
@@ -103,6 +112,10 @@ def validate_batches(
     a leader refuses.
     """
     stored = np.array(as_bytes_array(data))
+    if is_client:
+        accepted = _accepted(stored, next_offset, leader_epoch, config, now_ms)
+        if accepted is not None:
+            return accepted
     batches = _assign_offsets(stored, next_offset, leader_epoch, is_client=is_client)
     if not len(batches):
         return LeaderBatches(stored, batches)
@@ -118,6 +131,22 @@ def validate_batches(
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamps = np.full(len(batches), now_ms, dtype=np.int64)
     return _stamp(stored, batches, config.message_timestamp_type, max_timestamps)
+
+
+def _accepted(
+    stored: NDArray[np.uint8], next_offset: int, leader_epoch: int, config: LogConfig, now_ms: int
+) -> LeaderBatches | None:
+    """The batches of a client if a kernel accepts them all in one call; None, with `stored` unchanged, if not."""
+    crc_function = crc32c_function()
+    is_kept = config.stored_compression(CompressionType.NONE) is CompressionType.NONE
+    if not is_kept or not crc_function or config.message_timestamp_type is not TimestampType.CREATE_TIME:
+        return None
+    earliest, latest = _timestamp_bounds(config, now_ms)
+    batch_bytes = min(config.max_message_bytes, config.segment_bytes)
+    rules = np.array([next_offset, leader_epoch, batch_bytes, earliest, latest, config.compact], dtype=np.int64)
+    table = np.empty(min(len(stored) // RECORD_BATCH_OVERHEAD_BYTES, _ACCEPTED_BATCHES), dtype=BATCH_DTYPE)
+    rows = accept_batches(crc_function, stored, rules, table)
+    return None if rows < 0 else LeaderBatches(stored, table[:rows])
 
 
 # Batches
@@ -235,8 +264,7 @@ def _check_timestamps(
             rows = np.flatnonzero(np.repeat(has_append_time, counts)) + before
             raise _refused(rows, "a producer may not set the timestamp type LogAppendTime itself", is_timestamp=True)
         return
-    earliest = max(now_ms - config.message_timestamp_before_max_ms, 0)
-    latest = min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+    earliest, latest = _timestamp_bounds(config, now_ms)
     wrong = (timestamps_ms < earliest) | (timestamps_ms > latest)
     if wrong.any():
         rows = np.flatnonzero(wrong & (timestamps_ms != NO_TIMESTAMP))
@@ -247,6 +275,12 @@ def _check_timestamps(
                 "message.timestamp.before.max.ms and message.timestamp.after.max.ms allow",
                 is_timestamp=True,
             )
+
+
+def _timestamp_bounds(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """The first and the last timestamp that the topic accepts at the time `now_ms`; it accepts -1 (none), too."""
+    earliest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    return earliest, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
 
 
 def _refused(rows: NDArray[np.int64], reason: str, *, is_timestamp: bool = False) -> InvalidRecordError:

@@ -44,7 +44,7 @@ from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
-from pyspark_kafkalog.storage.filesystem import FileSystem, pread, preadv
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread, preadv
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -79,6 +79,7 @@ class SegmentFiles:
         self.suffix = suffix
         self.config = config
         self.fs = fs
+        self._paths: dict[str, Path] = {}
         self._fd = _CLOSED
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -86,7 +87,10 @@ class SegmentFiles:
 
     def path(self, suffix: str) -> Path:
         """Path of the segment's file with `suffix`."""
-        return self.directory / (offset_file_name(self.base_offset, suffix) + self.suffix)
+        path = self._paths.get(suffix)
+        if path is None:
+            path = self._paths[suffix] = self.directory / (offset_file_name(self.base_offset, suffix) + self.suffix)
+        return path
 
     @property
     def log_path(self) -> Path:
@@ -365,6 +369,22 @@ class LogSegment(SegmentFiles):
         if self._size_bytes < 0:
             self._size_bytes = os.fstat(self.fd).st_size
         return self._size_bytes
+
+    def is_in_place(self) -> bool:
+        """Whether the names still refer to the open files, which have the lengths that this writer has left.
+
+        The `.log` is opened for that, because a network file system may answer a stat from memory.
+        """
+        try:
+            fd = os.open(self.log_path, READ_FLAGS)
+        except FileNotFoundError:
+            return False
+        try:
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+        is_same = found.st_ino == os.fstat(self.fd).st_ino and found.st_size == self.size_bytes
+        return is_same and self.offset_index.is_in_place() and self.time_index.is_in_place()
 
     # What the segment holds
 
