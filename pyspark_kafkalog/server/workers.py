@@ -100,13 +100,24 @@ def supervise(count: int, bootstrap: Address, command: Callable[[int, Address], 
         address = Address(bootstrap.host, reserved.getsockname()[1])
         supervisor = Supervisor(count, lambda number: command(number, address))
         try:
-            supervisor.look_after()
-            sys.stdout.write(f"{address}\n")
-            sys.stdout.flush()
+            is_announced = False
             while not stopped.wait(_POLL_S):
                 supervisor.look_after()
+                if not is_announced and _accepts(address):
+                    sys.stdout.write(f"{address}\n")
+                    sys.stdout.flush()
+                    is_announced = True
         finally:
             supervisor.stop()
+
+
+def _accepts(address: Address) -> bool:
+    """Whether a worker listens on the shared address."""
+    try:
+        socket.create_connection((address.host, address.port), timeout=_POLL_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def bound_socket(address: Address, *, is_shared: bool = False) -> socket.socket:

@@ -1,0 +1,69 @@
+"""The command `serve`: its processes, how they end, and what a client sees of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from server_processes import ServerProcess, serving
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataResponse
+
+pytestmark = pytest.mark.interop
+
+
+def metadata(server: ServerProcess) -> MetadataResponse:
+    with WireClient.connect(server.host, server.port, client_id="test", timeout_s=10) as client:
+        client.negotiate()
+        return client.call(MetadataRequest(topics=None), MetadataResponse)
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.05)
+
+
+def test_server_creates_the_log_directory_and_ends_cleanly(tmp_path: Path) -> None:
+    with serving(tmp_path / "log") as server:
+        assert LogDir.open(tmp_path / "log").topics() == ()
+        assert [(each.host, each.port) for each in metadata(server).brokers] == [(server.host, server.port)]
+        assert server.stop() == 0
+    assert [each.name for each in (tmp_path / "log").glob(".server-*")] == []
+
+
+@pytest.mark.full
+def test_two_servers_know_of_each_other_until_one_is_killed(tmp_path: Path) -> None:
+    LogDir.create(tmp_path / "log").append("orders", pa.table({"value": ["a"]}))
+    with serving(tmp_path / "log") as first, serving(tmp_path / "log") as second:
+        wait_for(lambda: len(metadata(first).brokers) == 2 == len(metadata(second).brokers))
+        assert metadata(first).topics == metadata(second).topics
+        second.process.kill()
+        wait_for(lambda: [each.port for each in metadata(first).brokers] == [first.port])
+
+
+@pytest.mark.full
+def test_killed_worker_is_started_again_and_none_outlives_the_supervisor(tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "--workers", "2") as server:
+        wait_for(lambda: len(metadata(server).brokers) == 2)
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+
+        def workers() -> set[int]:
+            return {int(pid) for pid in children.read_text().split()}
+
+        killed = min(workers())
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: len(workers() - {killed}) == 2)
+        wait_for(lambda: len(metadata(server).brokers) == 2)
+        orphans = workers()
+        server.process.kill()
+        server.process.wait()
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))
