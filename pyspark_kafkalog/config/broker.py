@@ -176,10 +176,18 @@ _DEFINITIONS: Final = (
         at_least(1),
     ),
     ConfigDefinition(
+        "authorizer.class.name",
+        ConfigType.STRING,
+        "",
+        "If set, a server refuses clients what the access control entries do not permit, even without any entry; "
+        "whatever the name, the rules are those of Kafka's StandardAuthorizer.",
+    ),
+    ConfigDefinition(
         "super.users",
         ConfigType.STRING,
         "",
-        "Principals with all permissions, separated by semicolons: User:ann;User:bob. For callers that name one.",
+        "Principals with all permissions, separated by semicolons: User:ann;User:bob. For callers that name one, and "
+        "for clients of a server.",
     ),
     ConfigDefinition(
         "allow.everyone.if.no.acl.found",
@@ -298,6 +306,7 @@ class BrokerConfig:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _default(
         "transaction.remove.expired.transaction.cleanup.interval.ms"
     )
+    authorizer_class_name: str = _default("authorizer.class.name")
     super_users: str = _default("super.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")

@@ -135,6 +135,9 @@ class _Open:
     def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         return True
 
+    def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
+        return True
+
 
 class _NoMembers:
     """Groups without members: anyone without a generation may commit their offsets."""

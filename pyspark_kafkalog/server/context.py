@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ANONYMOUS = "User:ANONYMOUS"
+#: Why a change is refused by a server without `ServerContext.native`.
+READ_ONLY = "this server only reads the log directory"
 
 
 class CloseConnection(Exception):
@@ -49,6 +51,8 @@ class Session:
     is_authenticated: bool = False
     client_software: str = ""
     mute_until_ms: int = 0
+    #: The connection ends after the answer to this request: the client could not authenticate.
+    is_closing: bool = False
     #: State of one request area that lives as long as the connection (the SASL exchange), by name.
     attachments: dict[str, object] = field(default_factory=dict)
 
@@ -120,6 +124,10 @@ class Guard(Protocol):
 
     def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Whether the session's principal may do `operation`; denials are logged for the audit."""
+        ...
+
+    def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Whether it may do `operation` on some resource of the type (Kafka: authorizeByResourceType)."""
         ...
 
 

@@ -1,0 +1,231 @@
+"""DescribeAcls, CreateAcls and DeleteAcls.
+
+Each needs a permission on the cluster: DESCRIBE, or ALTER. Without an authorizer (see guard.py) all of them answer
+SECURITY_DISABLED, as a broker's do. Changes of one request are one commit; entries that Kafka refuses are answered with
+their error and leave the others alone.
+
+Source of the rules: kafka.server.AclApis, org.apache.kafka.controller.AclControlManager.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Final, TypeVar, cast
+
+from pyspark_kafkalog.errors import InvalidAclError, KafkalogError
+from pyspark_kafkalog.metadata.acl import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    add_acls,
+    remove_acls,
+)
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.security import (
+    AclCreation,
+    AclCreationResult,
+    AclDescription,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from pyspark_kafkalog.security.access_control import AccessControl
+from pyspark_kafkalog.server.context import READ_ONLY, Request, ServerContext
+from pyspark_kafkalog.server.security.guard import AclGuard
+from pyspark_kafkalog.storage.names import check_principal
+
+_E = TypeVar("_E", ResourceType, PatternType, AclOperation, PermissionType)
+
+_ANY: Final = 1  # of operations and permissions in filters
+_RANDOM: Final = random.SystemRandom()
+
+
+class AclHandlers:
+    """The handlers of a server with `guard`."""
+
+    def __init__(self, guard: AclGuard) -> None:
+        self._guard = guard
+
+    async def describe(self, context: ServerContext, request: Request) -> Message:
+        """DescribeAcls: the entries that a filter matches, by resource."""
+        error = self._refusal(request, AclOperation.DESCRIBE)
+        if error != ErrorCode.NONE:
+            return DescribeAclsResponse(error_code=error, error_message=error.message)
+        try:
+            chosen = parse_filter(cast("DescribeAclsRequest", request.body))
+        except InvalidAclError as refused:
+            return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(refused))
+        await context.run(context.root.refresh)
+        entries = await context.run(lambda: AccessControl(context.root).entries(chosen))
+        return DescribeAclsResponse(
+            error_message=None,
+            resources=tuple(
+                DescribeAclsResource(
+                    resource_type=pattern.resource_type,
+                    resource_name=pattern.resource_name or "",
+                    pattern_type=pattern.pattern_type,
+                    acls=tuple(
+                        AclDescription(
+                            principal=acl.principal,
+                            host=acl.host,
+                            operation=acl.operation,
+                            permission_type=acl.permission,
+                        )
+                        for acl in acls
+                    ),
+                )
+                for pattern, acls in itertools.groupby(entries, key=lambda acl: acl.pattern)
+            ),
+        )
+
+    async def create(self, context: ServerContext, request: Request) -> Message:
+        """CreateAcls: entries that exist already are left as they are."""
+        creations = cast("CreateAclsRequest", request.body).creations
+        error = self._refusal(request, AclOperation.ALTER)
+        native = context.native
+        if error != ErrorCode.NONE or native is None:
+            code, message = _code_and_message(error)
+            refused = AclCreationResult(error_code=code, error_message=message)
+            return CreateAclsResponse(results=tuple(refused for _ in creations))
+        results, acls = [], []
+        for creation in creations:
+            try:
+                acls.append(parse_creation(creation))
+                results.append(AclCreationResult(error_message=None))
+            except InvalidAclError as invalid:
+                results.append(AclCreationResult(error_code=ErrorCode.INVALID_REQUEST, error_message=str(invalid)))
+        if acls:
+            await context.run(
+                lambda: native.commit(
+                    lambda image: add_acls(image.acls.values(), acls, _RANDOM, is_checked=True),
+                    operation="add access control entries",
+                )
+            )
+        return CreateAclsResponse(results=tuple(results))
+
+    async def delete(self, context: ServerContext, request: Request) -> Message:
+        """DeleteAcls: the entries that each filter matches."""
+        filters = cast("DeleteAclsRequest", request.body).filters
+        error = self._refusal(request, AclOperation.ALTER)
+        native = context.native
+        if error != ErrorCode.NONE or native is None:
+            code, message = _code_and_message(error)
+            refused = DeleteAclsFilterResult(error_code=code, error_message=message)
+            return DeleteAclsResponse(filter_results=tuple(refused for _ in filters))
+        chosen = [_parse_filter_or_error(each) for each in filters]
+        removed: list[list[Acl]] = []
+
+        def build(image: MetadataImage) -> Sequence[MetadataRecord]:
+            removed.clear()
+            acl_ids: dict[str, None] = {}
+            for each in chosen:
+                matched = (
+                    {}
+                    if isinstance(each, KafkalogError)
+                    else {acl_id: acl for acl_id, acl in image.acls.items() if each.matches(acl)}
+                )
+                acl_ids.update(dict.fromkeys(matched))
+                removed.append(sorted(matched.values()))
+            return remove_acls(acl_ids)
+
+        await context.run(lambda: native.commit(build, operation="remove access control entries"))
+        return DeleteAclsResponse(
+            filter_results=tuple(
+                DeleteAclsFilterResult(error_code=ErrorCode.INVALID_REQUEST, error_message=str(each))
+                if isinstance(each, KafkalogError)
+                else DeleteAclsFilterResult(error_message=None, matching_acls=tuple(map(_matching, acls)))
+                for each, acls in zip(chosen, removed, strict=True)
+            )
+        )
+
+    def _refusal(self, request: Request, operation: AclOperation) -> ErrorCode:
+        if not self._guard.allows(request.session, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ErrorCode.NONE if self._guard.is_on else ErrorCode.SECURITY_DISABLED
+
+
+def _code_and_message(error: ErrorCode) -> tuple[ErrorCode, str]:
+    """Of a refusal; NONE: of one by a server that only reads."""
+    return (ErrorCode.POLICY_VIOLATION, READ_ONLY) if error == ErrorCode.NONE else (error, error.message)
+
+
+def parse_creation(creation: AclCreation) -> Acl:
+    """The entry of a request. Raises InvalidAclError for one that a broker refuses.
+
+    A broker does not ask whether the operation fits the type of resource, and neither does this.
+    """
+    acl = Acl(
+        _member(ResourceType, creation.resource_type),
+        creation.resource_name,
+        _member(PatternType, creation.resource_pattern_type),
+        creation.principal,
+        creation.host,
+        _member(AclOperation, creation.operation),
+        _member(PermissionType, creation.permission_type),
+    )
+    if acl.resource_type == ResourceType.ANY:
+        raise InvalidAclError(f"Invalid resourceType {acl.resource_type.name}")
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidAclError(f"Invalid patternType {acl.pattern_type.name}")
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise InvalidAclError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not acl.resource_name:
+        raise InvalidAclError("Invalid empty resource name")
+    check_principal(acl.principal)
+    return acl
+
+
+def parse_filter(request: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """The filter of a request. Raises InvalidAclError for numbers that Kafka 4.1 does not know."""
+    return AclFilter(
+        _member(ResourceType, request.resource_type_filter),
+        request.resource_name_filter,
+        _member(PatternType, request.pattern_type_filter),
+        request.principal_filter,
+        request.host_filter,
+        None if request.operation == _ANY else _member(AclOperation, request.operation),
+        None if request.permission_type == _ANY else _member(PermissionType, request.permission_type),
+    )
+
+
+def _parse_filter_or_error(request: DeleteAclsFilter) -> AclFilter | KafkalogError:
+    try:
+        return parse_filter(request)
+    except InvalidAclError as error:
+        return error
+
+
+def _member(enum: type[_E], number: int) -> _E:
+    try:
+        return enum(number)
+    except ValueError:
+        raise InvalidAclError(f"Unknown {enum.__name__} {number}") from None
+
+
+def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -1,0 +1,162 @@
+"""What stands between a socket and the handlers of a server: one object made from the listener's settings.
+
+    open        a new connection: limits of connections, TLS, and who the client is by its certificate
+    admits      a request: whether the client has authenticated, and may still ask
+    guard       what the client may do; quotas: how much of it
+
+`Gate` makes these parts for one server process; none keeps anything that outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, read_broker_metadata
+from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.security.guard import AclGuard
+from pyspark_kafkalog.server.security.limits import AUTHENTICATION_MS_MAX, ConnectionLimits, ConnectionSettings
+from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
+from pyspark_kafkalog.server.security.quotas import ClientQuotas
+from pyspark_kafkalog.server.security.sasl import SaslAuthenticator, SaslSettings
+from pyspark_kafkalog.server.security.scram import Credentials
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings, TlsTransport, server_context
+from pyspark_kafkalog.units import SECOND_MS
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.native import NativeRoot
+    from pyspark_kafkalog.root.protocol import Root
+
+#: Clients that authenticate make a server look for new commits at most this often.
+_REFRESH_INTERVAL_MS: Final = SECOND_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """The security of a listener. Without `tls` and `sasl` it serves anybody, so it listens on this machine only."""
+
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    is_insecure: bool = False
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
+
+    def check(self, host: str) -> None:
+        """Raises InvalidOptionError if a server with these settings must not listen on the host."""
+        check_listener(
+            host,
+            has_tls=self.tls is not None,
+            has_client_certificates=self.tls is not None and self.tls.client_auth == ClientAuth.REQUIRED,
+            has_sasl=self.sasl is not None,
+            is_insecure=self.is_insecure,
+        )
+        if self.sasl is not None:
+            check_mechanisms(self.sasl.mechanisms, has_tls=self.tls is not None, is_insecure=self.is_insecure)
+
+
+class Gate:
+    """The security of one server process. Made and used in the event loop's thread."""
+
+    def __init__(
+        self,
+        settings: SecuritySettings,
+        root: Root,
+        *,
+        executor: Executor,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """`executor` runs what blocks. Raises InvalidOptionError."""
+        native = None if root.is_broker_directory else root.native()
+        self._executor = executor
+        self._tls = None if settings.tls is None else server_context(settings.tls)
+        broker = BrokerMetadata() if native is not None else _broker_metadata(root)
+        self.guard = AclGuard(root, monotonic_ms=monotonic_ms)
+        self.quotas = ClientQuotas(
+            lambda: broker.client_quotas if native is None else native.store.image.client_quotas,
+            monotonic_ms=monotonic_ms,
+        )
+        self._limits = ConnectionLimits(
+            settings.connections, creation_rate=self.quotas.connection_creation_rate, monotonic_ms=monotonic_ms
+        )
+        self.sasl: SaslAuthenticator | None = None
+        if settings.sasl is not None:
+            credentials = Credentials(
+                lambda: broker.scram_credentials if native is None else native.store.image.scram_credentials,
+                _secret(native),
+            )
+            refresher = _Refresher(root, executor, monotonic_ms)
+            self.sasl = SaslAuthenticator(
+                settings.sasl,
+                credentials,
+                executor=executor,
+                refresh=refresher.refresh,
+                monotonic_ms=monotonic_ms,
+            )
+
+    def open(self, host: str, port: int) -> Session:
+        """A new connection; `close` has to follow. Raises TooManyConnectionsError."""
+        self._limits.open(host)
+        return Session(host, port, is_tls=self._tls is not None, is_authenticated=self.sasl is None)
+
+    def close(self, session: Session) -> None:
+        """The connection has ended."""
+        self._limits.close(session.host)
+
+    @property
+    def has_tls(self) -> bool:
+        return self._tls is not None
+
+    async def start_tls(self, client: socket.socket, session: Session) -> TlsTransport:
+        """The transport after the handshake; without SASL the client's certificate says who it is.
+
+        Raises OSError, asyncio.TimeoutError, or InvalidRecordError for a certificate without a readable subject; the
+        socket is closed then.
+        """
+        assert self._tls is not None
+        transport = TlsTransport(client, self._tls, self._executor)
+        try:
+            await transport.handshake(AUTHENTICATION_MS_MAX / SECOND_MS)
+            if self.sasl is None:
+                session.principal = transport.principal
+        except BaseException:
+            transport.close()
+            raise
+        return transport
+
+    def admits(self, session: Session, api_key: int) -> bool:
+        """Whether the request may be handled; if not, the connection has to be closed."""
+        return self.sasl is None or self.sasl.admits(session, api_key)
+
+
+class _Refresher:
+    """Brings credentials up to date for clients that authenticate, not more often than a store can bear."""
+
+    def __init__(self, root: Root, executor: Executor, monotonic_ms: Callable[[], int]) -> None:
+        self._root = root
+        self._executor = executor
+        self._monotonic_ms = monotonic_ms
+        self._last_ms: int | None = None
+
+    async def refresh(self) -> None:
+        now_ms = self._monotonic_ms()
+        if self._last_ms is None or now_ms - self._last_ms >= _REFRESH_INTERVAL_MS:
+            self._last_ms = now_ms
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._root.refresh)
+
+
+def _secret(native: NativeRoot | None) -> bytes:
+    """What clients cannot know, and all servers of a root do: its node's id in the commit log is never answered."""
+    if native is None:
+        return secrets.token_bytes(32)
+    return hashlib.sha256(f"SCRAM {native.store.image.node.incarnation_id}".encode()).digest()
+
+
+def _broker_metadata(root: Root) -> BrokerMetadata:
+    directory = root.directories[0] / METADATA_DIR
+    return read_broker_metadata(directory) if directory.is_dir() else BrokerMetadata()

@@ -1,0 +1,120 @@
+"""Decides by the root's access control entries what a session may do, and logs denials for the audit.
+
+Whether anything is checked follows Kafka's rule that a broker without an authorizer allows everything. Here an
+authorizer is on if one of these is so:
+
+    authorizer.class.name is set       Kafka's own setting; whatever its value, the rules are StandardAuthorizer's
+    super.users is set                 it has no other purpose
+    there are entries                  somebody wrote rules, so they hold
+
+A root whose entries were all removed, and with neither setting, is open again: whoever relies on entries sets
+super.users, without which nobody could change them. The entries of a broker's directory are those of the server's
+start.
+
+Denials go to the logger `kafka.authorizer.logger`, as a broker's do, at most so many in a second: a client that tries
+again and again does not fill the disk; what was left out is counted in the next line.
+
+Source of the rules: org.apache.kafka.metadata.authorizer.StandardAuthorizer, kafka.server.AuthHelper.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.image import broker_configs
+from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
+from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.units import SECOND_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark_kafkalog.root.protocol import Root
+
+AUDIT_LOG: Final = logging.getLogger("kafka.authorizer.logger")
+
+_DENIALS_A_SECOND: Final = 20
+
+
+class AclGuard:
+    """The Guard of a server over `root`: see `server/context.py`. Used in the event loop's thread."""
+
+    def __init__(self, root: Root, *, monotonic_ms: Callable[[], int]) -> None:
+        self._root = root
+        self._native = None if root.is_broker_directory else root.native()
+        self._audit = _Audit(monotonic_ms)
+        # What the authorizer was made from: an image keeps these mappings until a commit changes them.
+        self._acls: Mapping[str, Acl] | None = None
+        self._settings: Mapping[str, str] | None = None
+        self._authorizer: Authorizer | None = None
+        if self._native is None:
+            entries = AccessControl(root).entries()
+            self._authorizer = Authorizer(entries) if entries else None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is an authorizer; if not, everything is allowed."""
+        return self._current() is not None
+
+    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the session's principal may do `operation` on the resource; a denial is logged."""
+        authorizer = self._current()
+        if authorizer is None or authorizer.allows(session.principal, operation, resource_type, name, session.host):
+            return True
+        self._audit.denied(session, operation, f"{_type_name(resource_type)}:LITERAL:{name}")
+        return False
+
+    def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Whether it may do `operation` on some resource of the type; a denial is logged."""
+        authorizer = self._current()
+        if authorizer is None or authorizer.allows_any(session.principal, operation, resource_type, session.host):
+            return True
+        self._audit.denied(session, operation, f"any {_type_name(resource_type)}")
+        return False
+
+    def _current(self) -> Authorizer | None:
+        if self._native is not None:
+            image = self._native.store.image
+            settings = broker_configs(image)
+            if image.acls is not self._acls or settings is not self._settings:
+                self._acls, self._settings = image.acls, settings
+                config = self._native.broker_config()
+                is_on = bool(config.authorizer_class_name or config.super_users or image.acls)
+                self._authorizer = AccessControl(self._root).authorizer() if is_on else None
+        return self._authorizer
+
+
+def _type_name(resource_type: ResourceType) -> str:
+    return resource_type.name.title().replace("_", "")
+
+
+class _Audit:
+    """Writes denials, a bounded number a second."""
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._second = -1
+        self._written = 0
+        self._left_out = 0
+
+    def denied(self, session: Session, operation: AclOperation, resource: str) -> None:
+        second = self._monotonic_ms() // SECOND_MS
+        if second != self._second:
+            self._second, self._written = second, 0
+        if self._written >= _DENIALS_A_SECOND:
+            self._left_out += 1
+            return
+        self._written += 1
+        left_out = f" ({self._left_out} denials before this one were not logged)" if self._left_out else ""
+        self._left_out = 0
+        AUDIT_LOG.info(
+            "Principal = %s is Denied operation = %s from host = %s on resource = %s%s",
+            session.principal,
+            operation.name,
+            session.host,
+            resource,
+            left_out,
+        )

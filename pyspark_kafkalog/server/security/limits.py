@@ -1,0 +1,146 @@
+"""What all connections together, and those of one host, may take from a server: their number, their rate, memory.
+
+    ConnectionLimits    max.connections, max.connections.per.ip, connection_creation_rate of ip quotas
+    BytesBudget         queued.max.request.bytes: requests in memory; who finds it full waits in line
+    AUTHENTICATION_...  bounds of a client that has not shown who it is
+
+The connection that exceeds a limit is closed at once, before anything is read from it. Nothing here is stored.
+
+Source of the names: kafka.network.ConnectionQuotas, org.apache.kafka.network.SocketServerConfigs. A broker's defaults
+for connections are unlimited; here they are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.server.security.quotas import TokenBucket
+from pyspark_kafkalog.units import KIB, MIB, SECOND_MS
+
+#: The largest request before a client is authenticated. Kafka: sasl.server.max.receive.size, 512 KiB.
+AUTHENTICATION_REQUEST_BYTES_MAX: Final = 16 * KIB
+#: How long TLS handshake and authentication may take together.
+AUTHENTICATION_MS_MAX: Final = 30 * SECOND_MS
+
+CONNECTIONS_MAX: Final = 10_000
+QUEUED_REQUEST_BYTES_MAX: Final = 512 * MIB
+_HOSTS_MAX: Final = 10_000
+
+
+class TooManyConnectionsError(Exception):
+    """The connection has to be closed; the text says which limit it exceeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """`connections_max` over all hosts, `per_host_max` for each."""
+
+    connections_max: int = CONNECTIONS_MAX
+    per_host_max: int = CONNECTIONS_MAX
+
+
+class ConnectionLimits:
+    """Counts the connections of one server process. Used in the event loop's thread."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        *,
+        creation_rate: Callable[[str], float | None] = lambda host: None,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """`creation_rate`: the new connections a second that a host may open; None: any number."""
+        self._settings = settings
+        self._creation_rate = creation_rate
+        self._monotonic_ms = monotonic_ms
+        self._by_host: dict[str, int] = {}
+        self._rates: dict[str, TokenBucket] = {}
+        self.count = 0
+
+    def open(self, host: str) -> None:
+        """Count a new connection; `close` has to follow. Raises TooManyConnectionsError, and counts nothing then."""
+        settings = self._settings
+        if self.count >= settings.connections_max:
+            raise TooManyConnectionsError(f"{self.count} connections are open, max.connections is reached")
+        of_host = self._by_host.get(host, 0)
+        if of_host >= settings.per_host_max:
+            raise TooManyConnectionsError(
+                f"{of_host} connections of {host} are open, max.connections.per.ip is reached"
+            )
+        self._charge(host)
+        self.count += 1
+        self._by_host[host] = of_host + 1
+
+    def close(self, host: str) -> None:
+        """The connection of the host has ended."""
+        self.count -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def _charge(self, host: str) -> None:
+        rate = self._creation_rate(host)
+        if rate is None:
+            self._rates.pop(host, None)
+            return
+        bucket = self._rates.get(host)
+        now_ms = self._monotonic_ms()
+        if bucket is None or bucket.rate != rate:
+            if len(self._rates) >= _HOSTS_MAX:
+                self._rates = {each: kept for each, kept in self._rates.items() if not kept.is_full(now_ms)}
+            bucket = self._rates[host] = TokenBucket(rate, now_ms)
+        if bucket.throttle_ms(now_ms):
+            raise TooManyConnectionsError(f"{host} opens more connections than {rate:g} a second")
+        bucket.take(1, now_ms)
+
+
+class BytesBudget:
+    """Bytes of requests in memory, of all connections together. Used in the event loop's thread."""
+
+    def __init__(self, size_bytes: int = QUEUED_REQUEST_BYTES_MAX) -> None:
+        self._size_bytes = size_bytes
+        self._taken_bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def taken_bytes(self) -> int:
+        return self._taken_bytes
+
+    async def acquire(self, size_bytes: int) -> None:
+        """Wait until so many bytes are free, in order of the calls; more than there are at all if nothing is taken."""
+        if not self._waiting and self._fits(size_bytes):
+            self._taken_bytes += size_bytes
+            return
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size_bytes, ready)
+        self._waiting.append(entry)
+        try:
+            await ready
+        except asyncio.CancelledError:
+            if ready.done() and not ready.cancelled():
+                self.release(size_bytes)  # it was granted in the same moment
+            else:
+                with contextlib.suppress(ValueError):  # _grant may have taken it out
+                    self._waiting.remove(entry)
+                self._grant()
+            raise
+
+    def release(self, size_bytes: int) -> None:
+        """The bytes are free again."""
+        self._taken_bytes -= size_bytes
+        self._grant()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self._taken_bytes or self._taken_bytes + size_bytes <= self._size_bytes
+
+    def _grant(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            size_bytes, ready = self._waiting.popleft()
+            if not ready.done():
+                self._taken_bytes += size_bytes
+                ready.set_result(None)

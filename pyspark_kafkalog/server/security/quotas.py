@@ -1,0 +1,179 @@
+"""Quotas of clients, enforced by token buckets: what exceeds a rate is answered, and the connection is muted.
+
+For a request the most specific quota counts, in Kafka's order: of user and client id, of the user, of the client id,
+each before the default of the same kind. All connections to which the same quota of the same user or client id applies
+share one bucket. Each server process has its own buckets, as each broker has its own.
+
+A bucket holds what a client may send at once after a pause: the rate times the ten seconds over which Kafka measures
+(quota.window.num 11 samples of 1 s, one of them incomplete). Below zero, the client waits until it is zero again.
+
+Source of the rules: ClientQuotaManager of org.apache.kafka.server.quota and its DefaultQuotaCallback.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.metadata.client_quotas import (
+    CLIENT_ID,
+    CONNECTION_CREATION_RATE,
+    IP,
+    USER,
+    QuotaEntity,
+    Quotas,
+)
+from pyspark_kafkalog.units import INT32_MAX, SECOND_MS
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.server.context import Session
+
+_WINDOW_S: Final = 10
+_BUCKETS_MAX: Final = 10_000
+
+
+class TokenBucket:
+    """Fills by `rate` a second up to ten seconds' worth, and may be overdrawn."""
+
+    __slots__ = ("_at_ms", "_tokens", "rate")
+
+    def __init__(self, rate: float, now_ms: int) -> None:
+        self.rate = rate
+        self._tokens = rate * _WINDOW_S
+        self._at_ms = now_ms
+
+    def _refill(self, now_ms: int) -> None:
+        gained = self.rate * (now_ms - self._at_ms) / SECOND_MS
+        self._tokens = min(self._tokens + gained, self.rate * _WINDOW_S)
+        self._at_ms = now_ms
+
+    def take(self, amount: float, now_ms: int) -> int:
+        """Take `amount`, back if it is negative; the milliseconds until the bucket is no longer overdrawn."""
+        self._refill(now_ms)
+        self._tokens -= amount
+        return self.throttle_ms(now_ms)
+
+    def throttle_ms(self, now_ms: int) -> int:
+        """The milliseconds until the bucket is no longer overdrawn."""
+        self._refill(now_ms)
+        if self._tokens >= 0:
+            return 0
+        return min(math.ceil(-self._tokens / self.rate * SECOND_MS), INT32_MAX)
+
+    def is_full(self, now_ms: int) -> bool:
+        """Whether it tells nothing more than a new one."""
+        self._refill(now_ms)
+        return self._tokens >= self.rate * _WINDOW_S
+
+
+class ClientQuotas:
+    """The quotas of one server process. Used in the event loop's thread.
+
+    `quotas` gives the newest ones; they are looked at again when it gives another object.
+    """
+
+    def __init__(self, quotas: Callable[[], Quotas], *, monotonic_ms: Callable[[], int]) -> None:
+        self._quotas = quotas
+        self._monotonic_ms = monotonic_ms
+        self._known: Quotas | None = None
+        self._names: frozenset[str] = frozenset()
+        self._buckets: dict[tuple[str, str | None, str | None], TokenBucket] = {}
+
+    def throttle(self, session: Session, client_id: str, quota: str, amount: float) -> int:
+        """Charge `amount` to the quota of that name: the throttle_time_ms of the answer.
+
+        The connection is muted for as long.
+        """
+        bucket = self._bucket(session, client_id, quota)
+        if bucket is None:
+            return 0
+        now_ms = self._monotonic_ms()
+        throttle_ms = bucket.take(amount, now_ms)
+        if throttle_ms:
+            session.mute_until_ms = max(session.mute_until_ms, now_ms + throttle_ms)
+        return throttle_ms
+
+    def give_back(self, session: Session, client_id: str, quota: str, amount: float) -> None:
+        """Charge `amount` no longer: a throttled Fetch is answered without the records that were charged."""
+        bucket = self._bucket(session, client_id, quota)
+        if bucket is not None:
+            bucket.take(-amount, self._monotonic_ms())
+
+    def waiting_ms(self, session: Session, client_id: str, quota: str) -> int:
+        """The milliseconds until anything may be charged, 0: now. For what is refused, not only delayed (KIP-599)."""
+        bucket = self._bucket(session, client_id, quota)
+        return 0 if bucket is None else bucket.throttle_ms(self._monotonic_ms())
+
+    def connection_creation_rate(self, host: str) -> float | None:
+        """The new connections a second of the host's quota; None: it has none."""
+        quotas = self._current()
+        for name in (host, None):
+            rate = quotas.get(((IP, name),), {}).get(CONNECTION_CREATION_RATE)
+            if rate is not None:
+                return rate
+        return None
+
+    def _current(self) -> Quotas:
+        quotas = self._quotas()
+        if quotas is not self._known:
+            self._known = quotas
+            self._names = frozenset(name for values in quotas.values() for name in values)
+            self._buckets.clear()
+        return quotas
+
+    def _bucket(self, session: Session, client_id: str, quota: str) -> TokenBucket | None:
+        quotas = self._current()
+        if quota not in self._names:
+            return None
+        user = session.principal.removeprefix("User:")
+        found = find_quota(quotas, quota, user, client_id)
+        if found is None:
+            return None
+        rate, shares_user, shares_client_id = found
+        key = (quota, user if shares_user else None, client_id if shares_client_id else None)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            if len(self._buckets) >= _BUCKETS_MAX:
+                self._drop_full()
+            bucket = self._buckets[key] = TokenBucket(rate, self._monotonic_ms())
+        return bucket
+
+    def _drop_full(self) -> None:
+        """Names are the clients' choice: keep only buckets that hold anybody back, and never more than the limit."""
+        now_ms = self._monotonic_ms()
+        kept = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now_ms)}
+        while len(kept) >= _BUCKETS_MAX:
+            del kept[next(iter(kept))]
+        self._buckets = kept
+
+
+def find_quota(quotas: Quotas, quota: str, user: str, client_id: str) -> tuple[float, bool, bool] | None:
+    """The rate that applies, and whether users and client ids have a bucket of their own each; None: no quota."""
+    for user_name, client_name in _LEVELS:
+        parts: list[tuple[str, str | None]] = []
+        if client_name is not _NO_PART:
+            parts.append((CLIENT_ID, client_id if client_name is _GIVEN else None))
+        if user_name is not _NO_PART:
+            parts.append((USER, user if user_name is _GIVEN else None))
+        entity: QuotaEntity = tuple(parts)
+        values: Mapping[str, float] | None = quotas.get(entity)
+        if values is not None and quota in values:
+            return values[quota], user_name is not _NO_PART, client_name is not _NO_PART
+    return None
+
+
+_GIVEN: Final = "given"
+_DEFAULT: Final = "default"
+_NO_PART: Final = "none"
+#: User and client id of an entity, the most specific first.
+_LEVELS: Final = (
+    (_GIVEN, _GIVEN),
+    (_GIVEN, _DEFAULT),
+    (_GIVEN, _NO_PART),
+    (_DEFAULT, _GIVEN),
+    (_DEFAULT, _DEFAULT),
+    (_DEFAULT, _NO_PART),
+    (_NO_PART, _GIVEN),
+    (_NO_PART, _DEFAULT),
+)

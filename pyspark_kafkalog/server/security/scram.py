@@ -1,0 +1,143 @@
+"""The server's side of one SCRAM exchange, and the check of a password against a SCRAM credential.
+
+    client-first:  n,,n=<user>,r=<client nonce>
+    server-first:  r=<client nonce><server nonce>,s=<salt>,i=<iterations>
+    client-final:  c=<channel binding>,r=<both nonces>,p=<proof>
+    server-final:  v=<signature>
+
+For a user without a credential the exchange goes on with one that no password fits, and fails where a wrong password
+fails. Its salt depends on the name and a secret of the root only, so asking twice, or another server, gives nothing
+away. In names `=2C` stands for a comma and `=3D` for an equals sign.
+
+Source of the rules: RFC 5802, ScramSaslServer and ScramMessages of org.apache.kafka.common.security.scram.internals.
+Unlike Kafka the server checks that the client's channel binding is that of its first message, as the RFC demands.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from collections.abc import Callable
+from typing import Final
+
+from pyspark_kafkalog.errors import AuthenticationError
+from pyspark_kafkalog.metadata.scram import (
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramCredentials,
+    ScramMechanism,
+    credential_of,
+    salt_of_bits,
+)
+
+_CLIENT_FIRST: Final = re.compile(
+    r"(?P<gs2>[ny],(?:a=(?P<authzid>[^\0,]+))?,)"
+    r"(?P<bare>n=(?P<name>(?:[^\0=,]|=2C|=3D)+),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]+=[^\0,]*)*)"
+)
+_CLIENT_FINAL: Final = re.compile(
+    r"(?P<without_proof>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]+=[^\0,]*)*),"
+    r"p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+_TOKEN_BYTES_MAX: Final = 4096
+_INVALID: Final = "invalid credentials"
+
+
+class Credentials:
+    """The SCRAM credentials of a root's users, with stand-ins for users who have none."""
+
+    def __init__(self, find: Callable[[], ScramCredentials], secret: bytes) -> None:
+        """`secret` is the same for all servers of the root, and unknown to clients."""
+        self._find = find
+        self._secret = secret
+
+    def of(self, user: str, mechanism: ScramMechanism) -> tuple[ScramCredential, bool]:
+        """The user's credential, and whether it is real."""
+        found = self._find().get((user, mechanism))
+        if found is not None and found.iterations >= ITERATIONS_MIN:
+            return found, True
+        seed = hmac.digest(self._secret, f"{mechanism.sasl_name} {user}".encode(errors="surrogatepass"), "sha512")
+        salt = salt_of_bits(int.from_bytes(seed, "big"))
+        return credential_of(mechanism, seed, salt, ITERATIONS_MIN), False
+
+    def fits(self, user: str, password: str) -> bool:
+        """Whether this is the user's password. Takes milliseconds; of several credentials the stronger one decides."""
+        stronger, weaker = ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256
+        mechanism = stronger if self.of(user, stronger)[1] else weaker
+        credential, is_real = self.of(user, mechanism)
+        salted = mechanism.salted_password(password, credential.salt, credential.iterations)
+        made = credential_of(mechanism, salted, credential.salt, credential.iterations)
+        return hmac.compare_digest(made.stored_key, credential.stored_key) and is_real
+
+
+class ScramExchange:
+    """One exchange. `user` is the name that the client gave; it is authenticated when `is_complete`."""
+
+    def __init__(self, mechanism: ScramMechanism, credentials: Credentials, server_nonce: str) -> None:
+        self._mechanism = mechanism
+        self._credentials = credentials
+        self._server_nonce = server_nonce
+        self._credential: ScramCredential | None = None
+        self._is_real = False
+        self._gs2 = ""
+        self._nonce = ""
+        self._messages = ""  # client-first without its header, and server-first
+        self.user = ""
+        self.is_complete = False
+
+    def evaluate(self, token: bytes) -> bytes:
+        """The answer to the client's next message. Raises AuthenticationError, which ends the exchange."""
+        if self.is_complete or len(token) > _TOKEN_BYTES_MAX:
+            raise AuthenticationError(_INVALID)
+        try:
+            text = token.decode()
+        except UnicodeDecodeError:
+            raise AuthenticationError(_INVALID) from None
+        return (self._first(text) if self._credential is None else self._final(text, self._credential)).encode()
+
+    def _first(self, text: str) -> str:
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None:
+            raise AuthenticationError(_INVALID)
+        self.user = saslname(match["name"])
+        if match["authzid"] is not None and saslname(match["authzid"]) != self.user:
+            raise AuthenticationError("Client requested an authorization id that is different from username")
+        self._credential, self._is_real = self._credentials.of(self.user, self._mechanism)
+        self._gs2 = match["gs2"]
+        self._nonce = match["nonce"] + self._server_nonce
+        salt = base64.b64encode(self._credential.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
+        self._messages = f"{match['bare']},{answer}"
+        return answer
+
+    def _final(self, text: str, credential: ScramCredential) -> str:
+        match = _CLIENT_FINAL.fullmatch(text)
+        if match is None or match["nonce"] != self._nonce or _decoded(match["binding"]) != self._gs2.encode():
+            raise AuthenticationError(_INVALID)
+        mechanism = self._mechanism
+        messages = f"{self._messages},{match['without_proof']}".encode()
+        signature = mechanism.hmac(credential.stored_key, messages)
+        proof = _decoded(match["proof"])
+        if len(proof) != len(signature):
+            raise AuthenticationError(_INVALID)
+        client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+        is_right = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
+        if not (is_right and self._is_real):
+            raise AuthenticationError(_INVALID)
+        self.is_complete = True
+        return "v=" + base64.b64encode(mechanism.hmac(credential.server_key, messages)).decode()
+
+
+def saslname(text: str) -> str:
+    """The name that a client has escaped. Raises AuthenticationError for an equals sign that begins no escape."""
+    if re.search("=(?!2C|3D)", text):
+        raise AuthenticationError(_INVALID)
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise AuthenticationError(_INVALID) from None
