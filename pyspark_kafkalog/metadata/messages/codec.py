@@ -230,8 +230,7 @@ class _ClassForm:
         return self._get(message)
 
     def default(self, field: FieldSpec) -> Any:
-        is_struct = field.struct is not None and not field.is_array and field.default is not None
-        return self._class.STRUCTS[field.attribute]() if is_struct else field.default
+        return self._class.DEFAULTS[field.attribute]  # the very object that an instance without the value has
 
     def nested(self, what: str, field: FieldSpec) -> StructForm:
         return _ClassForm(self._class.STRUCTS[field.attribute])

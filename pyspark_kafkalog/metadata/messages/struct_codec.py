@@ -11,7 +11,7 @@ Source of the rules: org.apache.kafka.message.MessageDataGenerator and the class
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.messages.schema import (
     is_default,
     write_unsigned_varint,
 )
-from pyspark_kafkalog.storage.names import decode_uuid
+from pyspark_kafkalog.storage.names import decode_uuid as decode_one_uuid
 from pyspark_kafkalog.storage.names import encode_uuid as encode_one_uuid
 from pyspark_kafkalog.units import INT16_MAX
 
@@ -48,10 +48,12 @@ _FORMATS: Final[Mapping[str, str]] = {**INTEGER_FORMATS, "bool": "?", "float64":
 
 #: Each partition's record repeats its topic's id: all share one text.
 encode_uuid = lru_cache(maxsize=1 << 14)(encode_one_uuid)
+decode_uuid = lru_cache(maxsize=1 << 14)(decode_one_uuid)
 
 _Read = Callable[[MessageReader], Any]
 _Write = Callable[[bytearray, Any], None]
 _ReadInto = Callable[[MessageReader, list[Any]], None]
+_WriteFrom = Callable[[bytearray, Sequence[Any]], None]
 _Indexed = tuple[int, FieldSpec]
 
 
@@ -75,7 +77,7 @@ class StructCodec:
             (i, field) for i, field in enumerate(fields) if (i, field) not in present and not field.ignorable
         ]
         self._readers = _plan_reads(name, plain, version, form, flexible)
-        self._writers = [(i, _writer(name, field, version, form, flexible)) for i, field in plain]
+        self._writers = _plan_writes(name, plain, version, form, flexible)
         self._tag_readers = {
             tag: (i, field.name, _tagged_reader(name, field, version, form)) for tag, i, field in tagged
         }
@@ -111,10 +113,10 @@ class StructCodec:
     def encode(self, out: bytearray, message: Any) -> None:
         values = self._values(message)
         for i, field in self._droppable:
-            if values[i] != self._defaults[i]:
+            if values[i] is not self._defaults[i] and values[i] != self._defaults[i]:
                 raise InvalidRecordError(f"this version of {self._name} cannot hold its field {field.name}")
-        for i, write in self._writers:
-            write(out, values[i])
+        for write_from in self._writers:
+            write_from(out, values)
         if self._flexible:
             self._write_tags(out, values)
         elif values[-1]:
@@ -123,10 +125,14 @@ class StructCodec:
     def _write_tags(self, out: bytearray, values: Sequence[Any]) -> None:
         tags: list[tuple[int, bytes]] = list(values[-1])
         for tag, i, field, write in self._tag_writers:
-            if not is_default(field, values[i]):
+            value = values[i]
+            if value is not self._defaults[i] and not is_default(field, value):
                 content = bytearray()
-                write(content, values[i])
+                write(content, value)
                 tags.append((tag, bytes(content)))
+        if not tags:
+            out.append(0)
+            return
         tags.sort(key=lambda item: item[0])
         write_unsigned_varint(out, len(tags))
         for tag, data in tags:
@@ -146,22 +152,46 @@ def _read_within(reader: MessageReader, start: int, read: _Read, what: str) -> A
     return value
 
 
-def _plan_reads(name: str, fields: list[_Indexed], version: int, form: StructForm, flexible: bool) -> list[_ReadInto]:
-    """The readers of untagged fields, one for each run of adjacent fields of fixed width and for each other field."""
-    reads: list[_ReadInto] = []
+def _runs(fields: list[_Indexed]) -> Iterator[list[_Indexed]]:
+    """Untagged fields by their kind: each run of adjacent fields of fixed width, and each other field."""
     run: list[_Indexed] = []
     for i, field in fields:
-        is_fixed = not field.is_array and field.element in _FORMATS
+        is_fixed = _is_fixed(field)
         if run and not (is_fixed and run[-1][0] + 1 == i):
-            reads.append(_run_reader(name, run))
+            yield run
             run = []
         if is_fixed:
             run.append((i, field))
         else:
-            reads.append(_field_reader(i, _reader(name, field, version, form, flexible)))
+            yield [(i, field)]
     if run:
-        reads.append(_run_reader(name, run))
+        yield run
+
+
+def _is_fixed(field: FieldSpec) -> bool:
+    return not field.is_array and field.element in _FORMATS
+
+
+def _plan_reads(name: str, fields: list[_Indexed], version: int, form: StructForm, flexible: bool) -> list[_ReadInto]:
+    reads = []
+    for run in _runs(fields):
+        i, field = run[0]
+        if _is_fixed(field):
+            reads.append(_run_reader(name, run))
+        else:
+            reads.append(_field_reader(i, _reader(name, field, version, form, flexible)))
     return reads
+
+
+def _plan_writes(name: str, fields: list[_Indexed], version: int, form: StructForm, flexible: bool) -> list[_WriteFrom]:
+    writes = []
+    for run in _runs(fields):
+        writers = [(i, _writer(name, field, version, form, flexible)) for i, field in run]
+        if len(run) > 1:
+            writes.append(_run_writer(run, writers))
+        else:
+            writes.append(_field_writer(*writers[0]))
+    return writes
 
 
 def _field_reader(i: int, read: _Read) -> _ReadInto:
@@ -171,8 +201,19 @@ def _field_reader(i: int, read: _Read) -> _ReadInto:
     return read_into
 
 
+def _field_writer(i: int, write: _Write) -> _WriteFrom:
+    def write_from(out: bytearray, values: Sequence[Any]) -> None:
+        write(out, values[i])
+
+    return write_from
+
+
+def _layout(run: list[_Indexed]) -> struct.Struct:
+    return struct.Struct(">" + "".join(_FORMATS[field.element] for _, field in run))
+
+
 def _run_reader(name: str, run: list[_Indexed]) -> _ReadInto:
-    layout = struct.Struct(">" + "".join(_FORMATS[field.element] for _, field in run))
+    layout = _layout(run)
     first, stop = run[0][0], run[-1][0] + 1
     uuids = tuple(i for i, field in run if field.element == "uuid")
     what = f"{name}.{run[0][1].name}" + (f" to {run[-1][1].name}" if len(run) > 1 else "")
@@ -186,6 +227,27 @@ def _run_reader(name: str, run: list[_Indexed]) -> _ReadInto:
     return read_into
 
 
+def _run_writer(run: list[_Indexed], writers: list[tuple[int, _Write]]) -> _WriteFrom:
+    pack = _layout(run).pack
+    first, stop = run[0][0], run[-1][0] + 1
+    uuids = tuple(i - first for i, field in run if field.element == "uuid")
+
+    def write_from(out: bytearray, values: Sequence[Any]) -> None:
+        each: Sequence[Any] = values[first:stop]
+        try:
+            if uuids:
+                each = list(each)
+                for i in uuids:
+                    each[i] = decode_uuid(each[i])
+            out += pack(*each)
+        except (struct.error, ValueError, TypeError):
+            for i, write in writers:  # one of them raises, and names its field
+                write(bytearray(), values[i])
+            raise
+
+    return write_from
+
+
 def _reader(name: str, field: FieldSpec, version: int, form: StructForm, flexible: bool) -> _Read:
     """Reads the value of an untagged field."""
     what = f"{name}.{field.name}"
@@ -193,7 +255,8 @@ def _reader(name: str, field: FieldSpec, version: int, form: StructForm, flexibl
     if field.is_array:
         if field.element in _FORMATS:
             return _fixed_array_reader(what, field.element, nullable, flexible)
-        return _array_reader(what, _value_reader(what, field, version, form, flexible), nullable, flexible)
+        read_element = _value_reader(what, field, version, form, flexible)
+        return _array_reader(what, read_element, _element_bytes_min(field, version, flexible), nullable, flexible)
     if field.struct is not None and nullable:
         return _nullable_struct_reader(_value_reader(what, field, version, form, flexible), what)
     return _value_reader(what, field, version, form, flexible, nullable)
@@ -222,6 +285,24 @@ def _fixed_reader(what: str, element: str) -> _Read:
         return encode_uuid(value) if is_uuid else value
 
     return read
+
+
+def _element_bytes_min(field: FieldSpec, version: int, flexible: bool) -> int:
+    """The bytes that a value of the field, or an element of the array, takes at least."""
+    if field.element in _FORMATS:
+        return struct.calcsize(">" + _FORMATS[field.element])
+    if field.struct is None:
+        return 1 if flexible else 2 if field.element == "string" else 4
+    plain = (each for each in field.struct if version in each.versions and each.tag is None)
+    return sum(_field_bytes_min(each, version, flexible) for each in plain) + flexible
+
+
+def _field_bytes_min(field: FieldSpec, version: int, flexible: bool) -> int:
+    if field.is_array:
+        return 1 if flexible else 4
+    if field.struct is not None and version in field.nullable:
+        return 1
+    return _element_bytes_min(field, version, flexible)
 
 
 def _length_reader(what: str, nullable: bool, flexible: bool, layout: struct.Struct) -> Callable[[MessageReader], int]:
@@ -280,13 +361,16 @@ def _records_reader(what: str, nullable: bool, flexible: bool) -> _Read:
     return read
 
 
-def _array_reader(what: str, read_element: _Read, nullable: bool, flexible: bool) -> _Read:
-    # An element takes one byte or more in every schema, so a count above the bytes left is wrong.
+def _array_reader(what: str, read_element: _Read, element_bytes_min: int, nullable: bool, flexible: bool) -> _Read:
     read_length = _length_reader(what, nullable, flexible, _INT32)
 
     def read(reader: MessageReader) -> tuple[Any, ...] | None:
         length = read_length(reader)
-        return None if length < 0 else tuple([read_element(reader) for _ in range(length)])
+        if length <= 0:
+            return None if length < 0 else ()
+        if length * element_bytes_min > reader.end - reader.at:
+            raise reader.error(expected=f"{what} of {length} elements", found=f"{reader.remaining} bytes left")
+        return tuple([read_element(reader) for _ in range(length)])
 
     return read
 

@@ -164,3 +164,22 @@ def test_error_codes_have_the_numbers_texts_and_retries_of_kafka() -> None:
     assert ErrorCode.NOT_COORDINATOR.retriable
     assert not ErrorCode.PRODUCER_FENCED.retriable
     assert all(each.message.endswith(".") for each in ErrorCode)
+
+
+def test_count_of_elements_that_do_not_fit_the_frame_is_refused_by_its_field() -> None:
+    # 5 topics of a name and partitions take 3 bytes each, with their tagged fields.
+    frame = bytes.fromhex("0001 000c 00000001 ffff 00") + b"\0" * 25 + bytes.fromhex("06") + b"\x01" * 14
+    with pytest.raises(CorruptRecordError, match=r"FetchRequest\.topics of 5 elements"):
+        parse_request(frame).body()
+
+
+@pytest.mark.parametrize(
+    ("partition", "match"),
+    [
+        (PartitionData(high_watermark=1 << 63), r"highWatermark must be of type int64"),
+        (PartitionData(partition_index=0, error_code="x"), r"errorCode must be of type int16"),  # type: ignore[arg-type]
+    ],
+)
+def test_value_that_does_not_fit_is_refused_by_its_field(partition: PartitionData, match: str) -> None:
+    with pytest.raises(InvalidRecordError, match=match):
+        _fetch_response((partition,)).encode(17)
