@@ -26,6 +26,8 @@ _LIST_SEPARATOR = re.compile(r"\s*,\s*")
 
 #: Ends the description of a config that a broker uses and this package does not.
 NO_EFFECT: Final = "Accepted, has no effect here."
+#: Maximum length of a value: Kafka's records of configurations cannot hold a longer one.
+VALUE_CHARS_MAX: Final = 32767
 #: Default of producer.id.expiration.ms.
 PRODUCER_ID_EXPIRATION_MS: Final = DAY_MS
 #: Uncompressed bytes of a record batch. Kafka's producers send batches of 16 KiB to keep latency low; a write of a

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
 from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
 from pyspark_kafkalog.metadata.extents import Runs
-from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -98,7 +98,7 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
     """
     logs: dict[TopicPartition, LogSize] = {}
     offline = 0
-    for topic_partition, found in _log_sizes(root):
+    for topic_partition, found in log_sizes(root):
         if found is None:
             offline += 1
         else:
@@ -190,18 +190,20 @@ def offline_metrics(directories: Sequence[Path | str], *, is_offline: bool) -> l
     ]
 
 
-def _log_sizes(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    """The sizes of every partition; None for one that cannot be read, which is logged."""
+def log_sizes(root: Root, topics: Collection[str] | None = None) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    """The sizes of every partition, or those of `topics` that exist; None for one that cannot be read: it is logged."""
     if root.is_broker_directory:
-        yield from _broker_log_sizes(root)
+        yield from _broker_log_sizes(root, [each for each in root.topics() if topics is None or each in topics])
         return
     native = root.native()
+    image = native.store.image
+    found = [image.topics[name] for name in sorted(image.topics) if topics is None or name in topics]
     if isinstance(native, ObjectRoot):
-        for topic in native.store.image.topics.values():
+        for topic in found:
             for partition in topic.partitions:
                 yield TopicPartition(topic.name, partition.partition), object_log_size(partition)
         return
-    yield from _native_log_sizes(on_file_system(root))
+    yield from _native_log_sizes(on_file_system(root), found)
 
 
 def object_log_size(partition: PartitionImage) -> LogSize:
@@ -216,9 +218,10 @@ def object_log_size(partition: PartitionImage) -> LogSize:
     )
 
 
-def _native_log_sizes(root: FileRoot) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    for topic in root.store.image.topics.values():
-        is_tiered = root.remote_storage is not None and why_not(topic.name, root.log_config(topic.name)) is None
+def _native_log_sizes(root: FileRoot, topics: Sequence[TopicImage]) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    broker = root.broker_config()
+    for topic in topics:
+        is_tiered = root.remote_storage is not None and why_not(topic.name, broker.log_config(topic.configs)) is None
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition)
             try:
@@ -248,8 +251,8 @@ def native_log_size(directory: Path, partition: PartitionImage, *, is_tiered: bo
     )
 
 
-def _broker_log_sizes(root: Root) -> Iterator[tuple[TopicPartition, LogSize | None]]:
-    partitions = (TopicPartition(name, number) for name in root.topics() for number in root.partition_numbers(name))
+def _broker_log_sizes(root: Root, names: Sequence[str]) -> Iterator[tuple[TopicPartition, LogSize | None]]:
+    partitions = (TopicPartition(name, number) for name in names for number in root.partition_numbers(name))
     for topic_partition in partitions:
         try:
             yield (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.topic import validate_topic_configs
@@ -51,13 +51,27 @@ from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, 
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000
 
+Build: TypeAlias = Callable[[MetadataImage], Sequence[MetadataRecord]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """Configurations to set, and names of those to delete."""
+
+    add: Mapping[str, str]
+    delete: Collection[str] = ()
+
+
+#: Makes a change from the configurations that are set.
+ConfigPlan: TypeAlias = Callable[[Mapping[str, str]], ConfigChange]
+
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
     """A change of the topic `name`, one of several in a commit. `build` is one of the builders of this module."""
 
     name: str
-    build: Callable[[MetadataImage], Sequence[MetadataRecord]]
+    build: Build
 
 
 class TopicChanges:

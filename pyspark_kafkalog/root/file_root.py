@@ -21,6 +21,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, Topic
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
+from pyspark_kafkalog.root.admin import Build, ConfigPlan
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
     find_unrenamed_directories,
@@ -29,7 +30,7 @@ from pyspark_kafkalog.root.directories import (
     rename_for_deletion,
     rename_left_directories,
 )
-from pyspark_kafkalog.root.native import Build, NativeRoot
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition, own_remote_part
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
@@ -127,11 +128,13 @@ class FileRoot(NativeRoot):
         remote = None if topic is None or partition is None else self._remote_part(topic, partition)
         return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, commits, remote)
 
-    def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
-        """As in NativeRoot. Raises InvalidConfigError also for remote storage in the log directory, or around it."""
-        if add and LOCATION_CONFIG in add:
-            check_outside(add[LOCATION_CONFIG], self.path)
-        super().alter_broker_configs(add=add, delete=delete)
+    def _check_broker_configs(self, configs: Mapping[str, str]) -> None:
+        """Raise InvalidConfigError for remote storage in the log directory, or around it."""
+        if LOCATION_CONFIG in configs:
+            check_outside(configs[LOCATION_CONFIG], self.path)
+
+    def change_broker_configs(self, plan: ConfigPlan, *, validate_only: bool = False) -> None:
+        super().change_broker_configs(plan, validate_only=validate_only)
         version = self._store.image.format_version
         if version == TIERED_FORMAT_VERSION:
             with _after_commit(f"the marker file of {self.path} does not say the format version {version} yet"):

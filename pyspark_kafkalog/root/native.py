@@ -23,6 +23,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
+from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.staging import Staged, Staging
@@ -33,8 +34,6 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import LogReader
-
-Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 
 class _Unguarded:
@@ -192,11 +191,27 @@ class NativeRoot(_Unguarded, ABC):
         return each.errors
 
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
-        self.commit(
-            lambda image: admin.alter_broker_configs(image, add=add or {}, delete=delete),
-            operation="alter broker configs",
-            frees_space=True,
-        )
+        change = admin.ConfigChange(add or {}, delete)
+        self.change_broker_configs(lambda current: change)
+
+    def change_broker_configs(self, plan: admin.ConfigPlan, *, validate_only: bool = False) -> None:
+        """As `alter_broker_configs`, with the change that `plan` makes from the settings at the commit.
+
+        `validate_only`: only raise what the change would raise.
+        """
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            change = plan(broker_configs(image))
+            self._check_broker_configs(change.add)
+            return admin.alter_broker_configs(image, add=change.add, delete=change.delete)
+
+        if validate_only:
+            build(self._store.refresh())
+        else:
+            self.commit(build, operation="alter broker configs", frees_space=True)
+
+    def _check_broker_configs(self, configs: Mapping[str, str]) -> None:
+        """Raise InvalidConfigError for a setting that this root cannot have where it is."""
 
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None

@@ -23,6 +23,7 @@ from pyspark_kafkalog.root.leader.open import leader_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.server.admin import handlers as admin
 from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects, BeatPlace
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleServer
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
@@ -88,7 +89,7 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
 
 def _handlers(context: ServerContext, services: list[Service]) -> Mapping[ApiKey, Handler]:
     """The handlers, whose services are added to `services`."""
-    handlers: dict[ApiKey, Handler] = {**metadata.HANDLERS}
+    handlers: dict[ApiKey, Handler] = {**metadata.HANDLERS, **admin.HANDLERS}
     if context.native is not None:
         coordinator = TransactionCoordinator(context)
         services.append(coordinator)

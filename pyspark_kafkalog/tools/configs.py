@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX
 from pyspark_kafkalog.config.entries import (
     ConfigEntry,
     broker_entries,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 _TOPICS: Final = "topics"
 _BROKERS: Final = "brokers"
-_MAX_VALUE_CHARS: Final = 32767
 
 #: A comma or an equals sign is a separator unless it is between square brackets.
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
@@ -168,8 +168,8 @@ def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:
     for name, value in configs.items():
         if not _CONFIG_NAME.fullmatch(name):
             raise InvalidConfigError(f"Invalid character found for config key: {name}")
-        if len(value) > _MAX_VALUE_CHARS:
-            raise InvalidConfigError(f"the value of {name} has {len(value)} characters, at most {_MAX_VALUE_CHARS} may")
+        if len(value) > VALUE_CHARS_MAX:
+            raise InvalidConfigError(f"the value of {name} has {len(value)} characters, at most {VALUE_CHARS_MAX} may")
     return configs
 
 

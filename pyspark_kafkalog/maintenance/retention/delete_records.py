@@ -194,9 +194,17 @@ def delete_records(
     unknown topic. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, and the errors
     of the commit.
     """
-    native = root.native()
-    native.refresh()
     began = time.perf_counter()
+    results = move_to(root.native(), offsets, dry_run=dry_run)
+    seconds = time.perf_counter() - began
+    return [_report(results[topic_partition], seconds) for topic_partition in sorted(offsets)]
+
+
+def move_to(
+    native: NativeRoot, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
+) -> dict[TopicPartition, MovedLogStart]:
+    """As `delete_records`; returns each partition's state afterwards, or the error that prevented it."""
+    native.refresh()
     results: dict[TopicPartition, MovedLogStart] = {}
     moves = []
     for topic_partition, offset in sorted(offsets.items()):
@@ -208,8 +216,7 @@ def delete_records(
     results |= {each.topic_partition: each for each in moved}
     if not dry_run and isinstance(native, FileRoot):
         _update_kafka_files(native, moved)
-    seconds = time.perf_counter() - began
-    return [_report(results[topic_partition], seconds) for topic_partition in sorted(offsets)]
+    return results
 
 
 def _move(root: NativeRoot, topic_partition: TopicPartition, offset: int) -> LogStartMove:

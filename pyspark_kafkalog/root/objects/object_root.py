@@ -23,7 +23,8 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
-from pyspark_kafkalog.root.native import Build, NativeRoot
+from pyspark_kafkalog.root.admin import Build
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.root.staging import ObjectStaging, Staged

@@ -1,0 +1,216 @@
+"""DescribeCluster, DescribeTopicPartitions, ListConfigResources: the servers, their topics, what has configurations.
+
+DescribeTopicPartitions answers in pieces: at most so many partitions, in the order of topics and partitions, and a
+cursor at which the client goes on. As in Metadata a partition's leader is its only replica. Topics that the client may
+not describe are answered as if they were unknown.
+
+Source of the rules: kafka.server.AuthHelper.computeDescribeClusterResponse, DescribeTopicPartitionsRequestHandler,
+KRaftMetadataCache.describeTopicResponse; KIP-700, KIP-919, KIP-966, KIP-1142.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.cluster import (
+    ConfigResource,
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
+from pyspark_kafkalog.server.authorized_operations import NOT_ASKED, authorized_operations
+from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+#: Before this version of DescribeCluster the errors about types of endpoints do not exist.
+_HAS_ENDPOINT_TYPES: Final = 1
+#: Kafka's default of max.request.partition.size.limit.
+PARTITIONS_MAX: Final = 2000
+#: Before this version of ListConfigResources only client metrics, of which there are none, are listed.
+_HAS_RESOURCE_TYPES: Final = 1
+
+
+# DescribeCluster
+
+
+async def handle_describe_cluster(context: ServerContext, request: Request) -> DescribeClusterResponse:
+    body = request.body
+    assert isinstance(body, DescribeClusterRequest)
+    if body.endpoint_type != _BROKERS:
+        return _wrong_endpoint(body.endpoint_type, request.api_version)
+    cluster = context.cluster
+    return DescribeClusterResponse(
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.node_id,
+        brokers=tuple(
+            DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+            for each in cluster.nodes()
+        ),
+        cluster_authorized_operations=_cluster_operations(
+            context, request, asked=body.include_cluster_authorized_operations
+        ),
+    )
+
+
+def _cluster_operations(context: ServerContext, request: Request, *, asked: bool) -> int:
+    if not asked:
+        return NOT_ASKED
+    may_ask = context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    if not may_ask:
+        return 0
+    return authorized_operations(context, request.session, ResourceType.CLUSTER, CLUSTER_NAME, asked=True)
+
+
+def _wrong_endpoint(endpoint_type: int, api_version: int) -> DescribeClusterResponse:
+    code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"unknown type of endpoint: {endpoint_type}"
+    if endpoint_type == _CONTROLLERS:
+        code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is an endpoint of a broker, not of a controller"
+    if api_version < _HAS_ENDPOINT_TYPES:
+        code = ErrorCode.INVALID_REQUEST
+    return DescribeClusterResponse(error_code=code, error_message=text)
+
+
+# ListConfigResources
+
+
+async def handle_list_config_resources(context: ServerContext, request: Request) -> ListConfigResourcesResponse:
+    body = request.body
+    assert isinstance(body, ListConfigResourcesRequest)
+    if not context.guard.allows(request.session, AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if request.api_version < _HAS_RESOURCE_TYPES:
+        return ListConfigResourcesResponse()
+    known = {each.value for each in ConfigResourceType}
+    types = set(body.resource_types) or known
+    if not types <= known:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    found: list[tuple[ConfigResourceType, str]] = []
+    if ConfigResourceType.BROKER in types:
+        found += [(ConfigResourceType.BROKER, str(each.node_id)) for each in context.cluster.nodes()]
+    if ConfigResourceType.TOPIC in types:
+        await context.run(context.root.refresh)
+        found += [(ConfigResourceType.TOPIC, each) for each in context.root.topics()]
+    return ListConfigResourcesResponse(
+        config_resources=tuple(ConfigResource(resource_name=name, resource_type=kind) for kind, name in found)
+    )
+
+
+# DescribeTopicPartitions
+
+
+async def handle_describe_topic_partitions(context: ServerContext, request: Request) -> DescribeTopicPartitionsResponse:
+    body = request.body
+    assert isinstance(body, DescribeTopicPartitionsRequest)
+    cursor = body.cursor
+    if cursor is not None:
+        named = {each.name for each in body.topics}
+        if cursor.partition_index < 0 or (named and cursor.topic_name not in named):
+            return _invalid(body)
+    await context.run(context.root.refresh)
+    names = sorted({each.name for each in body.topics} or context.root.topics())
+    if cursor is not None:
+        names = [each for each in names if each >= cursor.topic_name]
+    allowed = {
+        each for each in names if context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, each)
+    }
+    limit = max(min(PARTITIONS_MAX, body.response_partition_limit), 1)
+    shown = [each for each in names if each in allowed]
+    page = await context.run(lambda: _Page(context, request, limit).fill(shown, cursor, is_all=not body.topics))
+    denied = () if not body.topics else [each for each in names if each not in allowed]
+    return DescribeTopicPartitionsResponse(
+        topics=(*page.topics, *(_failed_topic(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in denied)),
+        next_cursor=page.next_cursor,
+    )
+
+
+def _invalid(body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    """The answer to a cursor that is none: the response has no error of its own, so every topic has it."""
+    names = [each.name for each in body.topics] or ([] if body.cursor is None else [body.cursor.topic_name])
+    return DescribeTopicPartitionsResponse(
+        topics=tuple(_failed_topic(each, ErrorCode.INVALID_REQUEST) for each in names)
+    )
+
+
+def _failed_topic(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+
+
+@dataclass(slots=True)
+class _Page:
+    """The topics of one answer, with at most `left` partitions. Filling it may read files: it runs in a thread."""
+
+    context: ServerContext
+    request: Request
+    left: int
+    topics: tuple[DescribeTopicPartitionsResponseTopic, ...] = ()
+    next_cursor: Cursor | None = None
+
+    def fill(self, names: Sequence[str], cursor: Cursor | None, *, is_all: bool) -> _Page:
+        """Add the topics from the cursor on, until the page is full. With `is_all`, those deleted since are omitted."""
+        for name in names:
+            if self.left <= 0:
+                self.next_cursor = Cursor(topic_name=name, partition_index=0)
+                break
+            first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+            try:
+                self._add(validate_topic_name(name), first)
+            except UnknownTopicError as error:
+                if not is_all:
+                    self.topics += (_failed_topic(name, error_code_of(error)),)
+            except (KafkalogError, OSError) as error:
+                self.topics += (_failed_topic(name, error_code_of(error)),)
+            if self.next_cursor is not None:
+                break
+        return self
+
+    def _add(self, name: str, first: int) -> None:
+        topic = self.context.root.topic(name, without_links=True)
+        partitions = [each for each in topic.partitions if each.partition >= first]
+        if len(partitions) > self.left:
+            number = partitions[self.left].partition
+            self.next_cursor = Cursor(topic_name=name, partition_index=number)
+        shown = partitions[: self.left]
+        self.left -= len(shown)
+        self.topics += (self._described(topic, shown),)
+
+    def _described(
+        self, topic: TopicDescription, partitions: Iterable[PartitionSnapshot]
+    ) -> DescribeTopicPartitionsResponseTopic:
+        topic_id = topic.topic_id or ZERO_UUID
+        return DescribeTopicPartitionsResponseTopic(
+            name=topic.name,
+            topic_id=topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=tuple(self._partition(topic_id, each) for each in partitions),
+            topic_authorized_operations=authorized_operations(
+                self.context, self.request.session, ResourceType.TOPIC, topic.name, asked=True
+            ),
+        )
+
+    def _partition(self, topic_id: str, partition: PartitionSnapshot) -> DescribeTopicPartitionsResponsePartition:
+        leader = self.context.cluster.leader(topic_id, partition.partition, self.request.client_id).node_id
+        return DescribeTopicPartitionsResponsePartition(
+            partition_index=partition.partition,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=(leader,),
+            isr_nodes=(leader,),
+        )

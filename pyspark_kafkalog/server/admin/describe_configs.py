@@ -1,0 +1,210 @@
+"""DescribeConfigs: the configurations of topics, brokers and groups: values, sources, types, documentation.
+
+    topic            all topic configurations, with the broker-level settings that they fall back to
+    broker ""        the broker-level settings that have been set; they are those of all servers
+    broker 1         all broker-level settings, and what is known of the server 1
+    group            what the `consumer` protocol uses; it cannot be changed
+    client metrics   the values without a subscription: no telemetry is collected
+
+The configurations of a broker's directory are those that its metadata log has for the topics; for all others Kafka's
+defaults are given, since the broker's own settings are not in the directory. No value is secret. Log levels are no
+configurations here.
+
+Source of the rules: kafka.server.ConfigHelper, org.apache.kafka.coordinator.group.GroupConfig,
+org.apache.kafka.server.metrics.ClientMetricsConfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType
+from pyspark_kafkalog.config.entries import (
+    ConfigEntry,
+    ConfigSource,
+    Synonym,
+    broker_entries,
+    own_topic_entries,
+    set_broker_entries,
+    topic_entries,
+)
+from pyspark_kafkalog.config.topic import validate_topic_config
+from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError
+from pyspark_kafkalog.metadata.acl import AclOperation
+from pyspark_kafkalog.metadata.image import ALL_BROKERS
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.topics import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from pyspark_kafkalog.server.admin.config_resources import (
+    ConfigResourceType,
+    check_allowed,
+    check_broker,
+    resource_type,
+)
+from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError
+from pyspark_kafkalog.server.context import Node, Request, ServerContext
+from pyspark_kafkalog.storage.names import validate_topic_name
+
+#: Numbers of org.apache.kafka.common.requests.DescribeConfigsResponse.ConfigType.
+_TYPE_NUMBERS: Final[Mapping[ConfigType, int]] = {
+    ConfigType.BOOLEAN: 1,
+    ConfigType.STRING: 2,
+    ConfigType.INT: 3,
+    ConfigType.LONG: 5,
+    ConfigType.DOUBLE: 6,
+    ConfigType.LIST: 7,
+}
+
+_GROUP_CONFIGS: Final = (
+    ConfigDefinition(
+        "consumer.heartbeat.interval.ms", ConfigType.INT, 5_000, "How often members of the group send heartbeats."
+    ),
+    ConfigDefinition(
+        "consumer.session.timeout.ms",
+        ConfigType.INT,
+        45_000,
+        "A member of the group that sends no heartbeat for so long is removed.",
+    ),
+)
+
+_CLIENT_METRICS_CONFIGS: Final = (
+    ConfigDefinition("interval.ms", ConfigType.INT, 300_000, "How often clients send metrics."),
+    ConfigDefinition("match", ConfigType.LIST, (), "Which clients send metrics."),
+    ConfigDefinition("metrics", ConfigType.LIST, (), "The prefixes of the metrics that are sent."),
+)
+
+
+async def handle_describe_configs(context: ServerContext, request: Request) -> DescribeConfigsResponse:
+    body = request.body
+    assert isinstance(body, DescribeConfigsRequest)
+    results = [await _describe(context, request, body, each) for each in body.resources]
+    return DescribeConfigsResponse(results=tuple(results))
+
+
+async def _describe(
+    context: ServerContext, request: Request, body: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    name, keys = resource.resource_name, resource.configuration_keys
+    try:
+        kind = resource_type(resource.resource_type)
+        check_allowed(context, request, AclOperation.DESCRIBE_CONFIGS, kind, name)
+        entries = await context.run(lambda: _entries(context, kind, name))
+    except (KafkalogError, OSError) as error:
+        failure = ApiError.of(error)
+        return DescribeConfigsResult(
+            error_code=failure.code,
+            error_message=failure.message,
+            resource_type=resource.resource_type,
+            resource_name=name,
+        )
+    wanted = None if not keys else frozenset(keys)
+    return DescribeConfigsResult(
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=name,
+        configs=tuple(_result(each, body) for each in entries if wanted is None or each.name in wanted),
+    )
+
+
+def _entries(context: ServerContext, kind: ConfigResourceType, name: str) -> Sequence[ConfigEntry]:
+    """The configurations of a resource. Raises KafkalogError for one that does not exist."""
+    if kind is ConfigResourceType.TOPIC:
+        return _topic_entries(context, name)
+    if kind is ConfigResourceType.BROKER:
+        settings = _settings(context)
+        if name == ALL_BROKERS:
+            return set_broker_entries(settings)
+        check_broker(context, name)
+        (node,) = (each for each in context.cluster.nodes() if str(each.node_id) == name)
+        return [*broker_entries(settings), *_server_entries(context, node)]
+    if not name:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the resource must not be empty")
+    if kind is ConfigResourceType.GROUP:
+        return [_default_entry(each, has_synonym=True) for each in _GROUP_CONFIGS]
+    if kind is ConfigResourceType.CLIENT_METRICS:
+        return [_default_entry(each, has_synonym=False) for each in _CLIENT_METRICS_CONFIGS]
+    raise RefusedError(ErrorCode.INVALID_REQUEST, "log levels cannot be described: they are not kept as configurations")
+
+
+def _topic_entries(context: ServerContext, name: str) -> Sequence[ConfigEntry]:
+    validate_topic_name(name)
+    root = context.root
+    if name not in root.topics():
+        root.refresh()
+    overrides = root.topic(name, without_links=True).configs
+    if not root.is_broker_directory:
+        return topic_entries(overrides, _settings(context))
+    known = {key: value for key, value in overrides.items() if _is_known(key, value)}
+    others = {key: value for key, value in overrides.items() if key not in known}
+    return [*topic_entries(known, {}), *own_topic_entries(others)]
+
+
+def _settings(context: ServerContext) -> Mapping[str, str]:
+    """The broker-level settings that are known."""
+    return {} if context.root.is_broker_directory else context.root.broker_configs()
+
+
+def _is_known(name: str, value: str) -> bool:
+    """Whether this is a configuration of this version, and not of a broker of another one."""
+    try:
+        validate_topic_config(name, value)
+    except InvalidConfigError:
+        return False
+    return True
+
+
+def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]:
+    """What clients and consoles look for in the configuration of a broker, and what is a property of a server here."""
+    root = context.root
+    directories = ",".join(map(str, root.directories)) or str(root.path)
+    properties = (
+        ("broker.id", ConfigType.INT, str(node.node_id), "The number of the server."),
+        ("broker.rack", ConfigType.STRING, node.rack, "The zone of the server."),
+        (
+            "default.replication.factor",
+            ConfigType.INT,
+            "1",
+            "Replicas: the log directory is the only one.",
+        ),
+        ("log.dirs", ConfigType.STRING, directories, "The log directory."),
+        ("node.id", ConfigType.INT, str(node.node_id), "The number of the server."),
+    )
+    return [
+        ConfigEntry(
+            name,
+            value,
+            () if value is None else (Synonym(ConfigSource.STATIC_BROKER_CONFIG, name, value),),
+            kind,
+            doc,
+            is_read_only=True,
+        )
+        for name, kind, value, doc in properties
+    ]
+
+
+def _default_entry(definition: ConfigDefinition, *, has_synonym: bool) -> ConfigEntry:
+    text = definition.default_text
+    synonyms = (Synonym(ConfigSource.DEFAULT_CONFIG, definition.name, text),) if has_synonym else ()
+    return ConfigEntry(definition.name, text, synonyms, definition.type, definition.doc, is_read_only=True)
+
+
+def _result(entry: ConfigEntry, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if body.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        synonyms=tuple(
+            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms
+        ),
+        config_type=_TYPE_NUMBERS[entry.type],
+        documentation=entry.doc if body.include_documentation else None,
+    )

@@ -1,0 +1,119 @@
+"""ElectLeaders and the reassignments of partitions, which have nothing to do here: a root has no replicas.
+
+Every server takes the requests for every partition, so there is no leader to elect, and no replica to move. The tools
+that ask for it get the answers of a cluster in which everything is where it should be; a change is refused.
+
+Source of the rules: kafka.server.ControllerApis, org.apache.kafka.controller.ReplicationControlManager; KIP-455,
+KIP-460.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+    PartitionResult,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.server.admin.errors import SUCCESS, ApiError, RefusedError, why_read_only
+from pyspark_kafkalog.server.context import Request, ServerContext
+
+_ELECTION_TYPES: Final = (0, 1)
+_HAS_ELECTION_TYPES: Final = 1
+_NOTHING_TO_MOVE: Final = RefusedError(
+    ErrorCode.POLICY_VIOLATION, "there are no replicas to move: every server takes the requests for every partition"
+)
+_DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+async def handle_elect_leaders(context: ServerContext, request: Request) -> ElectLeadersResponse:
+    body = request.body
+    assert isinstance(body, ElectLeadersRequest)
+    if not _allows(context, request, AclOperation.ALTER):
+        return ElectLeadersResponse(error_code=_DENIED)
+    if request.api_version >= _HAS_ELECTION_TYPES and body.election_type not in _ELECTION_TYPES:
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if body.topic_partitions is None:
+        return ElectLeadersResponse()  # of all partitions only those are listed that need an election
+    numbers = await context.run(lambda: _partition_numbers(context.root))
+    return ElectLeadersResponse(
+        replica_election_results=tuple(
+            ReplicaElectionResult(
+                topic=each.topic,
+                partition_result=tuple(
+                    _elected(number, numbers.get(each.topic, frozenset())) for number in each.partitions
+                ),
+            )
+            for each in body.topic_partitions
+        )
+    )
+
+
+def _elected(partition: int, existing: frozenset[int]) -> PartitionResult:
+    code = ErrorCode.ELECTION_NOT_NEEDED if partition in existing else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return PartitionResult(partition_id=partition, error_code=code, error_message=code.message)
+
+
+async def handle_alter_partition_reassignments(
+    context: ServerContext, request: Request
+) -> AlterPartitionReassignmentsResponse:
+    body = request.body
+    assert isinstance(body, AlterPartitionReassignmentsRequest)
+    if not _allows(context, request, AclOperation.ALTER):
+        return AlterPartitionReassignmentsResponse(error_code=_DENIED, error_message=_DENIED.message)
+    numbers = await context.run(lambda: _partition_numbers(context.root))
+    read_only = why_read_only(context)
+
+    def answer(topic: str, number: int, *, is_cancel: bool) -> ReassignablePartitionResponse:
+        error: Exception = read_only or _NOTHING_TO_MOVE
+        if number not in numbers.get(topic, frozenset()):
+            error = RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif is_cancel:
+            error = RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        failure = ApiError.of(error)
+        return ReassignablePartitionResponse(
+            partition_index=number, error_code=failure.code, error_message=failure.message
+        )
+
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=body.allow_replication_factor_change,
+        error_message=SUCCESS.message,
+        responses=tuple(
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    answer(topic.name, each.partition_index, is_cancel=each.replicas is None)
+                    for each in topic.partitions
+                ),
+            )
+            for topic in body.topics
+        ),
+    )
+
+
+async def handle_list_partition_reassignments(
+    context: ServerContext, request: Request
+) -> ListPartitionReassignmentsResponse:
+    if not _allows(context, request, AclOperation.DESCRIBE):
+        return ListPartitionReassignmentsResponse(error_code=_DENIED, error_message=_DENIED.message)
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+def _allows(context: ServerContext, request: Request, operation: AclOperation) -> bool:
+    return context.guard.allows(request.session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _partition_numbers(root: Root) -> dict[str, frozenset[int]]:
+    """The numbers of the partitions of every topic, as of now."""
+    root.refresh()
+    return {name: frozenset(root.partition_numbers(name)) for name in root.topics()}
