@@ -21,6 +21,7 @@ from pyspark_kafkalog.root.leader.open import leader_writer
 from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.snapshot import IsolationLevel
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = T0 + 60_000
@@ -68,7 +69,7 @@ def end(producer: int, *, is_commit: bool) -> LeaderAppend:
     return mark(marker(producer, 0, is_commit=is_commit, at_ms=NOW_MS - 1000))
 
 
-def values(log_dir: LogDir, isolation: str = "read_committed") -> list[str]:
+def values(log_dir: LogDir, isolation: IsolationLevel = "read_committed") -> list[str]:
     log_dir.refresh()
     return [each.decode() for each in log_dir.read("a", isolation=isolation)["value"].to_pylist()]
 
