@@ -31,6 +31,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.groups.group_log import GroupLogs
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
@@ -42,7 +43,6 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
 )
 from pyspark_kafkalog.groups.offsets_topic import (
-    GroupLogs,
     append_records,
     change_locked,
     find_expired,

@@ -88,6 +88,13 @@ class ConsumerGroupMetadataValue(Message):
     unknown_tags: UnknownTags = ()
 
 
+class ConsumerGroupPartitionMetadataKey(Message):
+    """ConsumerGroupPartitionMetadataKey: api key 4, version 0."""
+
+    group_id: str = ""
+    unknown_tags: UnknownTags = ()
+
+
 class ConsumerGroupMemberMetadataKey(Message):
     """ConsumerGroupMemberMetadataKey: api key 5, version 0."""
 
@@ -208,6 +215,46 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     unknown_tags: UnknownTags = ()
 
 
+class ConsumerGroupRegularExpressionKey(Message):
+    """ConsumerGroupRegularExpressionKey: api key 16, version 0."""
+
+    group_id: str = ""
+    regular_expression: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+class ConsumerGroupRegularExpressionValue(Message):
+    """ConsumerGroupRegularExpressionValue: api key 16, version 0."""
+
+    topics: tuple[str, ...] = ()
+    version: int = 0
+    timestamp: int = 0
+    unknown_tags: UnknownTags = ()
+
+
+class ConsumerProtocolSubscriptionTopicPartition(Message):
+    """A struct of ConsumerProtocolSubscription."""
+
+    topic: str = ""
+    partitions: tuple[int, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class ConsumerProtocolSubscription(Message):
+    """ConsumerProtocolSubscription: versions 0 to 3."""
+
+    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
+        "owned_partitions": ConsumerProtocolSubscriptionTopicPartition,
+    }
+
+    topics: tuple[str, ...] = ()
+    user_data: bytes | None = None
+    owned_partitions: tuple[ConsumerProtocolSubscriptionTopicPartition, ...] = ()  # from version 1
+    generation_id: int = -1  # from version 2
+    rack_id: str | None = None  # from version 3
+    unknown_tags: UnknownTags = ()
+
+
 class ConsumerProtocolAssignmentTopicPartition(Message):
     """A struct of ConsumerProtocolAssignment."""
 
@@ -272,6 +319,7 @@ COORDINATOR_MESSAGES: Final = (
     GroupMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey,
@@ -280,6 +328,9 @@ COORDINATOR_MESSAGES: Final = (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerProtocolSubscription,
     ConsumerProtocolAssignment,
     TransactionLogKey,
     TransactionLogValue,

@@ -155,13 +155,13 @@ def test_offsets_of_recreated_topic_are_not_fetched(log_dir: LogDir, group: Grou
 
 def test_second_fetch_reads_only_new_records(log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = []
-    read = LogReader.read
+    runs = LogReader.runs
 
     def noting(self: LogReader, start_offset: int, end_offset: int, **options: object) -> object:
         starts.append((start_offset, end_offset))
-        return read(self, start_offset, end_offset, **options)  # type: ignore[arg-type]
+        return runs(self, start_offset, end_offset, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LogReader, "read", noting)
+    monkeypatch.setattr(LogReader, "runs", noting)
     group.commit({P0: 1, P1: 1})
     group.fetch()
     group.fetch()
