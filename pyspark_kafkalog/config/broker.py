@@ -183,6 +183,59 @@ _DEFINITIONS: Final = (
         "whatever the name, the rules are those of Kafka's StandardAuthorizer.",
     ),
     ConfigDefinition(
+        "offsets.retention.check.interval.ms",
+        ConfigType.LONG,
+        600_000,
+        "Interval at which a server deletes offsets as of offsets.retention.minutes.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "group.min.session.timeout.ms",
+        ConfigType.INT,
+        6_000,
+        "Minimum session timeout of members of the classic protocol.",
+    ),
+    ConfigDefinition(
+        "group.max.session.timeout.ms",
+        ConfigType.INT,
+        1_800_000,
+        "Maximum session timeout of members of the classic protocol.",
+    ),
+    ConfigDefinition(
+        "group.initial.rebalance.delay.ms",
+        ConfigType.INT,
+        3_000,
+        "How long the first rebalance of an empty group of the classic protocol waits for more members.",
+    ),
+    ConfigDefinition(
+        "group.max.size",
+        ConfigType.INT,
+        2_147_483_647,
+        "Maximum number of members of a group of the classic protocol.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "group.consumer.session.timeout.ms",
+        ConfigType.INT,
+        45_000,
+        "Session timeout of members of the consumer protocol.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "group.consumer.heartbeat.interval.ms",
+        ConfigType.INT,
+        5_000,
+        "Interval at which members of the consumer protocol send heartbeats.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "group.consumer.max.size",
+        ConfigType.INT,
+        2_147_483_647,
+        "Maximum number of members of a group of the consumer protocol.",
+        at_least(1),
+    ),
+    ConfigDefinition(
         "super.users",
         ConfigType.STRING,
         "",
@@ -307,6 +360,14 @@ class BrokerConfig:
         "transaction.remove.expired.transaction.cleanup.interval.ms"
     )
     authorizer_class_name: str = _default("authorizer.class.name")
+    offsets_retention_check_interval_ms: int = _default("offsets.retention.check.interval.ms")
+    group_min_session_timeout_ms: int = _default("group.min.session.timeout.ms")
+    group_max_session_timeout_ms: int = _default("group.max.session.timeout.ms")
+    group_initial_rebalance_delay_ms: int = _default("group.initial.rebalance.delay.ms")
+    group_max_size: int = _default("group.max.size")
+    group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
+    group_consumer_heartbeat_interval_ms: int = _default("group.consumer.heartbeat.interval.ms")
+    group_consumer_max_size: int = _default("group.consumer.max.size")
     super_users: str = _default("super.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")

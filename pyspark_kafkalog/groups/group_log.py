@@ -14,7 +14,8 @@ Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.re
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
+from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
 
 if TYPE_CHECKING:
@@ -36,6 +38,26 @@ _MANY_OFFSETS: Final = 500
 
 #: Offset, key and value; a value of None deletes the key.
 _Change = tuple[int, bytes, "bytes | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStep:
+    """The records of one batch; `producer_id` is that of their transaction, and `is_commit` is set by its marker."""
+
+    producer_id: int
+    changes: Sequence[tuple[int, bytes | None, bytes | None]] = ()
+    is_commit: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """The records of [start_offset, end_offset), read while the steps are taken. `is_new`: all is read anew."""
+
+    origin: object
+    is_new: bool
+    start_offset: int
+    end_offset: int
+    steps: Iterable[ReplayStep]
 
 
 class GroupLog:
@@ -58,20 +80,28 @@ class GroupLog:
 
         Raises CorruptRecordError, OffsetOutOfRangeError if retention deletes the records meanwhile.
         """
+        return self.apply(self.tail(root, topic_id))
+
+    def tail(self, root: Root, topic_id: str | None) -> LogTail:
+        """The records that have not been read yet. Reads nothing before its steps are taken, and changes nothing."""
         found = root.partition(OFFSETS_TOPIC, self.partition)
-        is_new = self._origin != (topic_id, found.log_start_offset) or found.high_watermark < self.end_offset
-        if is_new:
-            self._origin = (topic_id, found.log_start_offset)
-            self.end_offset = found.log_start_offset
+        origin = (topic_id, found.log_start_offset)
+        is_new = self._origin != origin or found.high_watermark < self.end_offset
+        start_offset = found.log_start_offset if is_new else self.end_offset
+        has_open = bool(self._open) and not is_new
+        steps = self._steps(root, found, start_offset, has_open=has_open) if found.high_watermark > start_offset else ()
+        return LogTail(origin, is_new, start_offset, found.high_watermark, steps)
+
+    def apply(self, tail: LogTail) -> frozenset[str] | None:
+        """Take over a tail, as `catch_up` does."""
+        if tail.is_new:
             self._live, self._open, self._pending, self._written_at = {}, {}, {}, {}
-        if found.high_watermark == self.end_offset:
-            return None if is_new else frozenset()
-        try:
-            changed = self._read(root, found)
-        except BaseException:
-            self._origin = None  # what was read of it cannot be told from what was not
-            raise
-        return None if is_new else changed
+        self._origin = None  # if a step fails, what was taken over cannot be told from what was not
+        changed: set[str] = set()
+        for step in tail.steps:
+            changed |= self._take(step)
+        self._origin, self.end_offset = tail.origin, tail.end_offset
+        return None if tail.is_new else frozenset(changed)
 
     def advance(self, first_offset: int, end_offset: int, changes: Mapping[bytes, bytes | None]) -> None:
         """Take over what the caller has appended at the end, outside of transactions, without reading it."""
@@ -98,42 +128,35 @@ class GroupLog:
         """The keys that open transactions have written."""
         return self._pending.keys()
 
-    def _read(self, root: Root, found: PartitionSnapshot) -> frozenset[str]:
+    def _steps(
+        self, root: Root, found: PartitionSnapshot, start_offset: int, *, has_open: bool
+    ) -> Iterator[ReplayStep]:
         reader = root.reader(OFFSETS_TOPIC, self.partition)
-        changed: set[str] = set()
-        if not self._open and found.high_watermark - self.end_offset >= _MANY_OFFSETS:
-            stable_offset = found.last_stable_offset
-            if stable_offset == found.high_watermark > self.end_offset:
+        if not has_open and found.high_watermark - start_offset >= _MANY_OFFSETS:
+            stable_offset = max(found.last_stable_offset, start_offset)
+            if stable_offset == found.high_watermark:
                 reader.check_end(stable_offset)
-            for batch in reader.read(self.end_offset, stable_offset, schema=_KEY_AND_VALUE, committed=True):
+            for batch in reader.read(start_offset, stable_offset, schema=_KEY_AND_VALUE, committed=True):
                 keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-                decided = ((self.end_offset, key, value) for key, value in zip(keys, values, strict=True))
-                changed |= self._apply_all(decided)
-            self.end_offset = max(self.end_offset, stable_offset)
-        if self.end_offset < found.high_watermark:
+                decided = [(start_offset, key, value) for key, value in zip(keys, values, strict=True)]
+                yield ReplayStep(NO_PRODUCER_ID, decided)
+            start_offset = stable_offset
+        if start_offset < found.high_watermark:
             reader.check_end(found.high_watermark)
-            for run in reader.runs(self.end_offset, found.high_watermark):
+            for run in reader.runs(start_offset, found.high_watermark):
                 for at in run.batches["position"].tolist():
                     batch = decode_batch(run.data, at - run.position, file=run.file, file_position=at)
-                    changed |= self._replay(batch, run.file, at)
-        self.end_offset = found.high_watermark
-        return frozenset(changed)
+                    yield _step(batch, start_offset, run.file, at)
 
-    def _replay(self, batch: RecordBatch, file: str, position: int) -> set[str]:
-        producer_id = batch.header.producer_id
-        changes = [
-            (record.offset, record.key, record.value)
-            for record in batch.records
-            if record.offset >= self.end_offset and record.key is not None
-        ]
-        if batch.header.is_control:
-            types = [parse_control_type(key, file=file, file_position=position) for _, key, _ in changes]
-            return self._end_transaction(producer_id, is_commit=ControlRecordType.COMMIT in types)
-        if not batch.header.is_transactional:
-            return self._apply_all(changes)
-        self._open.setdefault(producer_id, []).extend(changes)
+    def _take(self, step: ReplayStep) -> set[str]:
+        if step.is_commit is not None:
+            return self._end_transaction(step.producer_id, is_commit=step.is_commit)
+        if step.producer_id == NO_PRODUCER_ID:
+            return self._apply_all(step.changes)
+        changes = [(offset, key, value) for offset, key, value in step.changes if key is not None]
+        self._open.setdefault(step.producer_id, []).extend(changes)
         for _, key, _ in changes:
-            self._pending.setdefault(key, set()).add(producer_id)
+            self._pending.setdefault(key, set()).add(step.producer_id)
         return set()
 
     def _end_transaction(self, producer_id: int, *, is_commit: bool) -> set[str]:
@@ -176,6 +199,15 @@ class GroupLog:
             self._live[group].pop(key, None)
             if not self._live[group]:
                 del self._live[group]
+
+
+def _step(batch: RecordBatch, start_offset: int, file: str, position: int) -> ReplayStep:
+    header = batch.header
+    if header.is_control:
+        types = [parse_control_type(record.key, file=file, file_position=position) for record in batch.records]
+        return ReplayStep(header.producer_id, is_commit=ControlRecordType.COMMIT in types)
+    changes = [(each.offset, each.key, each.value) for each in batch.records if each.offset >= start_offset]
+    return ReplayStep(header.producer_id if header.is_transactional else NO_PRODUCER_ID, changes)
 
 
 class GroupLogs:

@@ -23,11 +23,13 @@ from pyspark_kafkalog.metadata.messages.coordinator_records import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMemberValueTopicPartition,
     ConsumerGroupTargetAssignmentMetadataValue,
     ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     GroupMetadataValue,
     MemberMetadata,
     TopicPartitions,
@@ -48,7 +50,7 @@ GROUP_STATES: Final = (
 )
 
 _INT16: Final = struct.Struct(">h")
-_CLASSIC, _CONSUMER, _MEMBER, _TARGET_EPOCH, _TARGET, _CURRENT = 2, 3, 5, 6, 7, 8
+_CLASSIC, _CONSUMER, _MEMBER, _TARGET_EPOCH, _TARGET, _CURRENT, _REGEX = 2, 3, 5, 6, 7, 8, 16
 SHARE_TYPES: Final = range(10, 16)
 _STREAMS_TYPES: Final = range(17, 24)
 _CONSUMER_PROTOCOL: Final = "consumer"
@@ -141,6 +143,55 @@ def empty_since_ms(records: Mapping[bytes, bytes]) -> int:
             group = parse_value(GroupMetadataValue, value)
             return -1 if group.members else group.current_state_timestamp
     return -1
+
+
+def kept_topics(records: Mapping[bytes, bytes]) -> frozenset[str] | None:
+    """The topics that the group's members subscribe to, whose offsets do not expire; None: those of all topics.
+
+    Members are as last written. Those that are gone are removed by the server that coordinates the group.
+    """
+    by_type: dict[int, list[bytes]] = {}
+    for key, value in records.items():
+        named = group_of_key(key)
+        if named is not None:
+            by_type.setdefault(named[0], []).append(value)
+    topics: set[str] = set()
+    for value in by_type.get(_MEMBER, ()):
+        topics.update(parse_value(ConsumerGroupMemberMetadataValue, value).subscribed_topic_names)
+    for value in by_type.get(_REGEX, ()):
+        topics.update(parse_value(ConsumerGroupRegularExpressionValue, value).topics)
+    for value in by_type.get(_CLASSIC, ()):
+        group = parse_value(GroupMetadataValue, value)
+        for member in group.members:
+            subscription = parse_subscription(member.subscription)
+            if group.protocol_type != _CONSUMER_PROTOCOL or subscription is None:
+                return None
+            topics.update(subscription.topics)
+    return frozenset(topics)
+
+
+def has_members(records: Mapping[bytes, bytes]) -> bool:
+    """Whether the group had members when its records were last written."""
+    for key, value in records.items():
+        named = group_of_key(key)
+        if named is not None and named[0] == _MEMBER:
+            return True
+        if named is not None and named[0] == _CLASSIC and parse_value(GroupMetadataValue, value).members:
+            return True
+    return False
+
+
+def parse_subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
+    """The consumer's subscription in a classic member's metadata; None if it is not one.
+
+    It is read as version 0, with which all versions begin.
+    """
+    if len(metadata) < _INT16.size:
+        return None
+    try:
+        return ConsumerProtocolSubscription.decode(0, metadata[_INT16.size :], allow_trailing=True)
+    except KafkalogError:
+        return None
 
 
 def _classic_member(member: MemberMetadata) -> GroupMember:

@@ -31,6 +31,7 @@ OFFSET_COMMIT: Final = 1
 _INT16: Final = struct.Struct(">h")
 _TYPE_AND_LENGTH: Final = struct.Struct(">hh")
 _VALUE_VERSION: Final = 4
+_EXPIRING_VERSION: Final = 1
 _M = TypeVar("_M", bound=Message)
 
 
@@ -38,8 +39,8 @@ _M = TypeVar("_M", bound=Message)
 class OffsetAndMetadata:
     """A committed offset: the next offset to read, with its metadata.
 
-    `leader_epoch` is that of the last record read, -1 if unknown. `expire_timestamp_ms` is only set by brokers before
-    2.1. `topic_id` is None if the committer did not give it. Timestamps are in ms, -1 for none.
+    `leader_epoch` is that of the last record read, -1 if unknown. `expire_timestamp_ms` is only set by clients
+    before 2.1. `topic_id` is None if the committer did not give it. Timestamps are in ms, -1 for none.
     """
 
     offset: int
@@ -81,7 +82,15 @@ def offset_key(group: str, topic_partition: TopicPartition) -> bytes:
 
 
 def offset_value(committed: OffsetAndMetadata) -> bytes:
-    """The value in the newest version that Kafka 4.1 writes. Raises InvalidRecordError."""
+    """The value in the version that Kafka 4.1 writes: 1 if it has an expiry time, else 4. Raises InvalidRecordError."""
+    if committed.expire_timestamp_ms != NO_EXPIRY:
+        expiring = OffsetCommitValue(
+            offset=committed.offset,
+            metadata=committed.metadata,
+            commit_timestamp=committed.commit_timestamp_ms,
+            expire_timestamp=committed.expire_timestamp_ms,
+        )
+        return _INT16.pack(_EXPIRING_VERSION) + expiring.encode(_EXPIRING_VERSION)
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,

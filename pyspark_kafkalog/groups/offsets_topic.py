@@ -14,7 +14,8 @@ leaves the topic empty.
 classic group that lost its last member after the commit, from that time. Offsets written by brokers before 2.1 carry
 their own expiry time, which is used instead. A group whose last offset expires is deleted. Share groups never expire.
 
-A broker expires only the offsets of topics that no member of the group has subscribed to. Groups have no members here.
+Offsets of topics that a member of the group subscribes to do not expire, nor those of groups with members of another
+protocol. Members are those of the group's records.
 
 Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.cleanupExpiredOffsets,
 OffsetExpirationConditionImpl, and the methods offsetExpirationCondition and shouldExpire of the groups.
@@ -32,7 +33,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CommitConflictError, TopicExistsError
 from pyspark_kafkalog.groups.group_log import GroupLogs
-from pyspark_kafkalog.groups.group_state import SHARE_TYPES, empty_since_ms
+from pyspark_kafkalog.groups.group_state import SHARE_TYPES, empty_since_ms, has_members, kept_topics
 from pyspark_kafkalog.groups.offset_records import (
     NO_EXPIRY,
     OFFSETS_TOPIC,
@@ -69,13 +70,18 @@ def find_expired(records: Mapping[bytes, bytes], *, older_than_ms: int, now_ms: 
     types = {named[0] for named in map(group_of_key, records) if named is not None}
     if types.intersection(SHARE_TYPES):
         return Expired()
+    kept = kept_topics(records)
+    if kept is None:
+        return Expired()
     empty_ms = empty_since_ms(records)
     offsets = {key: found for key in records if (found := parse_offset_key(key)) is not None}
     expired = {
-        key: found for key, found in offsets.items() if _is_expired(records[key], empty_ms, older_than_ms, now_ms)
+        key: found
+        for key, found in offsets.items()
+        if found.topic not in kept and _is_expired(records[key], empty_ms, older_than_ms, now_ms)
     }
-    # A group without offsets has no state worth keeping, since it has no members either.
-    keys = records if len(expired) == len(offsets) else expired
+    # A group without offsets and members has no state worth keeping.
+    keys = records if len(expired) == len(offsets) and not has_members(records) else expired
     return Expired(tuple(keys), tuple(sorted(set(expired.values()))))
 
 
@@ -113,7 +119,7 @@ _CONFLICTS_MAX: Final = 50
 #: Name of the lock file in the partition's directory; Kafka ignores it.
 _LOCK_FILE: Final = ".group-lock"
 
-_Records = Mapping[bytes, "bytes | None"]
+GroupRecords = Mapping[bytes, "bytes | None"]
 
 T = TypeVar("T")
 
@@ -146,7 +152,7 @@ def change_locked(root: Root, group: str, change: Callable[[], T]) -> T:
         return change()
 
 
-def append_records(root: Root, group: str, records: _Records, *, flush: FlushMode = "fsync") -> None:
+def append_records(root: Root, group: str, records: GroupRecords, *, flush: FlushMode = "fsync") -> None:
     """Append a group's records, value by key, None for a tombstone. All become visible at once.
 
     The caller holds the group's lock.
@@ -159,7 +165,7 @@ def append_records(root: Root, group: str, records: _Records, *, flush: FlushMod
     writer = staging.task.writer(topic_partition, staging.fs)
     try:
         codec = CompressionType(native.broker_config().offsets_topic_compression_codec)
-        for batch in _encode(records, root.log_config(OFFSETS_TOPIC), codec, now_ms=native.clock()):
+        for batch in encode_records(records, root.log_config(OFFSETS_TOPIC), codec, now_ms=native.clock()):
             _append(writer, batch)
         staged = [writer.finish()]
     except BaseException:
@@ -195,7 +201,7 @@ def ensure_offsets_topic(root: Root) -> int:
     return len(root.topic(OFFSETS_TOPIC).partitions)
 
 
-def _encode(records: _Records, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:
+def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:
     """The records as batches, encoded as a leader would by the topic's configuration."""
     codec = config.stored_compression(codec)
     timestamp_type = config.message_timestamp_type

@@ -266,7 +266,7 @@ class ClassicProtocol:
         group = self.group
 
         def done(error: ErrorCode) -> None:
-            if group.members.get(new.member_id) is not new:
+            if group.members.get(new.member_id) is not new or group.state is ClassicState.DEAD:
                 return
             if error is not ErrorCode.NONE:
                 self._answer_join(new, JoinAnswer(error=error))

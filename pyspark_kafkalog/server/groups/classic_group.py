@@ -18,23 +18,20 @@ Source of the rules: org.apache.kafka.coordinator.group.classic.ClassicGroup and
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.group_state import parse_subscription
 from pyspark_kafkalog.metadata.messages.coordinator_records import (
-    ConsumerProtocolSubscription,
     GroupMetadataValue,
     MemberMetadata,
 )
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-_INT16: Final = struct.Struct(">h")
 
 
 class ClassicState(Enum):
@@ -277,7 +274,7 @@ class ClassicGroup:
             return None
         topics: set[str] = set()
         for member in self.members.values():
-            found = subscription_of(member.metadata(self.protocol_name))
+            found = parse_subscription(member.metadata(self.protocol_name))
             if found is None:
                 return None
             topics.update(found.topics)
@@ -300,13 +297,3 @@ class ClassicGroup:
         else:
             self.protocol_name = None
             self.transition_to(ClassicState.EMPTY, now_ms=now_ms)
-
-
-def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription | None:
-    """The consumer's subscription in a member's metadata, as version 0, with which all versions begin; None if bad."""
-    if len(metadata) < _INT16.size:
-        return None
-    try:
-        return ConsumerProtocolSubscription.decode(0, metadata[_INT16.size :], allow_trailing=True)
-    except KafkalogError:
-        return None
