@@ -98,6 +98,8 @@ class ClassicProtocol:
 
     def __init__(self, group: ClassicGroup, host: ClassicHost, limits: ClassicLimits) -> None:
         self.group = group
+        #: The group's newest record in the log; None if it has none.
+        self.last_record: GroupMetadataValue | None = None
         self._host = host
         self._limits = limits
 

@@ -1,0 +1,319 @@
+"""The groups that this server coordinates: their partitions, loaded when they are asked for, and their timers.
+
+Which server coordinates a partition of `__consumer_offsets` is what FindCoordinator says. That is routing, not a lock:
+two servers may believe it for a while, and what they write is checked in the commit (`shard`). A server that learns
+that another one coordinates a partition answers NOT_COORDINATOR, and drops what waits. The first request for a
+partition loads it; its groups go on as their records say, and all members have a whole session to send a heartbeat.
+
+One task runs all timers. If they run much later than they were due, the process was stopped: members may have sent
+their heartbeats to another server, so nobody is expired; all partitions are dropped, and loaded again when asked for.
+
+Source of the rules: org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
+from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
+from pyspark_kafkalog.server.groups.consumer import without
+from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, encoded
+from pyspark_kafkalog.server.groups.expiry import plan_expiry
+from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
+from pyspark_kafkalog.server.groups.timers import Timers
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.server.context import ServerContext
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: A request waits so long for its partition to be loaded; then the client shall ask again.
+_LOAD_WAIT_S: Final = 1.0
+#: Timers that are later than this show that the process was stopped.
+_STOPPED_MS: Final = 5_000
+
+
+class ImageTopics:
+    """The topics of an image, as the consumer protocol asks for them."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+
+    def topic_id(self, name: str) -> str | None:
+        topic = self._image.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def partitions_count(self, topic_id: str) -> int:
+        name = self._image.topic_names.get(topic_id)
+        return 0 if name is None else len(self._image.topics[name].partitions)
+
+
+class GroupCoordinator:
+    """A service of the server: `start` it before the first request. Used in the event loop's thread."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self.context = context
+        self._wake = asyncio.Event()
+        self._timers = Timers(context.monotonic_ms, on_earlier=self._wake.set)
+        self._shards: dict[int, Shard] = {}
+        self._loading: dict[int, asyncio.Task[Shard]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run_timers())
+
+    async def stop(self) -> None:
+        """Answer who waits, and let commits that are under way end."""
+        for task in [*self._loading.values(), *([self._task] if self._task else [])]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        shards = list(self._shards.values())
+        for shard in shards:
+            self._unload(shard)
+        for shard in shards:
+            await shard.drained()
+
+    # Partitions
+
+    async def shard_of(self, group_id: str) -> Shard:
+        """The partition of the group. Raises GroupRequestError if it is not coordinated here, or not loaded yet."""
+        return await self._shard(group_partition(group_id, await self._partitions_count()))
+
+    async def read_shard_of(self, group_id: str) -> Shard:
+        """As `shard_of`, with all that others have written to it."""
+        shard = await self.shard_of(group_id)
+        await self._caught_up(shard)
+        return shard
+
+    async def all_shards(self) -> list[Shard]:
+        """The partitions that are coordinated here, with all that others have written to them.
+
+        Raises GroupRequestError if one of them is not loaded yet.
+        """
+        if OFFSETS_TOPIC not in self.context.root.topics():
+            await refresh(self.context)
+            if OFFSETS_TOPIC not in self.context.root.topics():
+                return []
+        numbers = [each for each in range(await self._partitions_count()) if self._is_here(each)]
+        shards = [await self._shard(each) for each in numbers]
+        for shard in shards:
+            await self._caught_up(shard)
+        return shards
+
+    async def _caught_up(self, shard: Shard) -> None:
+        try:
+            await shard.catch_up()
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, shard.partition, error)
+            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+
+    async def _partitions_count(self) -> int:
+        """The number of partitions; the topic is created if it does not exist."""
+        root = self.context.root
+        if OFFSETS_TOPIC not in root.topics():
+            if self.context.native is None:
+                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            try:
+                await self.context.run(lambda: ensure_offsets_topic(root))
+            except (KafkalogError, OSError) as error:
+                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        return len(root.partition_numbers(OFFSETS_TOPIC))
+
+    def _is_here(self, partition: int) -> bool:
+        cluster = self.context.cluster
+        return cluster.coordinator(OFFSETS_TOPIC, partition).node_id == cluster.node_id
+
+    async def _shard(self, partition: int) -> Shard:
+        shard = self._shards.get(partition)
+        if not self._is_here(partition):
+            if shard is not None:
+                self._unload(shard)
+            raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
+        if shard is not None:
+            return shard
+        loading = self._loading.get(partition)
+        if loading is None:
+            loading = self._loading[partition] = asyncio.create_task(self._load(partition))
+            loading.add_done_callback(lambda task: self._loading.pop(partition, None))
+        try:
+            return await asyncio.wait_for(asyncio.shield(loading), _LOAD_WAIT_S)
+        except TimeoutError:
+            raise GroupRequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("%s-%d could not be loaded: %s", OFFSETS_TOPIC, partition, error)
+            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+
+    async def _load(self, partition: int) -> Shard:
+        shard = Shard(self.context, partition, lambda shard, group_id: _GroupHost(self, shard, group_id))
+        try:
+            await shard.load()
+        except BaseException:
+            self._unload(shard)
+            raise
+        self._shards[partition] = shard
+        for group in shard.consumers():
+            for member in group.members.values():
+                self.await_heartbeat(shard, group.group_id, member)
+                self.await_revocation(shard, group.group_id, member)
+        self._schedule_expiry(shard)
+        return shard
+
+    def _unload(self, shard: Shard) -> None:
+        if self._shards.get(shard.partition) is shard:
+            del self._shards[shard.partition]
+        shard.close(ErrorCode.NOT_COORDINATOR)
+
+    # Timers
+
+    def schedule(self, shard: Shard, key: TimerKey, group_id: str, delay_ms: int, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay_ms`, if the partition is still coordinated here then."""
+
+        def due() -> None:
+            if shard.is_closed:
+                return
+            if self._is_here(shard.partition):
+                callback()
+            else:
+                self._unload(shard)
+
+        self._timers.schedule((shard, group_id, key), delay_ms, due)
+
+    def cancel(self, shard: Shard, key: TimerKey, group_id: str) -> None:
+        self._timers.cancel((shard, group_id, key))
+
+    async def _run_timers(self) -> None:
+        while True:
+            self._wake.clear()
+            due_ms = self._timers.next_due_ms()
+            if due_ms is None:
+                await self._wake.wait()
+                continue
+            wait_ms = due_ms - self.context.monotonic_ms()
+            if wait_ms > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), wait_ms / 1000)
+                continue
+            if -wait_ms > _STOPPED_MS:
+                _LOG.warning("this process was stopped for %d ms: its groups are loaded again", -wait_ms)
+                for shard in list(self._shards.values()):
+                    self._unload(shard)
+            try:
+                self._timers.run_due()
+            except Exception:
+                _LOG.exception("a timer of a group failed")
+            await asyncio.sleep(0)
+
+    def spawn(self, work: asyncio.Task[object]) -> None:
+        """Keep a task that nobody waits for, and note its error."""
+        self._tasks.add(work)
+        work.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, GroupRequestError):
+            _LOG.error("the work of a group failed", exc_info=error)
+
+    # Sessions of the consumer protocol
+
+    def await_heartbeat(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
+        """Begin the member's session anew."""
+        timeout_ms = self.context.broker_config().group_consumer_session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        self._fence_in(shard, group_id, member.member_id, ("session", member.member_id), timeout_ms, lambda _: True)
+
+    def await_revocation(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
+        """A member that has to give up partitions has its rebalance timeout for it."""
+        key = ("revocation", member.member_id)
+        if member.state is not MemberState.UNREVOKED_PARTITIONS:
+            self.cancel(shard, key, group_id)
+            return
+        epoch, timeout_ms = member.epoch, member.rebalance_timeout_ms
+        self._fence_in(shard, group_id, member.member_id, key, timeout_ms, lambda found: found.epoch == epoch)
+
+    def forget_member(self, shard: Shard, group_id: str, member_id: str) -> None:
+        self.cancel(shard, ("session", member_id), group_id)
+        self.cancel(shard, ("revocation", member_id), group_id)
+
+    def _fence_in(
+        self,
+        shard: Shard,
+        group_id: str,
+        member_id: str,
+        key: TimerKey,
+        delay_ms: int,
+        is_meant: Callable[[ConsumerMember], bool],
+    ) -> None:
+        def plan() -> Planned:
+            group = shard.consumer(group_id)
+            member = None if group is None else group.members.get(member_id)
+            if group is None or member is None or not is_meant(member):
+                return Planned({})
+            return self._removal(shard, group, member_id)
+
+        def due() -> None:
+            _LOG.info("group %s: member %s is removed, its %s has timed out", group_id, member_id, key[0])
+            self.spawn(asyncio.ensure_future(shard.write(group_id, plan, is_exclusive=True)))
+
+        self.schedule(shard, key, group_id, delay_ms, due)
+
+    def _removal(self, shard: Shard, group: ConsumerGroup, member_id: str) -> Planned:
+        changes, after = without(group, [member_id], ImageTopics(self.context.image()))
+
+        def done() -> None:
+            shard.set_consumer(after)
+            self.forget_member(shard, group.group_id, member_id)
+
+        return Planned(encoded(changes), done=done)
+
+    # Expiry of offsets
+
+    def _schedule_expiry(self, shard: Shard) -> None:
+        def due() -> None:
+            for group_id in shard.group_ids():
+                plan = plan_expiry(self.context, shard, group_id)
+                self.spawn(asyncio.ensure_future(shard.write(group_id, plan, is_exclusive=True)))
+            self._schedule_expiry(shard)
+
+        if self.context.native is not None:
+            interval_ms = self.context.broker_config().offsets_retention_check_interval_ms
+            self.schedule(shard, ("expiry", ""), "", interval_ms, due)
+
+
+class _GroupHost(ClassicHost):
+    """What a classic group has of the coordinator."""
+
+    def __init__(self, coordinator: GroupCoordinator, shard: Shard, group_id: str) -> None:
+        self._coordinator = coordinator
+        self._shard = shard
+        self._group_id = group_id
+
+    def now_ms(self) -> int:
+        return self._coordinator.context.clock()
+
+    def new_member_id(self, prefix: str) -> str:
+        return f"{prefix}-{uuid.uuid4()}"
+
+    def schedule(self, key: TimerKey, delay_ms: int, callback: Callable[[], None]) -> None:
+        self._coordinator.schedule(self._shard, key, self._group_id, delay_ms, callback)
+
+    def cancel(self, key: TimerKey) -> None:
+        self._coordinator.cancel(self._shard, key, self._group_id)
+
+    def write(self, value: GroupMetadataValue, done: Callable[[ErrorCode], None]) -> None:
+        self._shard.write_classic(self._group_id, value, done)

@@ -1,0 +1,281 @@
+"""ListGroups, DescribeGroups, ConsumerGroupDescribe and DeleteGroups.
+
+A server lists the groups that it coordinates; the admin client asks all servers. DescribeGroups is for classic groups,
+ConsumerGroupDescribe for those of the consumer protocol; each says GROUP_ID_NOT_FOUND of the others, DescribeGroups
+before version 6 the state Dead instead. A group that has only offsets is a classic group without members. Share groups
+and streams groups, which a broker may have left, are listed and can be deleted.
+
+Source of the rules: org.apache.kafka.coordinator.group.GroupMetadataManager and GroupCoordinatorService.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.groups.group_state import describe_group
+from pyspark_kafkalog.groups.offset_records import group_key, group_of_key
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
+from pyspark_kafkalog.protocol.messages import groups as wire
+from pyspark_kafkalog.server.authorized_operations import authorized_operations
+from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.groups.assignors import Assignment
+from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
+from pyspark_kafkalog.server.groups.consumer import assignor_of
+from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember
+from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
+from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.server.groups.shard import Planned, Shard
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.server.context import ServerContext
+
+_NOT_FOUND_FROM: Final = 6
+_CLUSTER_NAME: Final = "kafka-cluster"
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+
+
+class DescribingHandlers:
+    """The handlers, over the coordinator's groups."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def list(self, context: ServerContext, request: Request) -> wire.ListGroupsResponse:
+        body = request.body
+        assert isinstance(body, wire.ListGroupsRequest)
+        try:
+            shards = await self._coordinator.all_shards()
+        except GroupRequestError as refused:
+            return wire.ListGroupsResponse(error_code=refused.code)
+        states = {each.lower() for each in body.states_filter}
+        types = {each.lower() for each in body.types_filter}
+        allows, session = context.guard.allows, request.session
+        sees_all = allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, _CLUSTER_NAME)
+        listed = [_listed(shard, group_id) for shard in shards for group_id in sorted(shard.group_ids())]
+        return wire.ListGroupsResponse(
+            groups=tuple(
+                each
+                for each in listed
+                if (not states or each.group_state.lower() in states)
+                and (not types or each.group_type.lower() in types)
+                and (sees_all or allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, each.group_id))
+            )
+        )
+
+    # DescribeGroups
+
+    async def describe(self, context: ServerContext, request: Request) -> wire.DescribeGroupsResponse:
+        body = request.body
+        assert isinstance(body, wire.DescribeGroupsRequest)
+        return wire.DescribeGroupsResponse(
+            groups=tuple([await self._described(context, request, each) for each in body.groups])
+        )
+
+    async def _described(self, context: ServerContext, request: Request, group_id: str) -> wire.DescribedGroup:
+        body = request.body
+        assert isinstance(body, wire.DescribeGroupsRequest)
+        try:
+            shard = await self._readable(context, request.session, group_id)
+        except GroupRequestError as refused:
+            return wire.DescribedGroup(error_code=refused.code, group_id=group_id)
+        machine = None if _kind(shard, group_id) != "classic" else shard.classic(group_id)
+        asked = body.include_authorized_operations
+        operations = authorized_operations(context, request.session, ResourceType.GROUP, group_id, asked=asked)
+        if machine is None:
+            is_known = group_id in shard.group_ids()
+            is_error = request.api_version >= _NOT_FOUND_FROM
+            return wire.DescribedGroup(
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
+                error_message=f"Group {group_id} {'is not a classic group' if is_known else 'not found'}."
+                if is_error
+                else None,
+                group_id=group_id,
+                group_state=ClassicState.DEAD.value,
+                authorized_operations=operations,
+            )
+        return _described_classic(machine.group, operations, has_message=request.api_version >= _NOT_FOUND_FROM)
+
+    async def _readable(self, context: ServerContext, session: Session, group_id: str) -> Shard:
+        if not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+            raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return await self._coordinator.read_shard_of(group_id)
+
+    # ConsumerGroupDescribe
+
+    async def describe_consumer(
+        self, context: ServerContext, request: Request
+    ) -> consumer_wire.ConsumerGroupDescribeResponse:
+        body = request.body
+        assert isinstance(body, consumer_wire.ConsumerGroupDescribeRequest)
+        groups = [await self._described_consumer(context, request, each) for each in body.group_ids]
+        return consumer_wire.ConsumerGroupDescribeResponse(groups=tuple(groups))
+
+    async def _described_consumer(
+        self, context: ServerContext, request: Request, group_id: str
+    ) -> consumer_wire.DescribedGroup:
+        body = request.body
+        assert isinstance(body, consumer_wire.ConsumerGroupDescribeRequest)
+        try:
+            shard = await self._readable(context, request.session, group_id)
+            group = shard.consumer(group_id)
+            if group is None:
+                is_known = group_id in shard.group_ids()
+                reason = f"Group {group_id} {'is not a consumer group' if is_known else 'not found'}."
+                raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
+            _check_topics_seen(context, request.session, group)
+        except GroupRequestError as refused:
+            return consumer_wire.DescribedGroup(error_code=refused.code, error_message=str(refused), group_id=group_id)
+        asked = body.include_authorized_operations
+        return consumer_wire.DescribedGroup(
+            group_id=group_id,
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=assignor_of(group),
+            members=tuple(_described_member(context, group, each) for each in group.members.values()),
+            authorized_operations=authorized_operations(
+                context, request.session, ResourceType.GROUP, group_id, asked=asked
+            ),
+        )
+
+    # DeleteGroups
+
+    async def delete(self, context: ServerContext, request: Request) -> wire.DeleteGroupsResponse:
+        body = request.body
+        assert isinstance(body, wire.DeleteGroupsRequest)
+        results = []
+        for group_id in dict.fromkeys(body.groups_names):
+            error = await self._delete(context, request.session, group_id)
+            results.append(wire.DeletableGroupResult(group_id=group_id, error_code=error))
+        return wire.DeleteGroupsResponse(results=tuple(results))
+
+    async def _delete(self, context: ServerContext, session: Session, group_id: str) -> ErrorCode:
+        if not context.guard.allows(session, AclOperation.DELETE, ResourceType.GROUP, group_id):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        try:
+            shard = await self._coordinator.shard_of(group_id)
+            await shard.write(group_id, lambda: _plan_deletion(shard, group_id), is_exclusive=True)
+        except GroupRequestError as refused:
+            return refused.code
+        return ErrorCode.NONE
+
+
+def _plan_deletion(shard: Shard, group_id: str) -> Planned:
+    """Tombstones of all records of the group, and of what open transactions have written of it."""
+    group = shard.consumer(group_id)
+    machine = None if group is not None else shard.classic(group_id)
+    records = shard.log.records(group_id)
+    if group is None and machine is None:
+        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if (group is not None and group.members) or (machine is not None and machine.group.state is not ClassicState.EMPTY):
+        raise GroupRequestError(ErrorCode.NON_EMPTY_GROUP)
+    pending = [key for key in shard.log.pending_keys() if (named := group_of_key(key)) and named[1] == group_id]
+    tombstones: dict[bytes, bytes | None] = dict.fromkeys([*records, *pending])
+    if group is None:
+        tombstones.setdefault(group_key(GroupMetadataKey(group=group_id)))
+    return Planned(tombstones, done=lambda: shard.close_classic(group_id, ErrorCode.UNKNOWN_MEMBER_ID))
+
+
+def _kind(shard: Shard, group_id: str) -> str:
+    """The type of the group as the protocol spells it."""
+    if group_id in shard.classics:
+        return "classic"
+    if shard.consumer(group_id) is not None:
+        return "consumer"
+    described = describe_group(group_id, shard.log.records(group_id), topic_names=str, with_members=False)
+    return described.type.lower()
+
+
+def _listed(shard: Shard, group_id: str) -> wire.ListedGroup:
+    kind = _kind(shard, group_id)
+    group = shard.consumer(group_id)
+    state, protocol_type = "Empty", kind
+    if kind == "classic":
+        machine = shard.classic(group_id)
+        assert machine is not None
+        state, protocol_type = machine.group.state.value, machine.group.protocol_type or ""
+    elif group is not None:
+        state = group.state
+    return wire.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=kind)
+
+
+def _described_classic(group: ClassicGroup, operations: int, *, has_message: bool) -> wire.DescribedGroup:
+    is_stable = group.state is ClassicState.STABLE
+    return wire.DescribedGroup(
+        error_message="" if has_message else None,
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=tuple(
+            _described_classic_member(each, group.protocol_name if is_stable else None)
+            for each in group.members.values()
+        ),
+        authorized_operations=operations,
+    )
+
+
+def _described_classic_member(member: ClassicMember, protocol: str | None) -> wire.DescribedGroupMember:
+    return wire.DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=b"" if protocol is None else member.metadata(protocol),
+        member_assignment=member.assignment,
+    )
+
+
+def _check_topics_seen(context: ServerContext, session: Session, group: ConsumerGroup) -> None:
+    """Who may not describe a topic of the group is not told of its members."""
+    names = context.image().topic_names
+    ids = {
+        topic_id
+        for part in (*(each.assigned for each in group.members.values()), *group.targets.values())
+        for topic_id in part
+    }
+    topics = {names[each] for each in ids if each in names}.union(*(each.topics for each in group.members.values()))
+    for topic in sorted(topics):
+        if not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
+            raise GroupRequestError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                "The group has described topic(s) that the client is not authorized to describe.",
+            )
+
+
+def _described_member(context: ServerContext, group: ConsumerGroup, member: ConsumerMember) -> consumer_wire.Member:
+    names = context.image().topic_names
+    return consumer_wire.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topics,
+        subscribed_topic_regex=member.regex,
+        assignment=_described_assignment(names, member.assigned),
+        target_assignment=_described_assignment(names, group.targets.get(member.member_id, {})),
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+    )
+
+
+def _described_assignment(
+    names: Mapping[str, str], assignment: Assignment
+) -> consumer_wire.ConsumerGroupDescribeResponseAssignment:
+    parts: Iterable[tuple[str, frozenset[int]]] = sorted(assignment.items())
+    return consumer_wire.ConsumerGroupDescribeResponseAssignment(
+        topic_partitions=tuple(
+            consumer_wire.ConsumerGroupDescribeResponseTopicPartitions(
+                topic_id=topic_id, topic_name=names[topic_id], partitions=tuple(sorted(numbers))
+            )
+            for topic_id, numbers in parts
+            if topic_id in names
+        )
+    )

@@ -1,0 +1,45 @@
+"""Offsets that are too old, and groups without members and offsets: deleted by their coordinator from time to time.
+
+The rules are those of `groups.offsets_topic`. A classic group is left alone while it rebalances, and its machine is
+closed when its records are gone. A group that was made by a request, and has no record, is dropped too.
+
+Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorShard.cleanupGroupMetadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.groups.offsets_topic import find_expired
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.groups.classic_group import ClassicState
+from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.units import MINUTE_MS
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.server.context import ServerContext
+
+_SETTLED: Final = (ClassicState.EMPTY, ClassicState.STABLE)
+
+
+def plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callable[[], Planned]:
+    """The write that deletes what has expired of the group."""
+
+    def plan() -> Planned:
+        machine = shard.classics.get(group_id)
+        if machine is not None and (machine.group.state not in _SETTLED or machine.group.pending_joins):
+            return Planned({})
+        records = shard.log.records(group_id)
+        if any(shard.log.is_pending(key) for key in records):
+            return Planned({})
+        now_ms = context.clock()
+        retention_ms = context.broker_config().offsets_retention_minutes * MINUTE_MS
+        found = find_expired(records, older_than_ms=now_ms - retention_ms, now_ms=now_ms)
+        is_gone = len(found.keys) == len(records) and (machine is None or machine.group.state is ClassicState.EMPTY)
+        return Planned(
+            dict.fromkeys(found.keys),
+            done=lambda: shard.close_classic(group_id, ErrorCode.UNKNOWN_MEMBER_ID) if is_gone else None,
+        )
+
+    return plan

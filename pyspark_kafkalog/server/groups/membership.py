@@ -1,0 +1,488 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of the classic protocol, and ConsumerGroupHeartbeat.
+
+A group is of one protocol. It can be changed to the other one while it has no members: its records are deleted with the
+first join, its offsets stay. A join by the other protocol is refused while it has members, as by a broker with
+group.consumer.migration.policy=disabled.
+
+Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorService and GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.groups.offset_records import group_key, parse_offset_key
+from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
+from pyspark_kafkalog.protocol.messages import groups as wire
+from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.groups import consumer
+from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
+from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
+from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
+from pyspark_kafkalog.server.groups.consumer_group import LEFT_FOR_A_WHILE, ConsumerGroup, ResolvedRegex, encoded
+from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator, ImageTopics
+from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.server.groups.shard import Planned, Shard
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.metadata.image import MetadataImage
+
+_LEAVES: Final = -1
+#: JoinGroup and LeaveGroup versions from which a rule holds.
+_KNOWN_ID_FROM, _SKIPS_ASSIGNMENT_FROM, _PROTOCOL_TYPE_FROM = 4, 9, 7
+_LEAVES_MANY_FROM: Final = 3
+_OWN_ID_FROM: Final = 1
+#: How often a group's regular expressions are looked up again, at most.
+_REGEX_REFRESH_MS: Final = 10_000
+_REGEX_GROUPS_MAX: Final = 10_000
+
+
+class MembershipHandlers:
+    """The handlers, over the coordinator's groups."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+        self._regexes_resolved_ms: dict[str, int] = {}
+
+    # JoinGroup
+
+    async def join(self, context: ServerContext, request: Request) -> wire.JoinGroupResponse:
+        body = request.body
+        assert isinstance(body, wire.JoinGroupRequest)
+        try:
+            _check_group(context, request, body.group_id)
+            config = context.broker_config()
+            limits = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+            if not limits[0] <= body.session_timeout_ms <= limits[1]:
+                raise GroupRequestError(ErrorCode.INVALID_SESSION_TIMEOUT)
+            shard = await self._coordinator.shard_of(body.group_id)
+            machine = await self._joined_machine(shard, body.group_id, is_new_member=not body.member_id)
+        except GroupRequestError as refused:
+            return _join_response(JoinAnswer(error=refused.code, member_id=body.member_id), request.api_version)
+        waiting: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        machine.join(_join_request(request, body), lambda answer: _set(waiting, answer))
+        return _join_response(await waiting, request.api_version)
+
+    async def _joined_machine(self, shard: Shard, group_id: str, *, is_new_member: bool) -> ClassicProtocol:
+        """The machine of the group; a new member may create it, with an empty record."""
+        group = shard.consumer(group_id)
+        if group is not None:
+            if group.members:
+                raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            await shard.write(group_id, lambda: _plan_conversion(shard, group_id), is_exclusive=True)
+        if group_id in shard.classics:
+            return shard.classics[group_id]
+        if _other_kind(shard, group_id):
+            raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        has_record = group_key(GroupMetadataKey(group=group_id)) in shard.log.records(group_id)
+        if not is_new_member and not shard.log.records(group_id):
+            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+        machine = shard.new_classic(group_id)
+        if not has_record:
+            empty = GroupMetadataValue(
+                protocol=None, leader=None, current_state_timestamp=self._coordinator.context.clock()
+            )
+            shard.write_classic(group_id, empty, lambda error: None)
+        return machine
+
+    # SyncGroup, Heartbeat, LeaveGroup
+
+    async def sync(self, context: ServerContext, request: Request) -> wire.SyncGroupResponse:
+        body = request.body
+        assert isinstance(body, wire.SyncGroupRequest)
+        try:
+            machine = await self._machine(context, request, body.group_id)
+        except GroupRequestError as refused:
+            return _sync_response(SyncAnswer(error=refused.code))
+        waiting: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        asked = SyncRequest(
+            member_id=body.member_id,
+            instance_id=body.group_instance_id,
+            generation=body.generation_id,
+            protocol_type=body.protocol_type,
+            protocol_name=body.protocol_name,
+            assignments={each.member_id: bytes(each.assignment) for each in body.assignments},
+        )
+        machine.sync(asked, lambda answer: _set(waiting, answer))
+        return _sync_response(await waiting)
+
+    async def heartbeat(self, context: ServerContext, request: Request) -> wire.HeartbeatResponse:
+        body = request.body
+        assert isinstance(body, wire.HeartbeatRequest)
+        try:
+            machine = await self._machine(context, request, body.group_id)
+        except GroupRequestError as refused:
+            return wire.HeartbeatResponse(error_code=refused.code)
+        error = machine.heartbeat(body.member_id, body.group_instance_id, body.generation_id)
+        return wire.HeartbeatResponse(error_code=error)
+
+    async def leave(self, context: ServerContext, request: Request) -> wire.LeaveGroupResponse:
+        body = request.body
+        assert isinstance(body, wire.LeaveGroupRequest)
+        is_of_many = request.api_version >= _LEAVES_MANY_FROM
+        named: list[tuple[str, str | None]] = [(body.member_id, None)]
+        if is_of_many:
+            named = [(each.member_id, each.group_instance_id) for each in body.members]
+        try:
+            errors = await self._leave(context, request, body.group_id, named)
+        except GroupRequestError as refused:
+            return wire.LeaveGroupResponse(error_code=refused.code)
+        if not is_of_many:
+            return wire.LeaveGroupResponse(error_code=errors[0])
+        return wire.LeaveGroupResponse(
+            members=tuple(
+                wire.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
+                for (member_id, instance_id), error in zip(named, errors, strict=True)
+            )
+        )
+
+    async def _leave(
+        self, context: ServerContext, request: Request, group_id: str, named: list[tuple[str, str | None]]
+    ) -> list[ErrorCode]:
+        """Also members of the consumer protocol are removed so, by the admin client."""
+        _check_group(context, request, group_id)
+        shard = await self._coordinator.shard_of(group_id)
+        if shard.consumer(group_id) is None:
+            return (await self._machine(context, request, group_id)).leave(named)
+
+        def plan() -> Planned:
+            group = shard.consumer(group_id)
+            if group is None:
+                raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+            found = [_member_to_remove(group, *each) for each in named]
+            gone = sorted({each for each in found if isinstance(each, str)})
+            errors = [ErrorCode.NONE if isinstance(each, str) else each for each in found]
+            if not gone:
+                return Planned({}, errors)
+            changes, after = consumer.without(group, gone, ImageTopics(context.image()))
+
+            def done() -> None:
+                shard.set_consumer(after)
+                for each in gone:
+                    self._coordinator.forget_member(shard, group_id, each)
+
+            return Planned(encoded(changes), errors, done)
+
+        errors: list[ErrorCode] = await shard.write(group_id, plan, is_exclusive=True)
+        return errors
+
+    async def _machine(self, context: ServerContext, request: Request, group_id: str) -> ClassicProtocol:
+        """The group's machine. Raises GroupRequestError if it has none: then nobody is a member."""
+        _check_group(context, request, group_id)
+        shard = await self._coordinator.shard_of(group_id)
+        machine = None if _other_kind(shard, group_id) else shard.classic(group_id)
+        if machine is None:
+            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return machine
+
+    # ConsumerGroupHeartbeat
+
+    async def consumer_heartbeat(
+        self, context: ServerContext, request: Request
+    ) -> consumer_wire.ConsumerGroupHeartbeatResponse:
+        body = request.body
+        assert isinstance(body, consumer_wire.ConsumerGroupHeartbeatRequest)
+        try:
+            if not context.guard.allows(request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
+                raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            _check_heartbeat(body, request.api_version)
+            _check_topics(context, request, body)
+            shard = await self._coordinator.shard_of(body.group_id)
+            result = await self._consumer_heartbeat(context, request, body, shard)
+        except GroupRequestError as refused:
+            return consumer_wire.ConsumerGroupHeartbeatResponse(error_code=refused.code, error_message=str(refused))
+        assignment = result.assignment
+        return consumer_wire.ConsumerGroupHeartbeatResponse(
+            member_id=result.member_id,
+            member_epoch=result.member_epoch,
+            heartbeat_interval_ms=0
+            if result.member_epoch < 0
+            else context.broker_config().group_consumer_heartbeat_interval_ms,
+            assignment=None
+            if assignment is None
+            else consumer_wire.ConsumerGroupHeartbeatResponseAssignment(
+                topic_partitions=tuple(
+                    consumer_wire.ConsumerGroupHeartbeatResponseTopicPartitions(
+                        topic_id=topic_id, partitions=tuple(sorted(numbers))
+                    )
+                    for topic_id, numbers in sorted(assignment.items())
+                )
+            ),
+        )
+
+    async def _consumer_heartbeat(
+        self,
+        context: ServerContext,
+        request: Request,
+        body: consumer_wire.ConsumerGroupHeartbeatRequest,
+        shard: Shard,
+    ) -> consumer.HeartbeatResult:
+        member_id = body.member_id or str(uuid.uuid4())
+        resolved = await self._resolved(context, request, body, shard)
+
+        def step() -> _Step:
+            return _heartbeat_step(context, request, body, shard, member_id, resolved)
+
+        first = step()
+        if not first.changes:
+            self._await_member(shard, body.group_id, first.result)
+            return first.result
+
+        def plan() -> Planned:
+            now = step()
+
+            def done() -> None:
+                shard.close_classic(body.group_id, ErrorCode.UNKNOWN_MEMBER_ID)
+                shard.set_consumer(now.result.group)
+                self._await_member(shard, body.group_id, now.result)
+
+            return Planned(now.changes, now.result, done)
+
+        result: consumer.HeartbeatResult = await shard.write(body.group_id, plan, is_exclusive=True)
+        return result
+
+    def _await_member(self, shard: Shard, group_id: str, result: consumer.HeartbeatResult) -> None:
+        member = result.group.members.get(result.member_id)
+        if member is None:
+            self._coordinator.forget_member(shard, group_id, result.member_id)
+        else:
+            if member.epoch != LEFT_FOR_A_WHILE:
+                self._coordinator.await_heartbeat(shard, group_id, member)
+            self._coordinator.await_revocation(shard, group_id, member)
+
+    async def _resolved(
+        self,
+        context: ServerContext,
+        request: Request,
+        body: consumer_wire.ConsumerGroupHeartbeatRequest,
+        shard: Shard,
+    ) -> Mapping[str, ResolvedRegex]:
+        """The topics of the group's regular expressions, if there is a new one or it is time to look again."""
+        group = shard.consumer(body.group_id)
+        asked = {body.subscribed_topic_regex} if body.subscribed_topic_regex else set()
+        known = {} if group is None else group.regexes
+        now_ms = context.monotonic_ms()
+        is_due = bool(known) and now_ms - self._regexes_resolved_ms.get(body.group_id, 0) >= _REGEX_REFRESH_MS
+        if not (asked - known.keys()) and not is_due:
+            return {}
+        wanted = asked.union(known)
+        if len(self._regexes_resolved_ms) > _REGEX_GROUPS_MAX:
+            self._regexes_resolved_ms.clear()
+        self._regexes_resolved_ms[body.group_id] = now_ms
+        image = context.image()
+        found = await context.run(lambda: {each: _matching(image, each) for each in wanted})
+
+        def visible(topics: frozenset[str]) -> frozenset[str]:
+            allows, session = context.guard.allows, request.session
+            return frozenset(
+                each for each in topics if allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, each)
+            )
+
+        return {
+            regex: ResolvedRegex(visible(topics), image.next_offset, context.clock()) for regex, topics in found.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a heartbeat does, with its records as values by key."""
+
+    changes: Mapping[bytes, bytes | None]
+    result: consumer.HeartbeatResult
+
+
+def _heartbeat_step(
+    context: ServerContext,
+    request: Request,
+    body: consumer_wire.ConsumerGroupHeartbeatRequest,
+    shard: Shard,
+    member_id: str,
+    resolved: Mapping[str, ResolvedRegex],
+) -> _Step:
+    group_id = body.group_id
+    topics = ImageTopics(context.image())
+    group = shard.consumer(group_id)
+    first: dict[bytes, bytes | None] = {}
+    if group is None:
+        if body.member_epoch != 0:
+            raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        first = _conversion_to_consumer(shard, group_id)
+        group = ConsumerGroup(group_id=group_id)
+    if body.member_epoch in (_LEAVES, LEFT_FOR_A_WHILE):
+        result = consumer.leave(group, member_id, body.instance_id, body.member_epoch, topics)
+    else:
+        asked = consumer.Heartbeat(
+            member_id=member_id,
+            epoch=body.member_epoch,
+            instance_id=body.instance_id,
+            rack_id=body.rack_id,
+            rebalance_timeout_ms=body.rebalance_timeout_ms,
+            topics=body.subscribed_topic_names,
+            regex=body.subscribed_topic_regex,
+            assignor=body.server_assignor,
+            owned=None
+            if body.topic_partitions is None
+            else {each.topic_id: frozenset(each.partitions) for each in body.topic_partitions if each.partitions},
+            client_id=request.client_id,
+            client_host=f"/{request.session.host}",
+            resolved=resolved,
+        )
+        result = consumer.heartbeat(group, asked, topics, max_size=context.broker_config().group_consumer_max_size)
+    return _Step({**first, **encoded(result.records)}, result)
+
+
+# Checks
+
+
+def _check_group(context: ServerContext, request: Request, group_id: str) -> None:
+    if not context.guard.allows(request.session, AclOperation.READ, ResourceType.GROUP, group_id):
+        raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not group_id:
+        raise GroupRequestError(ErrorCode.INVALID_GROUP_ID)
+
+
+def _check_heartbeat(body: consumer_wire.ConsumerGroupHeartbeatRequest, api_version: int) -> None:
+    """Raise GroupRequestError for what no member would say."""
+    must_name_itself = api_version >= _OWN_ID_FROM or body.member_epoch > 0 or body.member_epoch == _LEAVES
+    problem = ""
+    if not body.member_id and must_name_itself:
+        problem = "MemberId can't be empty."
+    elif not body.group_id:
+        problem = "GroupId can't be empty."
+    elif body.instance_id == "" or body.rack_id == "":
+        problem = "InstanceId and RackId can't be empty."
+    elif body.member_epoch == 0 and body.rebalance_timeout_ms == -1:
+        problem = "RebalanceTimeoutMs must be provided in first request."
+    elif body.member_epoch == 0 and (body.topic_partitions is None or body.topic_partitions):
+        problem = "TopicPartitions must be empty when (re-)joining."
+    elif body.member_epoch == 0 and body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
+        problem = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+    elif body.member_epoch == LEFT_FOR_A_WHILE and body.instance_id is None:
+        problem = "InstanceId can't be null."
+    elif body.member_epoch < LEFT_FOR_A_WHILE:
+        problem = "MemberEpoch is invalid."
+    if problem:
+        raise GroupRequestError(ErrorCode.INVALID_REQUEST, problem)
+    if body.server_assignor is not None and body.server_assignor not in ASSIGNORS:
+        raise GroupRequestError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: {', '.join(ASSIGNORS)}.",
+        )
+    if body.subscribed_topic_regex:
+        try:
+            compile_topic_pattern(body.subscribed_topic_regex)
+        except ValueError as error:
+            raise GroupRequestError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
+
+
+def _check_topics(context: ServerContext, request: Request, body: consumer_wire.ConsumerGroupHeartbeatRequest) -> None:
+    for topic in body.subscribed_topic_names or ():
+        if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
+            raise GroupRequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def _matching(image: MetadataImage, regex: str) -> frozenset[str]:
+    pattern = compile_topic_pattern(regex)
+    return frozenset(name for name in image.topics if pattern.matches(name))
+
+
+def _member_to_remove(group: ConsumerGroup, member_id: str, instance_id: str | None) -> str | ErrorCode:
+    if instance_id is not None:
+        held_by = group.static_members.get(instance_id)
+        if held_by is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return held_by if member_id in ("", held_by) else ErrorCode.FENCED_INSTANCE_ID
+    return member_id if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# From one protocol to the other
+
+
+def _other_kind(shard: Shard, group_id: str) -> bool:
+    """Whether the group has records of share groups or streams groups, or is one of the consumer protocol."""
+    if group_id in shard.classics:
+        return False
+    own = group_key(GroupMetadataKey(group=group_id))
+    return any(key != own and parse_offset_key(key) is None for key in shard.log.records(group_id))
+
+
+def _plan_conversion(shard: Shard, group_id: str) -> Planned:
+    """Delete the records of an empty group of the consumer protocol, but for its offsets."""
+    group = shard.consumer(group_id)
+    if group is None:
+        return Planned({})
+    if group.members:
+        raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    live = shard.log.records(group_id)
+    return Planned({key: None for key in live if parse_offset_key(key) is None})
+
+
+def _conversion_to_consumer(shard: Shard, group_id: str) -> dict[bytes, bytes | None]:
+    """The tombstone of an empty classic group, if there is one. Raises GroupRequestError for one with members."""
+    if _other_kind(shard, group_id):
+        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    machine = shard.classic(group_id)
+    if machine is not None and (machine.group.members or machine.group.pending_joins):
+        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    key = group_key(GroupMetadataKey(group=group_id))
+    return {key: None} if key in shard.log.records(group_id) else {}
+
+
+# Messages
+
+
+def _join_request(request: Request, body: wire.JoinGroupRequest) -> JoinRequest:
+    has_rebalance_timeout = request.api_version >= 1
+    return JoinRequest(
+        member_id=body.member_id,
+        instance_id=body.group_instance_id,
+        client_id=request.client_id,
+        client_host=f"/{request.session.host}",
+        session_timeout_ms=body.session_timeout_ms,
+        rebalance_timeout_ms=body.rebalance_timeout_ms if has_rebalance_timeout else body.session_timeout_ms,
+        protocol_type=body.protocol_type,
+        # Of protocols with one name the first counts; metadata may be a view of the request's frame.
+        protocols=tuple({each.name: bytes(each.metadata) for each in reversed(body.protocols)}.items())[::-1],
+        must_know_id=request.api_version >= _KNOWN_ID_FROM,
+        may_skip_assignment=request.api_version >= _SKIPS_ASSIGNMENT_FROM,
+    )
+
+
+def _join_response(answer: JoinAnswer, api_version: int) -> wire.JoinGroupResponse:
+    # Before version 7 the name cannot be null.
+    name = answer.protocol_name if api_version >= _PROTOCOL_TYPE_FROM else answer.protocol_name or ""
+    return wire.JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(
+            wire.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+            for member_id, instance_id, metadata in answer.members
+        ),
+    )
+
+
+def _sync_response(answer: SyncAnswer) -> wire.SyncGroupResponse:
+    return wire.SyncGroupResponse(
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
+
+
+def _set(waiting: asyncio.Future[JoinAnswer] | asyncio.Future[SyncAnswer], answer: object) -> None:
+    if not waiting.done():  # the connection may have ended meanwhile
+        waiting.set_result(answer)  # type: ignore[arg-type]

@@ -1,0 +1,414 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete.
+
+    commit    the group's member, or anybody if the group has none, writes offsets: one record a partition, all in one
+              unit. Partitions are refused one by one, the request as a whole
+    fetch     of some or all partitions, of one group or (from version 8 on) of several; with requireStable, offsets
+              that an open transaction has written answer UNSTABLE_OFFSET_COMMIT
+    delete    of topics that no member of the group subscribes to
+
+Offsets of a topic that was deleted, or deleted and created again, are not there.
+
+Source of the rules: kafka.server.KafkaApis, org.apache.kafka.coordinator.group.OffsetMetadataManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.groups.offset_records import (
+    NO_EXPIRY,
+    OffsetAndMetadata,
+    offset_key,
+    offset_value,
+    parse_offset_key,
+    parse_offset_value,
+)
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages import offsets as wire
+from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.groups import consumer
+from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
+from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
+from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.server.context import ServerContext
+
+_GROUPS_FROM: Final = 8
+_TOP_LEVEL_ERROR_FROM: Final = 2
+_EPOCHS_FROM: Final = 9
+_NO_OFFSET: Final = -1
+
+
+def validate_commit(
+    shard: Shard,
+    group_id: str,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    *,
+    api_version: int,
+    is_transactional: bool = False,
+) -> None:
+    """Raise GroupRequestError unless the member, of this generation or epoch, may commit offsets of the group now."""
+    group = shard.consumer(group_id)
+    if group is not None:
+        error = consumer.commit_error(group, member_id, instance_id, generation, is_transactional=is_transactional)
+        member = group.members.get(member_id)
+        is_classic = member is not None and member.classic is not None
+        if not is_transactional and member is not None and not is_classic and api_version < _EPOCHS_FROM:
+            raise GroupRequestError(ErrorCode.UNSUPPORTED_VERSION)
+    else:
+        machine = shard.classic(group_id)
+        if machine is not None:
+            error = machine.commit_error(member_id, instance_id, generation, is_transactional=is_transactional)
+        elif generation < 0:
+            return
+        else:
+            is_new = api_version >= _EPOCHS_FROM and not is_transactional
+            error = ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION
+    if error is not ErrorCode.NONE:
+        raise GroupRequestError(error)
+
+
+class OffsetHandlers:
+    """The handlers, over the coordinator's groups."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    # OffsetCommit
+
+    async def commit(self, context: ServerContext, request: Request) -> wire.OffsetCommitResponse:
+        body = request.body
+        assert isinstance(body, wire.OffsetCommitRequest)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        accepted: dict[TopicPartition, wire.OffsetCommitRequestPartition] = {}
+        if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
+            return _committed(body, errors, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for topic in body.topics:
+            is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
+            for each in topic.partitions:
+                named = TopicPartition(topic.name, each.partition_index)
+                error = _commit_error(context, named, each) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                if error is ErrorCode.NONE:
+                    accepted[named] = each
+                errors[named] = error
+        try:
+            await self._commit(context, request.api_version, body, accepted)
+        except GroupRequestError as refused:
+            errors |= dict.fromkeys(accepted, refused.code)
+        return _committed(body, errors, ErrorCode.NONE)
+
+    async def _commit(
+        self,
+        context: ServerContext,
+        api_version: int,
+        body: wire.OffsetCommitRequest,
+        accepted: Mapping[TopicPartition, wire.OffsetCommitRequestPartition],
+    ) -> None:
+        if not body.group_id:
+            raise GroupRequestError(ErrorCode.INVALID_GROUP_ID)
+        shard = await self._coordinator.shard_of(body.group_id)
+        now_ms = context.clock()
+        expires_ms = NO_EXPIRY if body.retention_time_ms == -1 else now_ms + body.retention_time_ms
+        offsets = {
+            named: OffsetAndMetadata(
+                offset=each.committed_offset,
+                leader_epoch=each.committed_leader_epoch,
+                metadata=each.committed_metadata or "",
+                commit_timestamp_ms=now_ms,
+                expire_timestamp_ms=expires_ms,
+            )
+            for named, each in accepted.items()
+        }
+        changes = offset_changes(context, body.group_id, offsets)
+
+        def plan() -> Planned:
+            validate_commit(
+                shard,
+                body.group_id,
+                body.member_id,
+                body.group_instance_id,
+                body.generation_id_or_member_epoch,
+                api_version=api_version,
+            )
+            return Planned(changes)
+
+        await shard.write(body.group_id, plan)
+
+    # OffsetFetch
+
+    async def fetch(self, context: ServerContext, request: Request) -> wire.OffsetFetchResponse:
+        body = request.body
+        assert isinstance(body, wire.OffsetFetchRequest)
+        if request.api_version >= _GROUPS_FROM:
+            groups = [await self._fetch_group(context, request, each) for each in body.groups]
+            return wire.OffsetFetchResponse(groups=tuple(groups))
+        topics = (
+            None
+            if body.topics is None
+            else tuple(
+                wire.OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes)
+                for each in body.topics
+            )
+        )
+        one = await self._fetch_group(
+            context, request, wire.OffsetFetchRequestGroup(group_id=body.group_id, topics=topics)
+        )
+        return _of_one_group(one, topics or (), has_top_level_error=request.api_version >= _TOP_LEVEL_ERROR_FROM)
+
+    async def _fetch_group(
+        self, context: ServerContext, request: Request, asked: wire.OffsetFetchRequestGroup
+    ) -> wire.OffsetFetchResponseGroup:
+        body = request.body
+        assert isinstance(body, wire.OffsetFetchRequest)
+        try:
+            if not _may(context, request.session, AclOperation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+                raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            shard = await self._coordinator.read_shard_of(asked.group_id)
+            _check_fetch(shard, asked)
+        except GroupRequestError as refused:
+            return wire.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refused.code)
+        live = shard.log.records(asked.group_id)
+        wanted = _all_topics(live) if asked.topics is None else asked.topics
+        topics: list[wire.OffsetFetchResponseTopics] = []
+        for topic in wanted:
+            is_allowed = _may(context, request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
+            if not is_allowed and asked.topics is None:
+                continue
+            partitions = tuple(
+                _fetched(context, shard, asked.group_id, TopicPartition(topic.name, number), body.require_stable)
+                if is_allowed
+                else _unknown_offset(number, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                for number in topic.partition_indexes
+            )
+            if asked.topics is None:  # offsets of topics that do not exist any more are left out
+                partitions = tuple(each for each in partitions if each.committed_offset >= 0 or each.error_code)
+            if partitions or asked.topics is not None:
+                topics.append(wire.OffsetFetchResponseTopics(name=topic.name, partitions=partitions))
+        return wire.OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics))
+
+    # OffsetDelete
+
+    async def delete(self, context: ServerContext, request: Request) -> wire.OffsetDeleteResponse:
+        body = request.body
+        assert isinstance(body, wire.OffsetDeleteRequest)
+        if not _may(context, request.session, AclOperation.DELETE, ResourceType.GROUP, body.group_id):
+            return wire.OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for topic in body.topics:
+            is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
+            for each in topic.partitions:
+                named = TopicPartition(topic.name, each.partition_index)
+                errors[named] = _existence_error(context, named) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        chosen = [named for named, error in errors.items() if error is ErrorCode.NONE]
+        try:
+            shard = await self._coordinator.shard_of(body.group_id)
+            subscribed = await shard.write(
+                body.group_id, lambda: _plan_delete(shard, body.group_id, chosen), is_exclusive=True
+            )
+        except GroupRequestError as refused:
+            return wire.OffsetDeleteResponse(error_code=refused.code)
+        errors |= dict.fromkeys(subscribed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+        return wire.OffsetDeleteResponse(
+            topics=tuple(
+                wire.OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        wire.OffsetDeleteResponsePartition(
+                            partition_index=each.partition_index,
+                            error_code=errors[TopicPartition(topic.name, each.partition_index)],
+                        )
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            )
+        )
+
+
+def offset_changes(
+    context: ServerContext, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> dict[bytes, bytes | None]:
+    """The records of committed offsets, with the ids of the topics as of now."""
+    image = context.image()
+    changes: dict[bytes, bytes | None] = {}
+    for named, committed in offsets.items():
+        topic = image.topics.get(named.topic)
+        with_id = OffsetAndMetadata(
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_timestamp_ms=committed.commit_timestamp_ms,
+            expire_timestamp_ms=committed.expire_timestamp_ms,
+            topic_id=None if topic is None else topic.topic_id,
+        )
+        changes[offset_key(group_id, named)] = offset_value(with_id)
+    return changes
+
+
+def partition_error(context: ServerContext, named: TopicPartition, metadata: str | None) -> ErrorCode:
+    """Why an offset of the partition cannot be committed with this metadata; NONE if it can."""
+    error = _existence_error(context, named)
+    if error is ErrorCode.NONE and len(metadata or "") > context.broker_config().offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return error
+
+
+def _commit_error(context: ServerContext, named: TopicPartition, each: wire.OffsetCommitRequestPartition) -> ErrorCode:
+    return partition_error(context, named, each.committed_metadata)
+
+
+def _existence_error(context: ServerContext, named: TopicPartition) -> ErrorCode:
+    for _ in range(2):
+        topic = context.image().topics.get(named.topic)
+        if topic is not None and 0 <= named.partition < len(topic.partitions):
+            return ErrorCode.NONE
+        context.root.refresh()  # another server may just have created it
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _committed(
+    body: wire.OffsetCommitRequest, errors: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode
+) -> wire.OffsetCommitResponse:
+    return wire.OffsetCommitResponse(
+        topics=tuple(
+            wire.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    wire.OffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=errors.get(TopicPartition(topic.name, each.partition_index), otherwise),
+                    )
+                    for each in topic.partitions
+                ),
+            )
+            for topic in body.topics
+        )
+    )
+
+
+def _check_fetch(shard: Shard, asked: wire.OffsetFetchRequestGroup) -> None:
+    if asked.member_id is None and asked.member_epoch < 0:
+        return
+    group = shard.consumer(asked.group_id)
+    if group is None:
+        return
+    error = consumer.member_epoch_error(group, asked.member_id or "", asked.member_epoch)
+    if error is not ErrorCode.NONE:
+        raise GroupRequestError(error)
+
+
+def _all_topics(live: Mapping[bytes, bytes]) -> Iterable[wire.OffsetFetchRequestTopics]:
+    by_topic: dict[str, list[int]] = {}
+    for named in sorted({found for key in live if (found := parse_offset_key(key)) is not None}):
+        by_topic.setdefault(named.topic, []).append(named.partition)
+    return [
+        wire.OffsetFetchRequestTopics(name=name, partition_indexes=tuple(numbers)) for name, numbers in by_topic.items()
+    ]
+
+
+def _fetched(
+    context: ServerContext, shard: Shard, group_id: str, named: TopicPartition, require_stable: bool
+) -> wire.OffsetFetchResponsePartitions:
+    if named.partition < 0:
+        return _unknown_offset(named.partition, ErrorCode.NONE)
+    key = offset_key(group_id, named)
+    if require_stable and shard.log.is_pending(key):
+        return _unknown_offset(named.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    value = shard.log.records(group_id).get(key)
+    committed = None if value is None else parse_offset_value(value)
+    if committed is None or not _is_of_current_topic(context, named.topic, committed.topic_id):
+        return _unknown_offset(named.partition, ErrorCode.NONE)
+    return wire.OffsetFetchResponsePartitions(
+        partition_index=named.partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def _is_of_current_topic(context: ServerContext, topic: str, topic_id: str | None) -> bool:
+    if context.native is None:
+        return True
+    found = context.image().topics.get(topic)
+    return found is not None and topic_id in (None, found.topic_id)
+
+
+def _unknown_offset(number: int, error: int) -> wire.OffsetFetchResponsePartitions:
+    return wire.OffsetFetchResponsePartitions(
+        partition_index=number,
+        committed_offset=_NO_OFFSET,
+        committed_leader_epoch=_NO_OFFSET,
+        metadata="",
+        error_code=error,
+    )
+
+
+def _of_one_group(
+    group: wire.OffsetFetchResponseGroup, asked: Iterable[wire.OffsetFetchRequestTopics], *, has_top_level_error: bool
+) -> wire.OffsetFetchResponse:
+    """The form of versions before 8. Those before 2 have errors of partitions only."""
+    topics = group.topics
+    if group.error_code and not has_top_level_error:
+        error = group.error_code
+        topics = tuple(
+            wire.OffsetFetchResponseTopics(
+                name=each.name, partitions=tuple(_unknown_offset(number, error) for number in each.partition_indexes)
+            )
+            for each in asked
+        )
+    return wire.OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=tuple(
+            wire.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    wire.OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ),
+            )
+            for topic in topics
+        ),
+    )
+
+
+def _plan_delete(shard: Shard, group_id: str, chosen: Iterable[TopicPartition]) -> Planned:
+    """Tombstones of the offsets that there are; the result is the partitions of topics with subscribers."""
+    subscribed = _subscribed_topics(shard, group_id)
+    refused = [each for each in chosen if each.topic in subscribed]
+    keys = {each: offset_key(group_id, each) for each in chosen if each.topic not in subscribed}
+    live = shard.log.records(group_id)
+    return Planned({key: None for key in keys.values() if key in live or shard.log.is_pending(key)}, refused)
+
+
+def _subscribed_topics(shard: Shard, group_id: str) -> frozenset[str]:
+    group = shard.consumer(group_id)
+    if group is not None:
+        return group.subscribed_topics
+    machine = shard.classic(group_id)
+    if machine is None:
+        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND)
+    classic = machine.group
+    if classic.state is ClassicState.EMPTY:
+        return frozenset()
+    if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise GroupRequestError(ErrorCode.NON_EMPTY_GROUP)
+    return classic.subscribed_topics() or frozenset()
+
+
+def _may(
+    context: ServerContext, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
+) -> bool:
+    return context.guard.allows(session, operation, resource_type, name)

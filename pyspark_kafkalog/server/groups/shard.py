@@ -1,0 +1,353 @@
+"""One partition of `__consumer_offsets` at its coordinator: the groups whose records it holds.
+
+    GroupLog                    the live records, as far as this server has read and written them
+    classic groups              their state machines, made of the newest record; what waits in them is only here
+    consumer groups             made of the records
+
+*Writes* queue up. One task takes all that wait, reads what others have written to the partition, lets each write plan
+its records on that state, and commits them as one unit. The unit is refused if the partition's end in the newest image
+is not the one that was read: then the tail is read and all is planned again. So whoever else writes here, another
+server that believes to be the coordinator, Spark or a tool, nobody overwrites a decision that he has not seen. A write
+that depends on its group's members is the only one of its group in its batch.
+
+If somebody else has written a classic group's record, its machine here is closed, and the group goes on as in the log.
+
+A crash loses what was not committed; those who wait for it have no answer yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
+from pyspark_kafkalog.groups.group_log import GroupLog
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, group_of_key, parse_value
+from pyspark_kafkalog.groups.offsets_topic import encode_records
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
+from pyspark_kafkalog.object_store.store import ObjectStoreError
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.root.leader.units import AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, ClassicProtocol
+from pyspark_kafkalog.server.groups.classic_group import ClassicGroup
+from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, consumer_group_of
+from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.server.context import ServerContext
+
+_LOG: Final = logging.getLogger(__name__)
+_CLASSIC_VALUE_VERSION: Final = 3
+#: How often a batch is planned again because somebody else wrote to the partition meanwhile.
+_CONFLICTS_MAX: Final = 50
+_BATCH_WRITES: Final = 1000
+
+#: Records as values by key; None deletes.
+Changes = Mapping[bytes, "bytes | None"]
+
+
+class TailMovedError(KafkalogError):
+    """Somebody else has written to the partition since it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a write does: its records, its result, and what to do once they are in the log."""
+
+    changes: Changes
+    result: Any = None
+    done: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    group_id: str
+    plan: Callable[[], Planned]
+    is_exclusive: bool
+    result: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Shard:
+    """The groups of one partition. Used in the event loop's thread only."""
+
+    def __init__(self, context: ServerContext, partition: int, host_of: Callable[[Shard, str], ClassicHost]) -> None:
+        self.partition = partition
+        self.log = GroupLog(partition)
+        self.classics: dict[str, ClassicProtocol] = {}
+        self.is_closed = False
+        self._context = context
+        self._host_of = host_of
+        self._consumers: dict[str, ConsumerGroup | None] = {}
+        self._topic_id = ""
+        self._queue: list[_Write] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._reading = asyncio.Lock()
+
+    # Reading
+
+    async def load(self) -> None:
+        """Read the partition. Raises KafkalogError, OSError."""
+        async with self._reading:
+            await refresh(self._context)
+            await self._load()
+
+    async def _load(self) -> None:
+        root = self._context.root
+        log = GroupLog(self.partition)
+        self._topic_id = root.topic(OFFSETS_TOPIC, without_links=True).topic_id or ""
+        await self._context.run(lambda: log.catch_up(root, self._topic_id))
+        self.log = log
+        self._consumers.clear()
+        for group_id in log.groups() | self.classics.keys():
+            self._follow_classic(group_id)
+
+    async def catch_up(self) -> None:
+        """Read what others have written. Raises KafkalogError, OSError."""
+        await refresh(self._context)
+        root = self._context.root
+        if self._is_at_end():
+            return
+        async with self._reading:
+            tail = self.log.tail(root, root.topic(OFFSETS_TOPIC, without_links=True).topic_id)
+            if tail.is_new:
+                await self._load()
+                return
+            steps = await self._context.run(lambda: list(tail.steps))
+            if tail.start_offset != self.log.end_offset:
+                return  # an own write was taken over meanwhile: whoever needs the rest reads on
+            changed = self.log.apply(type(tail)(tail.origin, False, tail.start_offset, tail.end_offset, steps))
+            for group_id in changed or ():
+                self._consumers.pop(group_id, None)
+                self._follow_classic(group_id)
+
+    def _is_at_end(self) -> bool:
+        found = self._context.root.partition(OFFSETS_TOPIC, self.partition)
+        return found.topic_id == self._topic_id and found.high_watermark == self.log.end_offset
+
+    def _follow_classic(self, group_id: str) -> None:
+        """Have the machine of a group with members, as its record says; close one that another server has replaced."""
+        found = self._classic_record(group_id)
+        machine = self.classics.get(group_id)
+        if machine is not None:
+            if machine.last_record == (found[1] if found else None):
+                return
+            self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
+        if found is not None and found[1].members:
+            self.new_classic(group_id).resume()
+
+    def _classic_record(self, group_id: str) -> tuple[int, GroupMetadataValue] | None:
+        value = self.log.records(group_id).get(group_key(GroupMetadataKey(group=group_id)))
+        if value is None:
+            return None
+        return int.from_bytes(value[:2], "big"), parse_value(GroupMetadataValue, value)
+
+    # Groups
+
+    def classic(self, group_id: str) -> ClassicProtocol | None:
+        """The group, if it is one of the classic protocol, or has only offsets."""
+        machine = self.classics.get(group_id)
+        if machine is None and self.log.records(group_id) and self.consumer(group_id) is None:
+            return self.new_classic(group_id)
+        return machine
+
+    def new_classic(self, group_id: str) -> ClassicProtocol:
+        """The machine of a group that has none, in the state of its record."""
+        found = self._classic_record(group_id)
+        if found is None:
+            group = ClassicGroup(group_id, now_ms=self._context.clock())
+        else:
+            group = ClassicGroup.of_record(group_id, found[1], value_version=found[0])
+        config = self._context.broker_config()
+        limits = ClassicLimits(
+            max_size=config.group_max_size, initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms
+        )
+        machine = ClassicProtocol(group, self._host_of(self, group_id), limits)
+        machine.last_record = None if found is None else found[1]
+        self.classics[group_id] = machine
+        return machine
+
+    def close_classic(self, group_id: str, error: ErrorCode) -> None:
+        machine = self.classics.pop(group_id, None)
+        if machine is not None:
+            machine.close(error)
+
+    def consumer(self, group_id: str) -> ConsumerGroup | None:
+        """The group, if it is one of the consumer protocol."""
+        if group_id not in self._consumers:
+            self._consumers[group_id] = consumer_group_of(group_id, self.log.records(group_id))
+        return self._consumers[group_id]
+
+    def consumers(self) -> list[ConsumerGroup]:
+        found = (self.consumer(group_id) for group_id in self.log.groups())
+        return [each for each in found if each is not None]
+
+    def set_consumer(self, group: ConsumerGroup) -> None:
+        """Take over the state that was planned, so that it need not be made of the records."""
+        self._consumers[group.group_id] = group
+
+    def group_ids(self) -> set[str]:
+        return self.log.groups() | self.classics.keys()
+
+    # Writing
+
+    async def write(self, group_id: str, plan: Callable[[], Planned], *, is_exclusive: bool = False) -> Any:
+        """Commit what `plan` makes of the newest state; its result. It may be called again.
+
+        `is_exclusive`: nothing else of the group is planned on the same state. Raises what `plan` raises, and
+        GroupRequestError if the commit fails.
+        """
+        return await self._submit(_Write(group_id, plan, is_exclusive))
+
+    def write_classic(self, group_id: str, value: GroupMetadataValue, done: Callable[[ErrorCode], None]) -> None:
+        """Commit a classic group's record, if its machine is still the one that writes it."""
+        machine = self.classics.get(group_id)
+        key = group_key(GroupMetadataKey(group=group_id))
+        encoded = _CLASSIC_VALUE_VERSION.to_bytes(2, "big") + value.encode(_CLASSIC_VALUE_VERSION)
+
+        def plan() -> Planned:
+            if machine is None or self.classics.get(group_id) is not machine:
+                raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
+            return Planned({key: encoded}, done=lambda: setattr(machine, "last_record", value))
+
+        def finished(result: asyncio.Future[Any]) -> None:
+            error = None if result.cancelled() else result.exception()
+            if error is not None and not isinstance(error, GroupRequestError):
+                _LOG.error("group %s could not be written", group_id, exc_info=error)
+            code = error.code if isinstance(error, GroupRequestError) else ErrorCode.UNKNOWN_SERVER_ERROR
+            done(ErrorCode.NONE if error is None and not result.cancelled() else code)
+
+        self._submit(_Write(group_id, plan, True)).add_done_callback(finished)
+
+    def _submit(self, write: _Write) -> asyncio.Future[Any]:
+        if self.is_closed:
+            write.result.set_exception(GroupRequestError(ErrorCode.NOT_COORDINATOR))
+            return write.result
+        self._queue.append(write)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_all())
+        return write.result
+
+    async def _write_all(self) -> None:
+        try:
+            while self._queue:
+                await self._write_batch(self._take_batch())
+        finally:
+            self._writer = None
+
+    def _take_batch(self) -> list[_Write]:
+        """Writes of the queue, in order; none of a group after one of it that is exclusive, or before."""
+        batch: list[_Write] = []
+        rest: list[_Write] = []
+        taken: set[str] = set()
+        blocked: set[str] = set()
+        for write in self._queue:
+            group_id = write.group_id
+            is_late = group_id in blocked or (write.is_exclusive and group_id in taken) or len(batch) >= _BATCH_WRITES
+            (rest if is_late else batch).append(write)
+            taken.add(group_id)
+            if is_late or write.is_exclusive:
+                blocked.add(group_id)
+        self._queue = rest
+        return batch
+
+    async def _write_batch(self, batch: Sequence[_Write]) -> None:
+        error: BaseException = GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        for _ in range(_CONFLICTS_MAX):
+            try:
+                await self.catch_up()
+                batch = [each for each in batch if not each.result.done()]
+                await self._commit([(each, planned) for each in batch if (planned := _plan(each)) is not None])
+                return
+            except (TailMovedError, CommitConflictError):
+                continue
+            except (KafkalogError, OSError, ObjectStoreError) as failure:
+                _LOG.warning("%s-%d could not be written: %s", OFFSETS_TOPIC, self.partition, failure)
+                error = GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure))
+                break
+            except BaseException as failure:
+                _fail(batch, failure)
+                raise
+        _fail(batch, error)
+
+    async def _commit(self, writes: Sequence[tuple[_Write, Planned]]) -> None:
+        changes: dict[bytes, bytes | None] = {}
+        for _, planned in writes:
+            changes.update(planned.changes)
+        if changes:
+            # Not cancelled with this task: the state here must follow what was committed.
+            first, end = await asyncio.shield(asyncio.ensure_future(self._append(changes)))
+            if first == self.log.end_offset:
+                self.log.advance(first, end, changes)
+                for group_id in {named[1] for key in changes if (named := group_of_key(key)) is not None}:
+                    self._consumers.pop(group_id, None)
+        for write, planned in writes:
+            planned.done()
+            if not write.result.done():
+                write.result.set_result(planned.result)
+
+    async def _append(self, changes: Changes) -> tuple[int, int]:
+        """Commit the records; the offsets that they got."""
+        context, expected_offset, topic_id = self._context, self.log.end_offset, self._topic_id
+        codec = CompressionType(context.broker_config().offsets_topic_compression_codec)
+        data = b"".join(encode_records(changes, context.root.log_config(OFFSETS_TOPIC), codec, now_ms=context.clock()))
+        topic_partition = TopicPartition(OFFSETS_TOPIC, self.partition)
+        append = LeaderAppend(
+            topic_partition=topic_partition, data=data, topic_id=topic_id, origin=AppendOrigin.COORDINATOR
+        )
+
+        def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
+            topic = image.topics.get(OFFSETS_TOPIC)
+            if topic is None or topic.topic_id != topic_id:
+                raise TailMovedError(f"{OFFSETS_TOPIC} is another topic now")
+            if topic.partitions[self.partition].high_watermark != expected_offset:
+                raise TailMovedError(f"{topic_partition} was written to by somebody else")
+            return (append,)
+
+        (appended,) = await context.committer.commit(CommitUnit(appends=appends))
+        return appended.first_offset, appended.last_offset + 1
+
+    # The end
+
+    def close(self, error: ErrorCode) -> None:
+        """Answer all who wait: this server does not coordinate the partition any more."""
+        self.is_closed = True
+        queue, self._queue = self._queue, []
+        _fail(queue, GroupRequestError(error))
+        for group_id in list(self.classics):
+            self.close_classic(group_id, error)
+
+    async def drained(self) -> None:
+        """Return when the write that is under way has ended."""
+        if self._writer is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._writer
+
+
+def _plan(write: _Write) -> Planned | None:
+    """What the write does now; None if it is refused."""
+    try:
+        return write.plan()
+    except Exception as error:
+        write.result.set_exception(error)
+        return None
+
+
+def _fail(writes: Sequence[_Write], error: BaseException) -> None:
+    for write in writes:
+        if not write.result.done():
+            write.result.set_exception(error)
+
+
+async def refresh(context: ServerContext) -> None:
+    """Bring the image up to date. In an object store that is a request, so a thread makes it."""
+    if context.root.directories:
+        context.root.refresh()
+    else:
+        await context.run(context.root.refresh)
