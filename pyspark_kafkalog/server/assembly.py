@@ -14,10 +14,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open import leader_writer
 from pyspark_kafkalog.root.native import NativeRoot
@@ -29,6 +27,9 @@ from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleS
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Handler, Node, ServerContext, Session
+from pyspark_kafkalog.server.groups import handlers as groups
+from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
+from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
 from pyspark_kafkalog.server.transactions import handlers as transactions
@@ -94,7 +95,10 @@ def _handlers(context: ServerContext, services: list[Service]) -> Mapping[ApiKey
         coordinator = TransactionCoordinator(context)
         services.append(coordinator)
         handlers |= writes.handlers(TransactionGate(coordinator.logs))
-        handlers |= transactions.handlers(coordinator, _NoMembers(context.native))
+        group_coordinator = GroupCoordinator(context)
+        services.append(group_coordinator)
+        handlers |= groups.handlers(group_coordinator)
+        handlers |= transactions.handlers(coordinator, TransactionalCommits(group_coordinator))
     handlers[ApiKey.API_VERSIONS] = api_versions_handler(frozenset(handlers))
     return handlers
 
@@ -138,16 +142,3 @@ class _Open:
 
     def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
         return True
-
-
-class _NoMembers:
-    """Groups without members: anyone without a generation may commit their offsets."""
-
-    def __init__(self, root: NativeRoot) -> None:
-        self._root = root
-
-    async def validate_transactional_commit(
-        self, group_id: str, member_id: str, generation: int, instance_id: str | None
-    ) -> ErrorCode:
-        ensure_offsets_topic(self._root)
-        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION

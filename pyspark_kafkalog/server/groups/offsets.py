@@ -75,6 +75,26 @@ def validate_commit(
         raise GroupRequestError(error)
 
 
+class TransactionalCommits:
+    """What TxnOffsetCommit asks the coordinator of the group; the records are written with the transaction's."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def validate_transactional_commit(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None
+    ) -> ErrorCode:
+        """Whether the member may commit offsets for the group. The topic `__consumer_offsets` exists afterwards."""
+        try:
+            shard = await self._coordinator.read_shard_of(group_id)
+            validate_commit(
+                shard, group_id, member_id, instance_id, generation, api_version=_EPOCHS_FROM, is_transactional=True
+            )
+        except GroupRequestError as refused:
+            return refused.code
+        return ErrorCode.NONE
+
+
 class OffsetHandlers:
     """The handlers, over the coordinator's groups."""
 
