@@ -116,7 +116,7 @@ class VirtualGroup:
         for _ in range(count):
             self.join()
             self.host.advance(0)
-        ids = [member_id for member_id in self.group.members]
+        ids = list(self.group.members)
         for member_id in ids:
             if self.group.members[member_id].answer_join is None:
                 self.join(member_id)
