@@ -14,6 +14,8 @@ In reading order:
 - committer: group commit
 - waiters: wakes requests that wait for records
 - error_codes: which error code says what went wrong
+- metrics: what the server has done, under Kafka's names
+- status_page: metrics and health over HTTP
 - authorized_operations: what a principal may do, as a bit field
 
 Packages: metadata (APIs, topics, coordinators), writes (Produce), cluster (the live servers over one root).

@@ -32,6 +32,7 @@ from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
+from pyspark_kafkalog.server.metrics import ServerMetrics
 from pyspark_kafkalog.server.transactions import handlers as transactions
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
@@ -60,16 +61,17 @@ class Parts:
     context: ServerContext
     handlers: Mapping[ApiKey, Handler]
     services: Sequence[Service]
+    metrics: ServerMetrics
 
 
 def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Executor) -> Parts:
     """The parts of a server that clients reach at `advertised`. Called in the event loop's thread."""
     native = None if root.is_broker_directory or config.read_only else root.native()
-    waiters = PartitionWaiters()
+    waiters, metrics = PartitionWaiters(), ServerMetrics()
     committer = (
         ReadOnlyCommitter(str(root.path))
         if native is None
-        else GroupCommitter(leader_writer(native, flush=config.flush), waiters.notify)
+        else GroupCommitter(leader_writer(native, flush=config.flush), waiters.notify, metrics.committed)
     )
     cluster = _cluster(root, native, config, advertised, executor)
     context = ServerContext(
@@ -82,10 +84,11 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
         executor=executor,
         clock=time_ms,
         monotonic_ms=monotonic_ms,
+        traffic=metrics,
     )
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
     services: list[Service] = [committer, cluster, watcher]
-    return Parts(context, _handlers(context, services), services)
+    return Parts(context, _handlers(context, services), services, metrics)
 
 
 def _handlers(context: ServerContext, services: list[Service]) -> Mapping[ApiKey, Handler]:

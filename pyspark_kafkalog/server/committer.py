@@ -42,11 +42,17 @@ class _Submitted:
 
 
 class GroupCommitter:
-    """Commits units with `writer` in a thread of its own; `notify` is told the partitions that a commit changed."""
+    """Commits units with `writer` in a thread of its own.
 
-    def __init__(self, writer: LeaderWriter, notify: Notify) -> None:
+    After each commit, `notify` is told the partitions that it changed, and `committed` the number of its units.
+    """
+
+    def __init__(
+        self, writer: LeaderWriter, notify: Notify, committed: Callable[[int], None] = lambda units: None
+    ) -> None:
         self._writer = writer
         self._notify = notify
+        self._committed = committed
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
@@ -112,6 +118,7 @@ class GroupCommitter:
                 each.result.set_exception(result)
             else:
                 each.result.set_result(result)
+        self._committed(len(batch))
         if changed:
             self._notify(changed)
 

@@ -36,9 +36,9 @@ class Address:
 class ServerConfig:
     """`advertised` is what Metadata tells clients, `listen` with the port found if None.
 
-    `shared` is a second address, which other processes listen on too (workers.py). `node_id` is the broker id, made
-    from the advertised address if None. `flush`: "fsync" answers a write when it is on disk, "os" when the operating
-    system has it, which is what Kafka does.
+    `status` is where metrics and health are served over HTTP. `shared` is a second address, which other processes
+    listen on too (workers.py). `node_id` is the broker id, made from the advertised address if None. `flush`: "fsync"
+    answers a write when it is on disk, "os" when the operating system has it, which is what Kafka does.
 
     `request_max_bytes` is Kafka's socket.request.max.bytes, `queued_max_bytes` (queued.max.request.bytes) the limit of
     the requests in memory together, `threads` run what blocks: files, stores, changes of topics.
@@ -46,6 +46,7 @@ class ServerConfig:
 
     listen: Address = Address("127.0.0.1", 9092)
     shared: Address | None = None
+    status: Address | None = None
     advertised: Address | None = None
     node_id: int | None = None
     rack: str | None = None

@@ -145,6 +145,29 @@ class AppendWaiters(Protocol):
         ...
 
 
+class Traffic(Protocol):
+    """Told of the records that come and go."""
+
+    def produced(self, topic: str, *, records: int, size_bytes: int) -> None: ...
+
+    def produce_failed(self, topic: str) -> None: ...
+
+    def fetched(self, topic: str, *, size_bytes: int) -> None: ...
+
+
+class NoTraffic:
+    """Counts nothing."""
+
+    def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
+        pass
+
+    def produce_failed(self, topic: str) -> None:
+        pass
+
+    def fetched(self, topic: str, *, size_bytes: int) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
     """The parts of one server process. `native` is `root` if it has a commit log, else None: all writes are refused."""
@@ -158,6 +181,7 @@ class ServerContext:
     executor: Executor
     clock: Callable[[], int]  # ms since 1970
     monotonic_ms: Callable[[], int]
+    traffic: Traffic = field(default_factory=NoTraffic)
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of blocking `work`, from a thread of the executor."""

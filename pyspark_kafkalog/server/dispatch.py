@@ -12,9 +12,10 @@ Source of the rules: kafka.network.Processor.processCompletedReceives, kafka.ser
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedApiError
 from pyspark_kafkalog.metadata.messages.codec import Message
@@ -30,12 +31,17 @@ _LOG: Final = logging.getLogger(__name__)
 _BEFORE_AUTHENTICATION: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
+#: Told of each request that was handled: its API and version, the seconds that it took, its top-level error code.
+Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
+
+
 class Dispatcher:
     """Finds the handler of each request."""
 
-    def __init__(self, context: ServerContext, handlers: Mapping[ApiKey, Handler]) -> None:
+    def __init__(self, context: ServerContext, handlers: Mapping[ApiKey, Handler], handled: Handled) -> None:
         self._context = context
         self._handlers = handlers
+        self._handled = handled
 
     def open(self, frame: bytearray, session: Session) -> Exchange:
         """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
@@ -49,7 +55,7 @@ class Dispatcher:
             body = parsed.body() if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:
             raise CloseConnection(str(error)) from None
-        return Exchange(self._context, parsed, handler, body, session)
+        return Exchange(self._context, parsed, handler, body, session, self._handled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Exchange:
     handler: Handler
     body: Message | None
     session: Session
+    handled: Handled
 
     @property
     def api_key(self) -> ApiKey:
@@ -68,7 +75,10 @@ class Exchange:
 
     async def handle(self) -> Sequence[Piece] | None:
         """The pieces of the answer; None if there is none. Raises CloseConnection, and whatever is a defect."""
+        began = time.perf_counter()
         response = unsupported_version() if self.body is None else await self._response(self.body)
+        error_code = getattr(response, "error_code", 0)
+        self.handled(self.api_key, self.parsed.api_version, time.perf_counter() - began, error_code)
         if response is None:
             return None
         return cast("list[Piece]", self.parsed.encode_response(cast("ApiMessage", response)))

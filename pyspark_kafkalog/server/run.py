@@ -22,12 +22,13 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
-from pyspark_kafkalog.server.assembly import Service, assemble, monotonic_ms
+from pyspark_kafkalog.server.assembly import Parts, Service, assemble, monotonic_ms
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.dispatch import Dispatcher
 from pyspark_kafkalog.server.request_bytes import RequestBytes
+from pyspark_kafkalog.server.status_page import StatusPage
 from pyspark_kafkalog.server.workers import bound_socket
 
 _LOG: Final = logging.getLogger(__name__)
@@ -54,10 +55,10 @@ class Server:
             listeners = [self._closing.enter_context(each) for each in self._listeners()]
             advertised = self._config.advertised or Address(*listeners[0].getsockname()[:2])
             parts = assemble(self._root, self._config, advertised, self._executor)
-            for service in parts.services:
+            for service in (*parts.services, *self._status_pages(parts)):
                 await self._run(service)
             self._closing.push_async_callback(self._end_connections)
-            dispatcher = Dispatcher(parts.context, parts.handlers)
+            dispatcher = Dispatcher(parts.context, parts.handlers, parts.metrics.handled)
             for listener in listeners:
                 accepting = asyncio.create_task(self._accept(listener, dispatcher))
                 self._closing.push_async_callback(_cancel, accepting)
@@ -65,6 +66,26 @@ class Server:
             await self.stop()
             raise
         return advertised
+
+    def _status_pages(self, parts: Parts) -> Iterator[Service]:
+        cluster = parts.context.cluster
+        parts.metrics.watch(
+            connections=lambda: len(self._connections),
+            request_bytes=lambda: self._budget.used_bytes,
+            servers=lambda: len(cluster.nodes()),
+        )
+        if self._config.status is not None:
+            yield StatusPage(
+                self._config.status,
+                parts.metrics.registry,
+                check=self._root.refresh,
+                facts=lambda: {
+                    "node_id": cluster.node_id,
+                    "servers": len(cluster.nodes()),
+                    "connections": len(self._connections),
+                },
+                monotonic_ms=monotonic_ms,
+            )
 
     def _listeners(self) -> Iterator[socket.socket]:
         """The sockets that listen, the one with this server's own address first."""

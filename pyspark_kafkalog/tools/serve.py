@@ -17,11 +17,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
 import sys
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes, each with a core of its own; they share the port of --listen, and have the N ports after it "
         "(default: 1)",
     )
+    parser.add_argument(
+        "--status", metavar="HOST:PORT", help="serve /metrics for Prometheus and /health there (default: nowhere)"
+    )
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log (default: text)")
     # What a worker is started with: the address that all of them share, and the process that started it.
     parser.add_argument("--shared", metavar="HOST:PORT", help=argparse.SUPPRESS)
     parser.add_argument("--supervisor", type=int, metavar="PID", help=argparse.SUPPRESS)
@@ -78,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     """Serve until a signal."""
     from pyspark_kafkalog.server.config import Address, ServerConfig
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    _set_up_log(options.log_format)
     listen = Address.parse(options.listen)
     if options.workers < 1:
         raise UsageError(f"--workers must be at least 1, not {options.workers}")
@@ -91,6 +97,7 @@ def run(options: argparse.Namespace) -> int:
     config = ServerConfig(
         listen=listen,
         shared=None if options.shared is None else Address.parse(options.shared),
+        status=None if options.status is None else Address.parse(options.status),
         advertised=None if options.advertise is None else Address.parse(options.advertise),
         node_id=options.node_id,
         rack=options.rack,
@@ -101,9 +108,33 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+class _JsonFormatter(logging.Formatter):
+    """One object a line: time in ISO 8601, level, logger, message, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        fields = {
+            "time": moment,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def _set_up_log(form: str) -> None:
+    """Log to sys.stderr from the level INFO on."""
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if form == "json" else text)
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+
+
 def _check_workers(options: argparse.Namespace) -> None:
     """Raise UsageError for options that only one server can have."""
-    for name in ("advertise", "node_id"):
+    for name in ("advertise", "node_id", "status"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} is one server's: leave it out with --workers")
 

@@ -14,7 +14,7 @@ Source of the rules: kafka.server.KafkaApis.handleProduceRequest, ReplicaManager
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -30,7 +30,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
@@ -52,12 +52,22 @@ class TransactionGate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Partition:
-    """One partition of a request: what it is, and its answer if it was refused."""
+class _Batch:
+    """The batch for one partition of a request, and its answer if it was refused."""
 
     index: int
     append: LeaderAppend | None = None
+    header: BatchHeader | None = None
     refused: PartitionProduceResponse | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """One topic of a request. `name` is "" if the request has its id, and nobody knows it."""
+
+    data: TopicProduceData
+    name: str
+    batches: Sequence[_Batch]
 
 
 def produce_handler(gate: TransactionGate) -> Handler:
@@ -66,62 +76,71 @@ def produce_handler(gate: TransactionGate) -> Handler:
     async def handle(context: ServerContext, request: Request) -> ProduceResponse | None:
         body = request.body
         assert isinstance(body, ProduceRequest)
-        topics = [(each, _partitions(context, request, body, each)) for each in body.topic_data]
-        submitted: list[Awaitable[tuple[AppendedRange, ...]]] = []
-        for _, partitions in topics:
-            for each in partitions:
-                if each.append is not None:
-                    submitted.append(context.committer.submit(_unit(gate, request, body, each.append)))
-        results = iter(await asyncio.gather(*submitted, return_exceptions=True))
-        responses = [
-            (topic, [each.refused or _answer(each.index, next(results)) for each in partitions])
-            for topic, partitions in topics
+        topics = [_topic(context, request, body, each) for each in body.topic_data]
+        submitted = [
+            context.committer.submit(_unit(gate, request, body, each))
+            for topic in topics
+            for each in topic.batches
+            if each.append is not None
         ]
+        results = iter(await asyncio.gather(*submitted, return_exceptions=True))
+        answers = [[each.refused or _answer(each.index, next(results)) for each in topic.batches] for topic in topics]
+        _count(context, topics, answers)
         if body.acks == 0:
-            failed = [each for _, answers in responses for each in answers if each.error_code]
+            failed = [each for partitions in answers for each in partitions if each.error_code]
             if failed:
                 raise CloseConnection(f"a Produce with acks 0 failed: {failed[0].error_code}")
             return None
         return ProduceResponse(
             responses=tuple(
-                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(answers))
-                for topic, answers in responses
+                TopicProduceResponse(
+                    name=topic.data.name, topic_id=topic.data.topic_id, partition_responses=tuple(partitions)
+                )
+                for topic, partitions in zip(topics, answers, strict=True)
             )
         )
 
     return handle
 
 
-def _unit(gate: TransactionGate, request: Request, body: ProduceRequest, append: LeaderAppend) -> CommitUnit:
-    if body.transactional_id is not None and _is_transactional(append):
-        return gate.produce_unit(request.api_version, body.transactional_id, append)
-    return CommitUnit.of(append)
+def _unit(gate: TransactionGate, request: Request, body: ProduceRequest, batch: _Batch) -> CommitUnit:
+    assert batch.append is not None
+    assert batch.header is not None
+    if body.transactional_id is not None and batch.header.is_transactional:
+        return gate.produce_unit(request.api_version, body.transactional_id, batch.append)
+    return CommitUnit.of(batch.append)
 
 
-def _is_transactional(append: LeaderAppend) -> bool:
-    return parse_header(append.data, 0, file="<produce request>", file_position=0).is_transactional
+def _count(
+    context: ServerContext, topics: Sequence[_Topic], answers: Sequence[Sequence[PartitionProduceResponse]]
+) -> None:
+    for topic, partitions in zip(topics, answers, strict=True):
+        for batch, answer in zip(topic.batches, partitions, strict=True):
+            if answer.error_code:
+                context.traffic.produce_failed(topic.name)
+            elif batch.header is not None:
+                header = batch.header
+                context.traffic.produced(topic.name, records=header.records_count, size_bytes=header.size_bytes)
 
 
-def _partitions(
-    context: ServerContext, request: Request, body: ProduceRequest, topic: TopicProduceData
-) -> list[_Partition]:
-    """The partitions of one topic of the request, in its order."""
-    error, name, topic_id = _check_topic(context, request, body, topic)
-    partitions = []
-    for data in topic.partition_data:
-        if error is not ErrorCode.NONE:
-            partitions.append(_Partition(data.index, refused=_refusal(data.index, error)))
-            continue
-        try:
-            append = LeaderAppend(
-                topic_partition=TopicPartition(name, data.index), data=_one_batch(data), topic_id=topic_id
-            )
-            if body.transactional_id is None and _is_transactional(append):
-                raise InvalidRecordError("a transactional batch came without a transactional id")
-            partitions.append(_Partition(data.index, append=append))
-        except KafkalogError as problem:
-            partitions.append(_Partition(data.index, refused=_answer(data.index, problem)))
-    return partitions
+def _topic(context: ServerContext, request: Request, body: ProduceRequest, data: TopicProduceData) -> _Topic:
+    """One topic of the request with its batches, in their order."""
+    error, name, topic_id = _check_topic(context, request, body, data)
+    if error is not ErrorCode.NONE:
+        refused = [_Batch(each.index, refused=_refusal(each.index, error)) for each in data.partition_data]
+        return _Topic(data, name, refused)
+    return _Topic(data, name, [_batch(body, name, topic_id, each) for each in data.partition_data])
+
+
+def _batch(body: ProduceRequest, name: str, topic_id: str | None, data: PartitionProduceData) -> _Batch:
+    try:
+        view, header = _one_batch(data)
+        if header.is_transactional and body.transactional_id is None:
+            raise InvalidRecordError("a transactional batch came without a transactional id")
+    except KafkalogError as problem:
+        return _Batch(data.index, refused=_answer(data.index, problem))
+    append = LeaderAppend(topic_partition=TopicPartition(name, data.index), data=view, topic_id=topic_id)
+    return _Batch(data.index, append, header)
 
 
 def _check_topic(
@@ -159,8 +178,11 @@ def _name_of(context: ServerContext, topic_id: str) -> str | None:
     return name
 
 
-def _one_batch(data: PartitionProduceData) -> memoryview:
-    """The partition's batch. Raises InvalidRecordError unless there is exactly one, CorruptRecordError for damage."""
+def _one_batch(data: PartitionProduceData) -> tuple[memoryview, BatchHeader]:
+    """The partition's batch and its header.
+
+    Raises InvalidRecordError unless there is exactly one, CorruptRecordError for damage.
+    """
     records = data.records
     if not isinstance(records, (bytes, memoryview)) or len(records) < RECORD_BATCH_OVERHEAD_BYTES:
         raise InvalidRecordError(f"partition {data.index}: expected one record batch, found none")
@@ -170,7 +192,7 @@ def _one_batch(data: PartitionProduceData) -> memoryview:
         raise InvalidRecordError(
             f"partition {data.index}: expected one record batch of {len(view)} bytes, found one of {header.size_bytes}"
         )
-    return view
+    return view, header
 
 
 def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> PartitionProduceResponse:

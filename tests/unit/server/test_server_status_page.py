@@ -1,0 +1,97 @@
+"""Metrics and health over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Callable
+
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.config import Address
+from pyspark_kafkalog.server.metrics import ServerMetrics
+from pyspark_kafkalog.server.status_page import StatusPage
+
+
+def pages(metrics: ServerMetrics, *paths: str, check: Callable[[], None] = lambda: None) -> list[tuple[int, str]]:
+    """Status and body of the pages of a server with these metrics."""
+
+    async def main() -> list[tuple[int, str]]:
+        page = StatusPage(
+            Address("127.0.0.1", 0), metrics.registry, check=check, facts=lambda: {"servers": 2}, monotonic_ms=lambda: 0
+        )
+        await page.start()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, lambda: [get(page.port, at) for at in paths])
+        finally:
+            await page.stop()
+
+    return asyncio.run(main())
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_metrics_have_the_names_of_a_brokers_beans() -> None:
+    metrics = ServerMetrics()
+    metrics.watch(connections=lambda: 3, request_bytes=lambda: 0, servers=lambda: 1)
+    metrics.handled(ApiKey.FETCH, 17, 0.004, ErrorCode.NONE)
+    metrics.handled(ApiKey.HEARTBEAT, 4, 0.001, ErrorCode.REBALANCE_IN_PROGRESS)
+    metrics.produced("orders", records=10, size_bytes=700)
+    metrics.produce_failed("orders")
+    metrics.fetched("orders", size_bytes=70)
+    metrics.committed(5)
+    ((status, text),) = pages(metrics, "/metrics")
+    assert status == 200
+    lines = text.splitlines()
+    for line in (
+        'kafka_network_requestmetrics_requests_total{request="FETCH",version="17"} 1.0',
+        'kafka_network_requestmetrics_totaltimems_bucket{le="5.0",request="FETCH"} 1.0',
+        'kafka_network_requestmetrics_errors_total{error="REBALANCE_IN_PROGRESS",request="HEARTBEAT"} 1.0',
+        'kafka_server_brokertopicmetrics_messagesin_total{topic="orders"} 10.0',
+        'kafka_server_brokertopicmetrics_bytesin_total{topic="orders"} 700.0',
+        'kafka_server_brokertopicmetrics_bytesout_total{topic="orders"} 70.0',
+        'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="orders"} 1.0',
+        "kafka_server_socketservermetrics_connection_count 3.0",
+        "kafkalog_server_commits_total 1.0",
+        "kafkalog_server_commit_units_total 5.0",
+    ):
+        assert line in lines
+
+
+def test_health_shows_facts_while_the_root_can_be_used() -> None:
+    (health, other) = pages(ServerMetrics(), "/health", "/")
+    assert (health[0], json.loads(health[1])) == (200, {"status": "ok", "servers": 2})
+    assert other[0] == 404
+
+
+def test_health_says_why_the_root_cannot_be_used() -> None:
+    def check() -> None:
+        raise LogDirError("no log directory at /data")
+
+    ((status, text),) = pages(ServerMetrics(), "/health", check=check)
+    assert (status, json.loads(text)["status"]) == (503, "no log directory at /data")
+
+
+def test_health_fails_when_the_event_loop_hangs() -> None:
+    now = [0]
+    page = StatusPage(
+        Address("127.0.0.1", 0),
+        ServerMetrics().registry,
+        check=lambda: None,
+        facts=dict,
+        monotonic_ms=lambda: now[0],
+    )
+    now[0] = 10_001
+    is_healthy, facts = page.health()
+    assert not is_healthy
+    assert "10001 ms" in facts["status"]
