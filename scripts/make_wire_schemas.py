@@ -1,6 +1,8 @@
 """Writes the schemas of Kafka's requests and responses (pyspark_kafkalog/protocol/schemas) from Kafka's own.
 
-    python scripts/make_wire_schemas.py kafka-clients-4.1.0.jar
+    python scripts/make_wire_schemas.py kafka-clients-4.1.0.jar [--check]
+
+With --check nothing is written; exit code 1 means that a file differs from the jar's schemas.
 
 The jar holds Kafka's schemas as common/message/*.json. Those of the APIs in `AREAS` are written in the form that
 metadata/messages/schema.py states, one file for each area: without texts and what only Kafka's generator needs, with
@@ -185,16 +187,27 @@ def _default(field: _Json) -> Any:
     raise ValueError(f"the default {value!r} of the {kind} {field['name']} has no form here")
 
 
+def texts(jar: ZipFile) -> dict[str, str]:
+    """The text of each schema file, by its name."""
+    found = {}
+    for area, apis in AREAS.items():
+        messages = []
+        for api in apis:
+            request, response = read_schema(jar, f"{api}Request"), read_schema(jar, f"{api}Response")
+            versions = stable_versions(request)
+            messages += ["\n".join(_Compact(each, versions).lines()) for each in (request, response)]
+        found[f"{area}.json"] = "{\n" + ",\n".join(messages) + "\n}\n"
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
-    (path,) = arguments
+    path, *options = arguments
     with ZipFile(path) as jar:
-        for area, apis in AREAS.items():
-            messages = []
-            for api in apis:
-                request, response = read_schema(jar, f"{api}Request"), read_schema(jar, f"{api}Response")
-                versions = stable_versions(request)
-                messages += ["\n".join(_Compact(each, versions).lines()) for each in (request, response)]
-            (SCHEMAS_DIR / f"{area}.json").write_text("{\n" + ",\n".join(messages) + "\n}\n")
+        files = texts(jar)
+    if options == ["--check"]:
+        return int(any((SCHEMAS_DIR / name).read_text() != text for name, text in files.items()))
+    for name, text in files.items():
+        (SCHEMAS_DIR / name).write_text(text)
     return 0
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 from kafka_messages import KafkaMessages
+from kafka_oracle import KAFKA_VERSION
 from message_fields import fields_of
 from random_messages import RandomMessages
 from tiers import SEED, examples
@@ -20,6 +24,8 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.headers import encode_request, encode_response, joined
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
+REPOSITORY: Final = Path(__file__).parents[2]
+SCRIPT: Final = REPOSITORY / "scripts" / "make_wire_schemas.py"
 EXAMPLES: Final = examples(25)
 CLASSES: Final = [cls for api in APIS.values() for cls in (api.request, api.response)]
 #: Each message in each of its versions.
@@ -51,6 +57,12 @@ def is_message(answer: str, encoded: str, message: ApiMessage, version: int) -> 
     ours = json_text(message.schema().to_json(version, fields_of(message)))
     # Before Java 19 some numbers have more digits than they need.
     return found == encoded and (text == ours or json.loads(text) == json.loads(ours))
+
+
+def test_schemas_are_those_of_kafkas_jar(kafka_jars: Path) -> None:
+    jar = kafka_jars / f"kafka-clients-{KAFKA_VERSION}.jar"
+    done = subprocess.run([sys.executable, str(SCRIPT), str(jar), "--check"], check=False)
+    assert done.returncode == 0, f"run python {SCRIPT.relative_to(REPOSITORY)} {jar.name}"
 
 
 def test_random_messages_are_decoded_and_encoded_as_by_kafka(kafka: KafkaMessages, source: random.Random) -> None:

@@ -101,7 +101,8 @@ def test_wheel_holds_types_schemas_jobs_and_conf(distributions: Distributions) -
         names = set(archive.namelist())
     data = f"pyspark_kafkalog-{pyspark_kafkalog.__version__}.data/data/share/pyspark_kafkalog"
     assert "pyspark_kafkalog/py.typed" in names
-    assert any(name.startswith("pyspark_kafkalog/metadata/messages/schemas/") for name in names)
+    for package in ("metadata/messages", "protocol"):
+        assert any(name.startswith(f"pyspark_kafkalog/{package}/schemas/") for name in names)
     for folder in ("jobs", "conf"):
         kept = subprocess.run(["git", "-C", str(REPOSITORY), "ls-files", "-co", "--exclude-standard", folder],
                               check=True, capture_output=True, text=True).stdout.split()  # fmt: skip

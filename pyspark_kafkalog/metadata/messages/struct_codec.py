@@ -26,7 +26,7 @@ from pyspark_kafkalog.metadata.messages.schema import (
 )
 from pyspark_kafkalog.storage.names import decode_uuid as decode_one_uuid
 from pyspark_kafkalog.storage.names import encode_uuid as encode_one_uuid
-from pyspark_kafkalog.units import INT16_MAX
+from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
 
 
 class StructForm(Protocol):
@@ -500,6 +500,8 @@ def _records_writer(what: str, nullable: bool, flexible: bool) -> _Write:
             size_bytes = getattr(value, "size_bytes", -1)
             if size_bytes < 0:
                 raise InvalidRecordError(f"{what} must be bytes or a slice of records, not {value!r}")
+        if size_bytes > INT32_MAX:
+            raise InvalidRecordError(f"{what} has {size_bytes} bytes, at most {INT32_MAX} are allowed")
         _write_length(out, size_bytes, what, nullable, flexible, _INT32)
         if size_bytes <= 0:
             return

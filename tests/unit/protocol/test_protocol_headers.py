@@ -147,6 +147,14 @@ def test_slice_of_records_has_no_place_in_a_message_of_bytes() -> None:
         joined(encode_response(APIS[ApiKey.FETCH], 4, 1, response))
 
 
+@pytest.mark.parametrize("version", [4, 18])
+def test_records_that_no_frame_can_hold_are_refused(version: int) -> None:
+    for sizes in ((1 << 31,), (1 << 30, 1 << 30)):
+        partitions = tuple(PartitionData(records=FileSlice(size)) for size in sizes)
+        with pytest.raises(InvalidRecordError, match="at most 2147483647"):
+            encode_response(APIS[ApiKey.FETCH], version, 1, _fetch_response(partitions))
+
+
 def test_null_topics_of_metadata_differ_from_none() -> None:
     for version in range(1, 14):
         for topics in (None, ()):
