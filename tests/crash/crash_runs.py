@@ -131,6 +131,7 @@ class Runs:
         what = f"{os.strerror(code)} at call {at}, {fs.found}{' (torn)' if torn else ''}, then {error!r}"
         is_unsure = error is None or isinstance(error, CommitStateUnknownError)
         del error
+        writer.close_logs()
         if _open_descriptors() > descriptors:
             gc.collect()  # mappings of files are let go of with the frames that the error held
         assert _open_descriptors() == descriptors, f"{self.scenario.name}, {what}: descriptors are left open"

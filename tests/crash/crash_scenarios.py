@@ -94,6 +94,15 @@ def _write_once(ranges: Mapping[Place, range], version: int) -> Step:
     return Step(lambda writer: _ignore(writer.write(ranges, batch_bytes=300, transaction=transaction)), idempotent=True)
 
 
+def serves(ranges: Mapping[Place, range], *, flush: FlushMode = "fsync") -> Act:
+    return lambda writer: writer.serve(ranges, flush=flush)
+
+
+def _serve(ranges: Mapping[Place, range], *, flush: FlushMode = "fsync") -> Step:
+    """An append of a server: done again, as by a producer that got no answer, it is a duplicate."""
+    return Step(serves(ranges, flush=flush), idempotent=True)
+
+
 def killed(act: Act, stops: Callable[[Call], bool]) -> Act:
     """Somebody did `act` and was killed in front of the first call that `stops`; the next one begins afresh."""
 
@@ -227,6 +236,38 @@ def _scenarios() -> Iterable[Scenario]:
         [begun, _go_on(*both)],
         calls_min=12,
         unsure=several,
+    )
+    places = (("a", 0), ("a", 1), ("b", 0))
+    prepared = then(
+        created(a=(2, SMALL_SEGMENTS), b=(1, FINE_INDEX)), serves({place: range(100, 104) for place in places})
+    )
+    yield Scenario(
+        "appends of a server",
+        prepared,
+        [
+            _serve({place: range(104, 108) for place in places}),
+            _serve({places[0]: range(108, 120), places[2]: range(108, 140)}),
+            _go_on(*places),
+        ],
+        calls_min=60,
+    )
+    yield Scenario(
+        "appends of a server, left to the kernel",
+        prepared,
+        [
+            _serve({places[0]: range(104, 118), places[1]: range(104, 106)}, flush="os"),
+            _serve({places[0]: range(118, 120)}, flush="os"),
+            _serve({places[0]: range(120, 132)}, flush="os"),
+            _go_on(*places),
+        ],
+        calls_min=30,
+        is_durable=False,
+    )
+    yield Scenario(
+        "appends of a server after one that was killed",
+        then(prepared, killed(serves({place: range(104, 130) for place in places}), _publishes)),
+        [_serve({place: range(104, 112) for place in places}), _serve({places[0]: range(112, 116)}), _go_on(*places)],
+        calls_min=60,
     )
     yield Scenario(
         "timestamps of the log",

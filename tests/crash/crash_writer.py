@@ -12,8 +12,13 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.leader.open import leader_writer
+from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, LeaderWriter
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
 from pyspark_kafkalog.storage.staging.stager import stage_table
 
@@ -31,6 +36,7 @@ class Writer:
     root: Path
     fs: FileSystem
     _log_dir: LogDir | None = field(default=None, init=False)
+    _leaders: dict[FlushMode, LeaderWriter] = field(default_factory=dict, init=False)
 
     @property
     def log_dir(self) -> LogDir:
@@ -40,7 +46,31 @@ class Writer:
 
     def forget(self) -> None:
         """Open the root anew for what comes next."""
+        self.close_logs()
         self._log_dir = None
+
+    def close_logs(self) -> None:
+        """Close the files that the server's writer keeps open between commits."""
+        leaders, self._leaders = self._leaders, {}
+        for leader in leaders.values():
+            leader.close()
+
+    def serve(self, ranges: Mapping[Place, range], *, flush: FlushMode = "fsync") -> None:
+        """As a server does: commit a producer's batch of the records with these numbers to each partition.
+
+        The numbers are the producer's sequences, so the same again changes nothing.
+        """
+        root = self.log_dir.root.native()
+        leader = self._leaders.get(flush)
+        if leader is None:
+            leader = self._leaders[flush] = leader_writer(root, flush=flush)
+        appends = [
+            LeaderAppend(topic_partition=TopicPartition(*place), data=_batch(numbers))
+            for place, numbers in ranges.items()
+        ]
+        (result,) = leader.commit([CommitUnit.of(*appends)])
+        if isinstance(result, KafkalogError):
+            raise result
 
     def write(
         self,
@@ -75,6 +105,21 @@ class Writer:
                 fs=self.fs,
             )
         ]
+
+
+def _batch(numbers: range) -> bytes:
+    rows = records(numbers)
+    return encode_batch(
+        [
+            Record(offset=at, timestamp_ms=T0_MS + number, key=key, value=value)
+            for at, (number, key, value) in enumerate(
+                zip(numbers, rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
+            )
+        ],
+        producer_id=77,
+        producer_epoch=0,
+        base_sequence=numbers[0],
+    )
 
 
 def records(numbers: Iterable[int]) -> pa.Table:
