@@ -16,12 +16,10 @@ Source of the rules: org.apache.kafka.coordinator.transaction.TransactionLog, Tr
 
 *End.* Writes the markers of a transaction and its coordinator's record.
 
-    lock the root; refresh the image; read __transaction_state
-    append a control batch with the marker to the log of each partition in which the transaction is open
-    append the record CompleteAbort or CompleteCommit to __transaction_state, if the transaction is recorded there
-    wait for the disk: data, indexes, names
-    publish one commit with the states of all these partitions: their last stable offsets increase
-    unlock
+    read __transaction_state, under the root's lock
+    a control batch with the marker for each partition in which the transaction is open
+    the record CompleteAbort or CompleteCommit for __transaction_state, if the transaction is recorded there
+    commit all of them as one unit (root/leader/file_writer.py): the partitions' last stable offsets increase
 
 An adopted log has no coordinator that would do this; a broker that mounts it again finds the transaction ended. A crash
 before the publish leaves markers and a record above the high watermarks, which the next writer truncates.
@@ -38,7 +36,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -50,17 +48,14 @@ from pyspark_kafkalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.coordinator_records import TransactionLogKey, TransactionLogValue
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
-from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
+from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -380,16 +375,17 @@ def abort_transaction(root: FileRoot, topic_partition: TopicPartition, first_off
     no open transaction begins there, CommitConflictError if it has been decided to commit, UnknownTopicError, and the
     errors of `MetadataStore.commit`.
     """
-    with root_lock(root.path, fs=root.fs):
-        ending = _Ending(root)
+
+    def abort(ending: _Ending) -> None:
         producer = ending.open_producer(topic_partition, first_offset)
         states = transaction_states_of(root).values()
         state = next((each for each in states if each.covers(topic_partition, producer.producer_id)), None)
         if state is not None:
-            return _abort(ending, state)
-        marked = ending.mark(topic_partition, producer, ControlRecordType.ABORT, producer.producer_epoch)
-        ending.publish(_ABORT_OPERATION)
-        return EndedTransaction(None, False, (marked,))
+            _abort(ending, state)
+        else:
+            ending.mark(topic_partition, producer, producer.producer_epoch)
+
+    return _Ending(root, abort).commit(_ABORT_OPERATION)
 
 
 def abort_transactional_id(root: FileRoot, transactional_id: str) -> EndedTransaction:
@@ -397,9 +393,7 @@ def abort_transactional_id(root: FileRoot, transactional_id: str) -> EndedTransa
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it was decided to commit.
     """
-    with root_lock(root.path, fs=root.fs):
-        ending = _Ending(root)
-        return _abort(ending, _open_state(root, transactional_id))
+    return _Ending(root, lambda ending: _abort(ending, _open_state(root, transactional_id))).commit(_ABORT_OPERATION)
 
 
 def complete_transactional_id(root: FileRoot, transactional_id: str) -> EndedTransaction:
@@ -407,15 +401,17 @@ def complete_transactional_id(root: FileRoot, transactional_id: str) -> EndedTra
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it is undecided.
     """
-    with root_lock(root.path, fs=root.fs):
-        ending = _Ending(root)
+
+    def complete(ending: _Ending) -> None:
         state = _open_state(root, transactional_id)
         if state.status not in _DECIDED:
             raise CommitConflictError(
                 f"the transaction of transactional id {transactional_id!r} is undecided ({state.status_name}): its "
                 "producer has not ended it, so it can only be aborted"
             )
-        return _end(ending, state, is_commit=state.status == TransactionStatus.PREPARE_COMMIT)
+        _end(ending, state, is_commit=state.status == TransactionStatus.PREPARE_COMMIT)
+
+    return _Ending(root, complete).commit(_COMPLETE_OPERATION)
 
 
 def _open_state(root: FileRoot, transactional_id: str) -> TransactionState:
@@ -429,42 +425,83 @@ def _open_state(root: FileRoot, transactional_id: str) -> TransactionState:
     return state
 
 
-def _abort(ending: _Ending, state: TransactionState) -> EndedTransaction:
+def _abort(ending: _Ending, state: TransactionState) -> None:
     if state.status == TransactionStatus.PREPARE_COMMIT:
         raise CommitConflictError(
             f"the transaction of transactional id {state.transactional_id!r} is in state PrepareCommit: it was "
             "committed and lacks only markers, so aborting it would lose records: use kafkalog transactions complete"
         )
-    return _end(ending, state, is_commit=False)
+    _end(ending, state, is_commit=False)
 
 
-def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> EndedTransaction:
+def _end(ending: _Ending, state: TransactionState, *, is_commit: bool) -> None:
     epoch = state.producer_epoch
     if state.status not in _DECIDED:
         epoch = min(epoch + 1, MAX_EPOCH)
-    kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
-    marked = []
+    ending.begin(state, is_commit=is_commit)
     for topic_partition in sorted(state.partitions):
         producer = ending.producer_in_transaction(topic_partition, state.producer_id)
         if producer is not None:
-            marked.append(ending.mark(topic_partition, producer, kind, max(epoch, producer.producer_epoch)))
-    ending.append_completed(state, is_commit=is_commit, producer_epoch=epoch)
-    decided = state.status in _DECIDED
-    ending.publish(_COMPLETE_OPERATION if decided else _ABORT_OPERATION)
-    elsewhere = tuple(each for each in sorted(state.partitions) if not ending.has(each))
-    return EndedTransaction(state.transactional_id, is_commit, tuple(marked), elsewhere)
+            ending.mark(topic_partition, producer, max(epoch, producer.producer_epoch))
+    ending.append_completed(producer_epoch=epoch)
 
 
 class _Ending:
-    """The appends that end one transaction, and the commit that publishes them. The caller holds the root's lock."""
+    """The end of one transaction: what `decide` makes it append, as one unit of a commit of its own."""
 
-    def __init__(self, root: FileRoot) -> None:
-        from pyspark_kafkalog.root.write import PartitionLogs  # loads numba, which reading does not need
-
+    def __init__(self, root: FileRoot, decide: Callable[[_Ending], None]) -> None:
         self._root = root
-        self._image: MetadataImage = root.store.refresh()
-        self._logs = PartitionLogs.at(root.path, self._image, clock=root.clock, fs=root.fs)
-        self._appended: dict[TopicPartition, LogState] = {}
+        self._decide = decide
+        self._image = root.store.image
+        self._begin()
+
+    def _begin(self) -> None:
+        self._state: TransactionState | None = None
+        self._is_commit = False
+        self._marked: list[tuple[TopicPartition, ProducerState]] = []
+        self._appends: list[LeaderAppend] = []
+
+    def commit(self, operation: str) -> EndedTransaction:
+        """Decide by the newest image, append, wait for the disk, and publish. Raises what `decide` raises."""
+        from pyspark_kafkalog.root.leader.file_writer import (
+            FileLeaderWriter,
+        )  # loads numba, which reading does not need
+
+        writer = FileLeaderWriter(self._root, flush="fsync", operation=operation)
+        try:
+            (result,) = writer.commit([CommitUnit(appends=self._plan)])
+        finally:
+            writer.close()
+        if isinstance(result, KafkalogError):
+            raise result
+        return self._ended(result)
+
+    def _plan(self, image: MetadataImage) -> Sequence[LeaderAppend]:
+        self._image = image
+        self._begin()
+        self._decide(self)
+        return self._appends
+
+    def _ended(self, appended: Sequence[AppendedRange]) -> EndedTransaction:
+        partitions = tuple(
+            EndedPartition(
+                topic_partition=topic_partition,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                first_offset=producer.current_txn_first_offset,
+                marker_offset=marker.first_offset,
+                last_stable_offset=self._root.partition(
+                    topic_partition.topic, topic_partition.partition
+                ).last_stable_offset,
+            )
+            for (topic_partition, producer), marker in zip(self._marked, appended, strict=False)
+        )
+        if self._state is None:
+            return EndedTransaction(None, self._is_commit, partitions)
+        elsewhere = tuple(each for each in sorted(self._state.partitions) if not self.has(each))
+        return EndedTransaction(self._state.transactional_id, self._is_commit, partitions, elsewhere)
+
+    # What `decide` finds out
 
     def open_producer(self, topic_partition: TopicPartition, first_offset: int) -> ProducerState:
         """The producer whose transaction began at `first_offset`. Raises OffsetOutOfRangeError if there is no such."""
@@ -492,79 +529,51 @@ class _Ending:
             return []
         producers = producers_of(
             self._root.partition(topic_partition.topic, topic_partition.partition),
-            expiration_ms=self._logs.broker_config.producer_id_expiration_ms,
+            expiration_ms=self._root.broker_config().producer_id_expiration_ms,
             now_ms=self._root.clock(),
         )
         return [each for each in producers if each.current_txn_first_offset >= 0]
 
-    def mark(
-        self, topic_partition: TopicPartition, producer: ProducerState, kind: ControlRecordType, epoch: int
-    ) -> EndedPartition:
-        """Append the marker and wait for the disk."""
-        marker = EndTransactionMarker(control_type=kind, coordinator_epoch=max(producer.coordinator_epoch, 0))
-        key, value = build_control_record(marker)
-        after = self._append(topic_partition, key, value, producer_id=producer.producer_id, producer_epoch=epoch)
-        return EndedPartition(
-            topic_partition=topic_partition,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            first_offset=producer.current_txn_first_offset,
-            marker_offset=after.log_end_offset - 1,
-            last_stable_offset=after.last_stable_offset,
-        )
+    # What `decide` appends
 
-    def append_completed(self, state: TransactionState, *, is_commit: bool, producer_epoch: int) -> None:
+    def begin(self, state: TransactionState, *, is_commit: bool) -> None:
+        """End the transaction of `state`, by a commit or an abort; without this, an unrecorded one is aborted."""
+        self._state, self._is_commit = state, is_commit
+
+    def mark(self, topic_partition: TopicPartition, producer: ProducerState, epoch: int) -> None:
+        """Append the marker that ends the producer's transaction in the partition. All markers come first."""
+        kind = ControlRecordType.COMMIT if self._is_commit else ControlRecordType.ABORT
+        marker = EndTransactionMarker(control_type=kind, coordinator_epoch=max(producer.coordinator_epoch, 0))
+        self._append(
+            topic_partition, build_control_record(marker), producer_id=producer.producer_id, producer_epoch=epoch
+        )
+        self._marked.append((topic_partition, producer))
+
+    def append_completed(self, *, producer_epoch: int) -> None:
         """Append the record to `__transaction_state` that all markers are written."""
-        key, value = state.completed(is_commit=is_commit, producer_epoch=producer_epoch, now_ms=self._root.clock())
-        self._append(TopicPartition(TRANSACTION_STATE_TOPIC, state.state_partition), key, value)
+        state = self._state
+        assert state is not None
+        now_ms = self._root.clock()
+        record = state.completed(is_commit=self._is_commit, producer_epoch=producer_epoch, now_ms=now_ms)
+        self._append(TopicPartition(TRANSACTION_STATE_TOPIC, state.state_partition), record)
 
     def _append(
         self,
         topic_partition: TopicPartition,
-        key: bytes,
-        value: bytes,
+        key_and_value: tuple[bytes, bytes],
         *,
-        producer_id: int | None = None,
-        producer_epoch: int = -1,
-    ) -> LogState:
-        """Append one record, a marker of `producer_id` if given, and wait for the disk."""
-        before = self._image.partition(topic_partition.topic, topic_partition.partition).state
-        with self._logs.resume(topic_partition, before) as log:
-            leader_epoch = log.epoch_after(before.leader_epoch)
-            record = Record(offset=log.log_end_offset, timestamp_ms=self._root.clock(), key=key, value=value)
-            is_marker = producer_id is not None
-            compression = CompressionType.NONE if is_marker else log.config.stored_compression(CompressionType.NONE)
-            data = encode_batch(
-                [record],
-                leader_epoch=leader_epoch,
-                compression=compression,
-                level=log.config.compression_level(compression),
-                producer_id=-1 if producer_id is None else producer_id,
-                producer_epoch=producer_epoch,
-                is_transactional=is_marker,
-                is_control=is_marker,
-            )
-            log.append_as_coordinator(data, leader_epoch=leader_epoch)
-            log.flush(is_last=True)
-            self._appended[topic_partition] = log.state()
-        return self._appended[topic_partition]
-
-    def publish(self, operation: str) -> None:
-        """Commit the appends. Raises CommitConflictError if a topic was changed without the root's lock."""
-
-        def build(newest: MetadataImage) -> list[MetadataRecord]:
-            return [
-                partition_state_record(self._checked_topic_id(newest, each), each.partition, state)
-                for each, state in self._appended.items()
-            ]
-
-        self._root.store.commit(build, operation=operation)
-
-    def _checked_topic_id(self, newest: MetadataImage, topic_partition: TopicPartition) -> str:
-        """The topic's id. Raises CommitConflictError if the partition differs between the two images."""
-        from pyspark_kafkalog.root.write import changed_error  # loads numba, which reading does not need
-
-        topic_id = self._image.topic(topic_partition.topic).topic_id
-        if newest.state_of(topic_partition, topic_id) != self._image.state_of(topic_partition, topic_id):
-            raise changed_error(topic_partition)
-        return topic_id
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> None:
+        """Append one record, a marker of `producer_id` if given."""
+        key, value = key_and_value
+        is_marker = producer_id != NO_PRODUCER_ID
+        data = encode_batch(
+            [Record(offset=0, timestamp_ms=self._root.clock(), key=key, value=value)],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            is_transactional=is_marker,
+            is_control=is_marker,
+        )
+        origin = AppendOrigin.COORDINATOR
+        self._appends.append(LeaderAppend(topic_partition=topic_partition, data=data, origin=origin))

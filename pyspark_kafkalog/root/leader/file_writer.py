@@ -13,7 +13,6 @@ truncates, as in root/write.py. After an error they are truncated immediately, a
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -37,18 +36,19 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 
-_LOG: Final = logging.getLogger(__name__)
-
-_OPERATION: Final = "append"
 #: How often a commit is made anew that has lost the race to a writer that does not take the root's lock.
 _ATTEMPTS: Final = 10
 
 
 class FileLeaderWriter:
-    """Commits units to a root on a file system; keeps the logs of the partitions open. See `LeaderWriter`."""
+    """Commits units to a root on a file system; keeps the logs of the partitions open. See `LeaderWriter`.
 
-    def __init__(self, root: FileRoot, *, flush: FlushMode) -> None:
+    `operation` is what the history says of its commits.
+    """
+
+    def __init__(self, root: FileRoot, *, flush: FlushMode, operation: str = "append") -> None:
         self._root = root
+        self._operation = operation
         self._store = root.store_for(flush)
         self._fs = root.file_system_for(flush)
         self._logs = OpenLogs(root.path, clock=root.clock, fs=self._fs)
@@ -147,7 +147,7 @@ class FileLeaderWriter:
                 *plan.records,
             ]
 
-        self._store.commit(build, operation=_OPERATION, newest=plan.image)
+        self._store.commit(build, operation=self._operation, newest=plan.image)
 
     def _truncate(self, image: MetadataImage, partitions: Iterable[TopicPartition]) -> None:
         logs = PartitionLogs.at(self._root.path, image, clock=self._root.clock, fs=self._fs)
