@@ -6,9 +6,9 @@
 All topics of a request that can be changed are changed by one commit; the broker-level settings by another. A change
 of a list is applied to the value that it has at the commit. Each resource has its own answer.
 
-Broker-level settings are those of all servers, so they are set for the broker with the empty name, not for one of them;
-any of them can be changed at any time, also those for which a broker must be restarted. Log levels, groups and client
-metrics have no configurations that can be changed.
+Broker-level settings are those of all servers, so they are set for the broker with the empty name, not for one of
+them, which has none to delete either; any of them can be changed at any time, also those for which a broker must be
+restarted. Log levels, groups and client metrics have no configurations that can be changed.
 
 Source of the rules: kafka.server.ConfigAdminManager, org.apache.kafka.controller.ConfigurationControlManager; KIP-339.
 """
@@ -153,6 +153,7 @@ def _check(context: ServerContext, request: Request, change: ResourceChange) -> 
     elif kind is ConfigResourceType.BROKER:
         if change.name != ALL_BROKERS:
             check_broker(context, change.name)
+        if change.name != ALL_BROKERS and any(each.operation != Operation.DELETE for each in change.operations):
             text = "the settings of one server cannot be changed: all have the same, those of the default broker"
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{text} (kafka-configs --entity-default)")
     else:
@@ -164,7 +165,7 @@ def _check(context: ServerContext, request: Request, change: ResourceChange) -> 
 
 
 def check_operations(operations: Sequence[ConfigOperation]) -> None:
-    """Raise RefusedError for duplicates, unknown operations and missing values, InvalidConfigError for long values."""
+    """Raise RefusedError for duplicates, unknown operations and missing values."""
     times = Counter(each.name for each in operations)
     for each in operations:
         if times[each.name] > 1:
@@ -173,8 +174,6 @@ def check_operations(operations: Sequence[ConfigOperation]) -> None:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{each.name}: unknown operation {each.operation}")
         if each.value is None and each.operation != Operation.DELETE:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{each.name}: expected a value, found null")
-        if each.value is not None and len(each.value) > VALUE_CHARS_MAX:
-            raise InvalidConfigError(f"{each.name}: a value has at most {VALUE_CHARS_MAX} characters")
 
 
 def _apply(
@@ -192,9 +191,11 @@ def _apply(
         outcomes |= {each.key: error for each, error in zip(topics, errors, strict=True)}
     for each in changes:
         if each.type_number == ConfigResourceType.BROKER:
+            outcomes[each.key] = None
+            if each.name != ALL_BROKERS:
+                continue  # it deletes what one server has for itself: nothing
             try:
                 root.change_broker_configs(_broker_plan(each), validate_only=validate_only)
-                outcomes[each.key] = None
             except (KafkalogError, OSError) as error:
                 outcomes[each.key] = error
     return outcomes
@@ -217,7 +218,10 @@ def _broker_plan(change: ResourceChange) -> admin.ConfigPlan:
 def planned(
     change: ResourceChange, current: Mapping[str, str], definitions: Mapping[str, ConfigDefinition]
 ) -> admin.ConfigChange:
-    """What is set and deleted if the `current` values change so. Raises InvalidConfigError for a list that is none."""
+    """What is set and deleted if the `current` values change so.
+
+    Raises InvalidConfigError for a list that is none, and for values that are too long.
+    """
     add: dict[str, str] = {}
     delete = set(current.keys() - {each.name for each in change.operations}) if change.replaces else set()
     for each in change.operations:
@@ -227,6 +231,8 @@ def planned(
             add[each.name] = each.value or ""
         else:
             add[each.name] = ",".join(_changed_list(each, current, definitions.get(each.name)))
+        if len(add.get(each.name, "")) > VALUE_CHARS_MAX:
+            raise InvalidConfigError(f"{each.name}: a value has at most {VALUE_CHARS_MAX} characters")
     return admin.ConfigChange(add, delete)
 
 

@@ -213,4 +213,7 @@ class _Page:
             leader_epoch=partition.leader_epoch,
             replica_nodes=(leader,),
             isr_nodes=(leader,),
+            # Never null: Java's AdminClient fails on it.
+            eligible_leader_replicas=(),
+            last_known_elr=(),
         )
