@@ -103,6 +103,9 @@ class Permissions:
     def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         return (operation, resource_type) not in self.denied
 
+    def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
+        return (operation, resource_type) not in self.denied
+
 
 class NoWaiters:
     def subscribe(self, partitions: frozenset[TopicPartition]) -> asyncio.Event:

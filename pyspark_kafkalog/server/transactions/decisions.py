@@ -146,11 +146,11 @@ def init_producer_id(
         metadata = first.after
     epoch = None if expected is None else expected.producer_epoch
     try:
-        if metadata.is_exhausted and epoch in (None, metadata.producer_epoch):
+        if metadata.needs_producer_id(epoch):
             if new_producer_id is None:
                 raise NeedsProducerIdError
             after = metadata.with_producer_id(
-                new_producer_id, timeout_ms=timeout_ms, is_expected=epoch is not None, now_ms=now_ms
+                new_producer_id, timeout_ms=timeout_ms, expected_epoch=epoch, now_ms=now_ms
             )
         else:
             after = metadata.with_next_epoch(timeout_ms=timeout_ms, expected_epoch=epoch, now_ms=now_ms)
@@ -230,15 +230,12 @@ def end_transaction(
         return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if client_version < TV2:
         return _end_v1(metadata, producer, is_commit=is_commit, client_version=client_version, now_ms=now_ms)
-    is_overflow_retry = (
-        metadata.previous_producer_id == producer.producer_id
-        and metadata.previous_producer_id != metadata.producer_id
-        and producer.producer_epoch == LAST_PRODUCER_EPOCH
-        and metadata.producer_epoch == 0
-    )
+    is_overflow_retry = metadata.producer_epoch == 0 and _was_before(metadata, producer)
     if metadata.producer_id != producer.producer_id and not is_overflow_retry:
         return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    is_retry = is_overflow_retry or metadata.producer_epoch == producer.producer_epoch + 1
+    # Kafka does not look at the version of the last end, which a client of the old one made with this epoch.
+    is_bumped = metadata.client_version >= TV2 and metadata.producer_epoch == producer.producer_epoch + 1
+    is_retry = is_overflow_retry or is_bumped
     was_commit = _COMPLETE.get(metadata.status)
     if producer.producer_epoch != metadata.producer_epoch and not (is_retry and was_commit is not None):
         return _refused(ErrorCode.PRODUCER_FENCED)
@@ -247,6 +244,20 @@ def end_transaction(
     if metadata.status is not TransactionStatus.ONGOING and is_commit:
         return _refused(ErrorCode.INVALID_TXN_STATE)
     return _end_v2(metadata, is_commit, client_version, new_producer_id, now_ms)
+
+
+def _was_before(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
+    """Whether the producer is the one before the current producer id, which took over when its epochs were exhausted.
+
+    A server that has read the id from the log does not know that one's epoch: it is the last one, but for a producer
+    whose transaction had timed out in that epoch.
+    """
+    known = metadata.last_producer_epoch
+    last_epoch = LAST_PRODUCER_EPOCH if known == NO_PRODUCER_EPOCH else known
+    return (
+        metadata.previous_producer_id == producer.producer_id != metadata.producer_id
+        and producer.producer_epoch == last_epoch
+    )
 
 
 def _end_v2(

@@ -92,6 +92,12 @@ class TransactionMetadata:
         """Whether the producer id has no epoch left for a producer."""
         return self.producer_epoch >= LAST_PRODUCER_EPOCH
 
+    def needs_producer_id(self, expected_epoch: int | None) -> bool:
+        """Whether the producer that begins, or goes on from `expected_epoch`, needs a new producer id."""
+        if expected_epoch in (None, self.producer_epoch):
+            return self.is_exhausted
+        return self.producer_epoch > LAST_PRODUCER_EPOCH and expected_epoch == self.last_producer_epoch
+
     def is_timed_out(self, now_ms: int) -> bool:
         return self.status is TransactionStatus.ONGOING and self.start_ms + self.timeout_ms < now_ms
 
@@ -123,7 +129,10 @@ class TransactionMetadata:
             if expected_epoch == self.producer_epoch or self.producer_epoch == NO_PRODUCER_EPOCH:
                 last_epoch = self.producer_epoch
             elif expected_epoch == self.last_producer_epoch:
-                epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
+                repeated = self._emptied(
+                    self.producer_id, self.producer_epoch, self.last_producer_epoch, timeout_ms, now_ms
+                )
+                return replace(repeated, previous_producer_id=self.previous_producer_id)
             else:
                 raise FencedEpochError
         if epoch > LAST_PRODUCER_EPOCH:
@@ -131,10 +140,10 @@ class TransactionMetadata:
         return self._emptied(self.producer_id, epoch, last_epoch, timeout_ms, now_ms)
 
     def with_producer_id(
-        self, producer_id: int, *, timeout_ms: int, is_expected: bool, now_ms: int
+        self, producer_id: int, *, timeout_ms: int, expected_epoch: int | None, now_ms: int
     ) -> TransactionMetadata:
-        """Empty, with a new producer id; `is_expected`: the producer named its epoch, so a repeated call is known."""
-        last_epoch = self.producer_epoch if is_expected else NO_PRODUCER_EPOCH
+        """Empty, with a new producer id; with `expected_epoch`, the producer may repeat the call."""
+        last_epoch = NO_PRODUCER_EPOCH if expected_epoch is None else expected_epoch
         return self._emptied(producer_id, 0, last_epoch, timeout_ms, now_ms)
 
     def _emptied(
