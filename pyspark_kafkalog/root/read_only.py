@@ -44,9 +44,10 @@ class ReadOnlyRoot:
 
     def _list(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin anew with these partitions, which are in order."""
-        self._partitions: dict[str, list[TopicPartition]] = {}
+        listed: dict[str, list[TopicPartition]] = {}
         for each in partitions:
-            self._partitions.setdefault(each.topic, []).append(each)
+            listed.setdefault(each.topic, []).append(each)
+        self._partitions = listed
         self._snapshots.clear()
         self._topic_ids: dict[str, str | None] = {}
         self._metadata: BrokerMetadata | None = None
@@ -83,6 +84,11 @@ class ReadOnlyRoot:
 
     def _configs_of(self, topic: str) -> Mapping[str, str]:
         return self.metadata().topic_configs.get(topic, {})
+
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id as Kafka's Uuid text; None if its directories have none. Raises UnknownTopicError."""
+        self._partitions_of(topic)
+        return self._topic_id(topic)
 
     def _topic_id(self, topic: str) -> str | None:
         if topic not in self._topic_ids:

@@ -24,10 +24,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import CloseConnection, Session
 from pyspark_kafkalog.server.dispatch import Dispatcher, Exchange
-from pyspark_kafkalog.server.sending import Piece, SocketTransport, Transport, send_pieces
+from pyspark_kafkalog.server.sending import SocketTransport, Transport, send_pieces
 
 _LOG: Final = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">i")

@@ -19,13 +19,13 @@ from typing import Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedApiError
 from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.headers import ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
-from pyspark_kafkalog.server.sending import Piece
 
 _LOG: Final = logging.getLogger(__name__)
 _BEFORE_AUTHENTICATION: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -81,7 +81,7 @@ class Exchange:
         self.handled(self.api_key, self.parsed.api_version, time.perf_counter() - began, error_code)
         if response is None:
             return None
-        return cast("list[Piece]", self.parsed.encode_response(cast("ApiMessage", response)))
+        return self.parsed.encode_response(cast("ApiMessage", response))
 
     async def _response(self, body: Message) -> Message | None:
         parsed = self.parsed

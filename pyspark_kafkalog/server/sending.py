@@ -1,6 +1,6 @@
 """Sends a response: memory by sendmsg, slices of segment files by sendfile, so that no record is copied in Python.
 
-A response is a list of pieces in the order of their bytes:
+A response is a list of pieces (metadata.messages.pieces) in the order of their bytes:
 
     bytes, memoryview   headers, fields, small or remote records
     FileSlice           whole batches in a segment's `.log`; os.sendfile passes them from the page cache to the socket
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, described
 
 #: What one call of sendfile, or one look at the page cache, is about.
@@ -63,7 +64,7 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """The bytes [position, position + size_bytes) of a file."""
+    """A RecordsSlice: the bytes [position, position + size_bytes) of a file."""
 
     file: OpenFile
     position: int
@@ -81,7 +82,6 @@ class FileSlice:
 
 
 Memory: TypeAlias = "bytes | bytearray | memoryview"
-Piece: TypeAlias = "Memory | FileSlice"
 
 
 class Transport(Protocol):
@@ -108,6 +108,8 @@ async def send_pieces(transport: Transport, pieces: Iterable[Piece]) -> None:
                 await _send_memory(transport, waiting, more=True)
                 waiting = []
                 await transport.sendfile(piece.file, piece.position, piece.size_bytes)
+        elif not isinstance(piece, (bytes, bytearray, memoryview)):
+            raise SendError(f"a response cannot hold {piece!r}")
         elif len(piece):
             waiting.append(piece)
     await _send_memory(transport, waiting, more=False)

@@ -37,6 +37,8 @@ from pyspark_kafkalog.units import INT64_MAX
 END_OF_DATA = 0
 TABLE_FULL = 1
 BAD_HEADER = 2
+LIMIT_REACHED = 3
+OFFSET_REACHED = 4
 
 _MAX_INT64 = np.int64(INT64_MAX)
 
@@ -112,6 +114,43 @@ def scan_headers(data, at, file_position, previous_offset, table):
         previous_offset = base_offset + last_offset_delta
         at += size_bytes
         rows += 1
+
+
+@kernel(types.UniTuple(types.int64, 4)(UINT8_IN, types.int64, types.int64, types.int64, types.int64))
+def walk_headers(data, at, limit, previous_offset, stop_offset):
+    """Pass the batches from data[at:] on, of which only the headers need be in `data`.
+
+    Stops at the first batch that does not end by data[limit], that reaches `stop_offset`, or whose header is bad or
+    not in the data. `previous_offset` is the last offset of the batch before, -1 without one. Returns (start of the
+    batch at which it stopped, last offset before it, the attributes of the passed batches or'ed, reason for stopping);
+    the start is past the data if the last batch passed is not whole in it.
+    """
+    size = len(data)
+    attributes = np.int64(0)
+    while True:
+        if limit - at < RECORD_BATCH_OVERHEAD_BYTES:
+            return at, previous_offset, attributes, LIMIT_REACHED
+        if size - at < RECORD_BATCH_OVERHEAD_BYTES:
+            return at, previous_offset, attributes, END_OF_DATA
+        length = np.int64(np.int32(_big_endian(data, at + LENGTH_AT, 4)))
+        base_offset = np.int64(_big_endian(data, at, 8))
+        last_offset_delta = np.int64(np.int32(_big_endian(data, at + LAST_OFFSET_DELTA_AT, 4)))
+        if (
+            length < RECORD_BATCH_OVERHEAD_BYTES - LOG_OVERHEAD_BYTES
+            or data[at + MAGIC_AT] != MAGIC_V2
+            or last_offset_delta < 0
+            or base_offset <= previous_offset
+            or base_offset >= _MAX_INT64 - last_offset_delta
+        ):
+            return at, previous_offset, attributes, BAD_HEADER
+        if base_offset + last_offset_delta >= stop_offset:
+            return at, previous_offset, attributes, OFFSET_REACHED
+        size_bytes = length + LOG_OVERHEAD_BYTES
+        if size_bytes > limit - at:
+            return at, previous_offset, attributes, LIMIT_REACHED
+        attributes |= np.int64(_big_endian(data, at + ATTRIBUTES_AT, 2))
+        previous_offset = base_offset + last_offset_delta
+        at += size_bytes
 
 
 @kernel(types.int64(types.int64, UINT8_IN, INT64_IN, INT64_IN, UINT32_IN))

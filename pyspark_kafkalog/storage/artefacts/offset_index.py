@@ -11,6 +11,7 @@ of the rules: org.apache.kafka.storage.internals.log.OffsetIndex.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -48,6 +49,11 @@ class OffsetIndex(MappedIndex):
         if relative_offset < 0 or position < 0:
             return OffsetPosition(self._base_offset, 0)
         return OffsetPosition(self._base_offset + relative_offset, position)
+
+    def lookup_position(self, target_position: int) -> OffsetPosition:
+        """The last entry whose batch begins at or below `target_position`; (base offset, 0) as in `lookup`."""
+        slot = bisect_right(range(self._entries), target_position, key=lambda each: self._entry_fields(each)[1]) - 1
+        return self.entry(slot) if slot >= 0 else OffsetPosition(self._base_offset, 0)
 
     def entry(self, slot: int) -> OffsetPosition:
         """Entry number `slot`, from 0. Raises IndexError if it does not exist."""

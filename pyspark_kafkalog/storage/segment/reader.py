@@ -140,6 +140,10 @@ class SegmentReader:
                 return position, header
         return None
 
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` with the bytes from `position` on; returns their number. Checks nothing. Raises OSError."""
+        return self._source.read_into(position, buffer)
+
     def position_for_timestamp(self, timestamp_ms: int) -> int:
         """A position to read from so that no batch holding a timestamp of `timestamp_ms` or later is missed."""
         if self._time_index is None:

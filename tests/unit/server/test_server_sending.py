@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.server import sending
-from pyspark_kafkalog.server.sending import FileSlice, OpenFile, Piece, SendError, SocketTransport, send_pieces
+from pyspark_kafkalog.server.sending import FileSlice, OpenFile, SendError, SocketTransport, send_pieces
 
 CONTENT = bytes(range(256)) * 1024
 

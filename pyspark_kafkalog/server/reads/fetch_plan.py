@@ -1,0 +1,294 @@
+"""One Fetch request at work: which partitions it reads, within which limits, and whether it can be answered.
+
+    FetchedPartition   a partition that the request names: an error, a diverging epoch, or a slice of its log
+    FetchPlan          all of them, in the order of the request
+
+Limits: `max_bytes` for all records, `partition_max_bytes` for those of one partition, and batches are never cut. Only
+the first batch of a response may be larger than both, so that a consumer can go on (KIP-74). Room is given in the order
+of the request, also to partitions whose records are not at hand and have to be got by a thread.
+
+A partition is evaluated again only if its snapshot is another than before: a waiting fetch of many partitions costs
+little whenever one of them is written to.
+
+Source of the rules: ReplicaManager.readFromLog, DelayedFetch.tryComplete, Partition.readRecords.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import FetchPartition
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.server.context import ServerContext
+from pyspark_kafkalog.server.reads.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
+from pyspark_kafkalog.server.reads.log_slices import LogSlices
+from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code
+from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_T = TypeVar("_T")
+#: Errors that may only be true of the root as of the last refresh.
+PERHAPS_STALE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class FetchedPartition:
+    """What the request asks of one partition, and what it gets. `topic` is None if no topic has the id asked for."""
+
+    wanted: FetchPartition
+    topic_id: str
+    topic: str | None
+    error: ErrorCode | None = None
+    snapshot: PartitionSnapshot | None = None
+    last_stable_offset: int = -1
+    end_offset: int = -1
+    diverging: EpochEntry | None = None
+    records: Slice | None = None
+    aborted: Sequence[AbortedTxn] = ()
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic or "", self.wanted.partition)
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.records is None else self.records.size_bytes
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are batches behind those that were taken."""
+        found = self.records
+        return found is not None and (found.is_cut or (found.size_bytes > 0 and found.next_offset < self.end_offset))
+
+    def fail(self, error: ErrorCode) -> None:
+        self.error, self.records, self.aborted, self.diverging = error, None, (), None
+
+
+@dataclass(slots=True, eq=False)
+class FetchPlan:
+    """The partitions of one request, with the parts of the server that read them."""
+
+    context: ServerContext
+    partitions: Partitions
+    slices: LogSlices
+    fetched: list[FetchedPartition]
+    max_bytes: int
+    min_bytes: int
+    is_committed: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.fetched)
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether the response need not wait: enough bytes, an error, or a partition with more than was taken."""
+        return (
+            not self.fetched
+            or any(each.error is not None or each.diverging is not None or each.has_more for each in self.fetched)
+            or self.size_bytes >= min(self.min_bytes, self.max_bytes)
+        )
+
+    def names(self) -> frozenset[TopicPartition]:
+        """The partitions to wait for."""
+        return frozenset(each.name for each in self.fetched if each.topic is not None)
+
+    async def evaluate(self) -> None:
+        """Evaluate all partitions that have changed; what is missing is looked for in the newest state, too."""
+        changed = await self._look_up([each for each in self.fetched if each.error is None])
+        await self._read(changed)
+        stale = [each for each in changed if each.error in PERHAPS_STALE]
+        if stale:
+            await self.partitions.refresh(self.context)
+            for each in stale:
+                each.error, each.snapshot = None, None
+            await self._look_up(stale)
+            await self._read(stale)
+
+    async def _look_up(self, fetched: list[FetchedPartition]) -> list[FetchedPartition]:
+        """Take the present snapshots; returns the partitions of which they are others than before."""
+
+        def work() -> list[FetchedPartition]:
+            return [each for each in fetched if self._take_snapshot(each)]
+
+        changed = await self.partitions.run(self.context, work)
+        epochs_wanted = [each for each in changed if _needs_epochs(each)]
+        if epochs_wanted:
+            await self._run_each(self._compare_epochs, epochs_wanted)
+        for each in changed:
+            if each.snapshot is not None and each.error is None and each.diverging is None:
+                _check_range(each, each.snapshot)
+        return changed
+
+    def _take_snapshot(self, each: FetchedPartition) -> bool:
+        """Whether the partition has changed."""
+        try:
+            if each.topic is None:
+                each.topic = self.partitions.topic_name(self.context, each.topic_id)
+            if each.topic is None:
+                each.fail(ErrorCode.UNKNOWN_TOPIC_ID)
+                return True
+            found = self.partitions.find(self.context, each.topic, each.wanted.partition)
+            if found is not None and found is each.snapshot:
+                return False
+            if found is None:
+                each.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                return True
+            if each.topic_id not in (ZERO_UUID, found.topic_id):  # the name is another topic's now
+                each.fail(ErrorCode.UNKNOWN_TOPIC_ID)
+                return True
+            each.snapshot, each.diverging = found, None
+            each.last_stable_offset = found.last_stable_offset
+            each.end_offset = each.last_stable_offset if self.is_committed else found.high_watermark
+            error = epoch_error(found, each.wanted.current_leader_epoch)
+            if error is not None:
+                each.fail(error)
+        except Exception as raised:
+            each.fail(error_code(raised, each.name))
+        return True
+
+    def _compare_epochs(self, each: FetchedPartition) -> None:
+        """Set `diverging` if the log has other records than the client up to its offset."""
+        assert each.snapshot is not None
+        last, offset = each.wanted.last_fetched_epoch, each.wanted.fetch_offset
+        try:
+            end = end_of_epoch(epochs_of(self.context, each.snapshot), last, each.snapshot.log_end_offset)
+        except Exception as raised:
+            each.fail(error_code(raised, each.name))
+            return
+        if end.epoch == UNDEFINED_EPOCH or end.start_offset == UNDEFINED_OFFSET:
+            each.fail(ErrorCode.OFFSET_OUT_OF_RANGE)
+        elif end.epoch < last or end.start_offset < offset:
+            each.diverging, each.records = end, nothing(offset)
+
+    async def _read(self, changed: list[FetchedPartition]) -> None:
+        """Read the records of the changed partitions, in the room that the others leave."""
+        changed = [each for each in changed if each.error is None and each.diverging is None]
+        for each in changed:
+            each.records, each.aborted = None, ()
+        room = _Room(self.max_bytes - self.size_bytes, is_first=self.size_bytes == 0)
+        local, remote = self._read_cached(changed, room)
+        if local:
+            await self._run_each(self._read_waiting, local)
+        if remote:
+            await asyncio.gather(*(self._run_each(self._read_waiting, [job]) for job in remote))
+        if not self.size_bytes:
+            await self._read_too_large()
+        transactional = [each for each in changed if self._needs_aborted(each)]
+        if transactional:
+            await self._run_each(self._find_aborted, transactional)
+
+    def _read_cached(self, changed: list[FetchedPartition], room: _Room) -> tuple[list[_Job], list[_Job]]:
+        """Read what is at hand; returns what a thread has to read, from local disks and elsewhere, with the room."""
+        local: list[_Job] = []
+        remote: list[_Job] = []
+        for each in changed:
+            assert each.snapshot is not None
+            offset = each.wanted.fetch_offset
+            if offset >= each.end_offset:
+                each.records = nothing(offset)
+                continue
+            limits = room.limits(each)
+            if not limits.max_bytes:
+                each.records = nothing(offset, is_cut=True)
+                continue
+            try:
+                each.records = self.slices.cached(each.snapshot, offset, limits)
+                room.take(each.size_bytes)
+            except BlockingIOError:
+                room.take(limits.max_bytes)
+                is_local = each.snapshot.local_directory is not None and offset >= each.snapshot.local_log_start_offset
+                (local if is_local else remote).append((each, limits))
+            except Exception as raised:
+                each.fail(error_code(raised, each.name))
+        return local, remote
+
+    async def _run_each(self, work: Callable[[_T], None], items: Sequence[_T]) -> None:
+        """Do the work for all items, one after the other, in one thread."""
+
+        def run() -> None:
+            for item in items:
+                work(item)
+
+        await self.context.run(run)
+
+    def _read_waiting(self, job: _Job) -> None:
+        each, limits = job
+        assert each.snapshot is not None
+        try:
+            each.records = self.slices.waiting(each.snapshot, each.wanted.fetch_offset, limits)
+        except Exception as raised:
+            each.fail(error_code(raised, each.name))
+
+    async def _read_too_large(self) -> None:
+        """Nothing fits the limits: take one batch, whatever its size."""
+        for each in self.fetched:
+            if each.records is not None and each.records.is_cut:
+                limits = Limits(end_offset=each.end_offset, max_bytes=1, may_exceed=True)
+                await self._run_each(self._read_waiting, [(each, limits)])
+                if each.size_bytes:
+                    return
+
+    def _needs_aborted(self, each: FetchedPartition) -> bool:
+        return self.is_committed and each.records is not None and each.records.may_be_transactional
+
+    def _find_aborted(self, each: FetchedPartition) -> None:
+        assert each.snapshot is not None
+        assert each.records is not None
+        try:
+            each.aborted = self.slices.aborted(each.snapshot, each.wanted.fetch_offset, each.records)
+        except Exception as raised:
+            each.fail(error_code(raised, each.name))
+
+
+_Job = tuple[FetchedPartition, Limits]
+
+
+@dataclass(slots=True)
+class _Room:
+    """The bytes that are left for the partitions to come. `is_first`: none has taken any."""
+
+    left_bytes: int
+    is_first: bool
+
+    def limits(self, each: FetchedPartition) -> Limits:
+        max_bytes = max(min(each.wanted.partition_max_bytes, self.left_bytes), 0)
+        return Limits(end_offset=each.end_offset, max_bytes=max_bytes, may_exceed=self.is_first)
+
+    def take(self, size_bytes: int) -> None:
+        if size_bytes:
+            self.left_bytes -= size_bytes
+            self.is_first = False
+
+
+def _needs_epochs(each: FetchedPartition) -> bool:
+    """Whether the client's last epoch has to be compared: not if it is the present one, and has its offset."""
+    found = each.snapshot
+    return (
+        each.error is None
+        and found is not None
+        and each.wanted.last_fetched_epoch >= 0
+        and not (
+            each.wanted.last_fetched_epoch == found.leader_epoch and each.wanted.fetch_offset <= found.log_end_offset
+        )
+    )
+
+
+def _check_range(each: FetchedPartition, found: PartitionSnapshot) -> None:
+    """A consumer may be at any offset from the log start to the log end, also above the end of what it may read."""
+    if not found.readable_start_offset <= each.wanted.fetch_offset <= found.log_end_offset:
+        each.fail(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -1,0 +1,257 @@
+"""Whole batches of any partition at an offset: what a fetch returns, wherever the log lies.
+
+    LogSlices.cached    a consumer that reads on in a local segment: one stat and what is in the page cache. The event
+                        loop's thread may call it; BlockingIOError says that a thread has to call `waiting`
+    LogSlices.waiting   lists the partition's extents, opens the one of the offset, or asks a store
+
+A fetch gets batches of one extent, as a broker returns those of one segment. Of the active segment of a native root the
+bytes up to the committed size are read; of others all, and the end offset decides.
+
+Remote segments and runs of object stores are read by ranges, into memory. The reader of an extent is kept for the fetch
+that goes on where this one ends, with what it has requested ahead; `_REMOTE_READERS_MAX` bounds them. Bytes of a kept
+extent are right for ever; whether its offsets still belong to the log is for the caller, who knows the log start.
+
+An extent that is deleted or replaced meanwhile is looked up again, as in LogReader.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.record.header import TRANSACTIONAL_MASK
+from pyspark_kafkalog.record.kernels.scan import walk_headers
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.server.reads.segment_files import OpenSegment, Positions, RecentlyUsed, SegmentFiles
+from pyspark_kafkalog.server.reads.segment_slices import (
+    Limits,
+    Read,
+    SegmentSlicer,
+    Slice,
+    nothing,
+    read_cached,
+    read_waiting,
+)
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+from pyspark_kafkalog.storage.log.reader import PartitionExtents
+from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
+from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
+from pyspark_kafkalog.units import MIB
+
+#: A fetch gets at most so much of a remote extent, unless one batch is larger.
+REMOTE_BYTES_MAX: Final = 8 * MIB
+_REMOTE_READERS_MAX: Final = 32
+_LOST_EXTENT_TRIES: Final = 10
+_BASE_OFFSET: Final = attrgetter("base_offset")
+
+
+class _RemoteKey(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+
+
+class _KeptReader(NamedTuple):
+    reader: SegmentReader
+    position: int
+
+
+class LogSlices:
+    """Reads slices of all partitions of one root; used by several threads."""
+
+    def __init__(self) -> None:
+        self._files = SegmentFiles()
+        self._positions = Positions()
+        self._remote: RecentlyUsed[_RemoteKey, _KeptReader] = RecentlyUsed(_REMOTE_READERS_MAX)
+
+    def cached(self, of: PartitionSnapshot, offset: int, limits: Limits) -> Slice:
+        """The batches from the one that holds `offset` on, without waiting for a disk.
+
+        Raises BlockingIOError if that cannot be told at once, CorruptRecordError.
+        """
+        directory = of.local_directory
+        noted = None if directory is None else self._positions.get(str(directory), offset)
+        kept = None if noted is None else self._files.kept(noted.path)
+        if noted is None or kept is None:
+            raise BlockingIOError("the position of the offset is not known")
+        segment, size_bytes = kept
+        if (segment.device, segment.inode) != (noted.device, noted.inode):
+            raise BlockingIOError("the segment was replaced")
+        end_position = _end_position(of, segment, size_bytes)
+        if noted.position >= end_position:
+            raise BlockingIOError("the batch is in the next segment")
+        return self._slice(of, segment, end_position, noted.position, offset, limits, read_cached)
+
+    def waiting(self, of: PartitionSnapshot, offset: int, limits: Limits) -> Slice:
+        """The batches from the one that holds `offset` on; none if the log has no batch from there to the end offset.
+
+        Raises OffsetOutOfRangeError if the offset is below all extents, or an object of its extent is missing,
+        CorruptRecordError, ObjectStoreError, OSError.
+        """
+        kept = self._remote.pop(_remote_key(of, offset))
+        if kept is not None:
+            try:
+                return self._read_on(of, kept, offset, limits)
+            except FileNotFoundError:
+                pass  # replaced since, by extents that are looked up now
+        extents = of.extents()
+        current: Sequence[Extent] = extents.current()
+        for _ in range(_LOST_EXTENT_TRIES):
+            try:
+                return self._first_of(of, extents, current, offset, limits)
+            except _LostExtentError as lost:
+                current = extents.after_loss(lost.extent)
+        raise FileNotFoundError(f"the segments of {extents.name} are replaced faster than they can be opened")
+
+    def aborted(self, of: PartitionSnapshot, offset: int, found: Slice) -> list[AbortedTxn]:
+        """The aborted transactions that overlap the slice from `offset` on, by first offset.
+
+        Raises CorruptIndexError, ObjectStoreError, OSError.
+        """
+        if not found.may_be_transactional:
+            return []
+        overlapping = of.extents().aborted_transactions(offset, found.next_offset).transactions
+        return sorted(overlapping, key=attrgetter("first_offset", "producer_id"))
+
+    def _first_of(
+        self, of: PartitionSnapshot, extents: PartitionExtents, current: Sequence[Extent], offset: int, limits: Limits
+    ) -> Slice:
+        """From the extent of the offset, or the next one that has a batch. Raises _LostExtentError."""
+        at = bisect.bisect_right(current, offset, key=_BASE_OFFSET) - 1
+        if at < 0:
+            start = current[0].base_offset if current else of.high_watermark
+            raise OffsetOutOfRangeError(f"offset {offset} of {of.topic_partition} is below {start}, its first segment")
+        for extent in current[at:]:
+            if extent.base_offset >= limits.end_offset:
+                break
+            if extent.end_offset is not None and extent.end_offset <= offset:
+                continue
+            try:
+                found = self._of_extent(of, extent, offset, limits)
+            except FileNotFoundError:
+                raise _LostExtentError(extent) from None
+            if found is not None:
+                return found
+        last = current[-1].end_offset
+        if last is not None and last <= offset:
+            raise CorruptRecordError(
+                file=extents.name,
+                position=0,
+                expected=f"a segment with offset {offset}",
+                found=f"the end of the log at offset {last}",
+                advice="committed records are missing: run kafkalog verify",
+            )
+        return nothing(offset)
+
+    def _of_extent(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: Limits) -> Slice | None:
+        """None if the extent has no batch at or above the offset. Raises FileNotFoundError."""
+        if not isinstance(extent, LocalExtent):
+            return self._remote_slice(of, extent, offset, limits)
+        segment, size_bytes = self._files.open(extent.directory, extent.base_offset)
+        end_position = _end_position(of, segment, size_bytes)
+        position = SegmentSlicer(segment, end_position, read_waiting).locate(offset)
+        if position is None:
+            return None
+        return self._slice(of, segment, end_position, position, offset, limits, read_waiting)
+
+    def _slice(
+        self,
+        of: PartitionSnapshot,
+        segment: OpenSegment,
+        end_position: int,
+        position: int,
+        offset: int,
+        limits: Limits,
+        read: Read,
+    ) -> Slice:
+        found = SegmentSlicer(segment, end_position, read).slice(position, offset, limits)
+        self._positions.note(str(of.local_directory), found.next_offset, segment, position + found.size_bytes)
+        return found
+
+    def _remote_slice(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: Limits) -> Slice | None:
+        reader = SegmentReader(extent)
+        try:
+            located = reader.locate(offset)
+            if located is None:
+                reader.close()
+                return None
+        except DiskFormatError as error:
+            reader.close()
+            raise reader.placed(error) from None
+        except BaseException:
+            reader.close()
+            raise
+        return self._read_on(of, _KeptReader(reader, located[0]), offset, limits)
+
+    def _read_on(self, of: PartitionSnapshot, kept: _KeptReader, offset: int, limits: Limits) -> Slice:
+        """The batches from the reader's position on; keeps the reader for who goes on behind them, or closes it."""
+        reader, position = kept
+        is_kept = False
+        try:
+            found = _remote_batches(reader, position, offset, limits)
+            end = position + found.size_bytes
+            if found.size_bytes and end < reader.size_bytes:
+                is_kept = True
+                for dropped in self._remote.put(_remote_key(of, found.next_offset), _KeptReader(reader, end)):
+                    dropped.reader.close()
+            return found
+        except DiskFormatError as error:
+            raise reader.placed(error) from None
+        finally:
+            if not is_kept:
+                reader.close()
+
+
+class _LostExtentError(Exception):
+    """An extent was deleted or replaced since it was listed."""
+
+    def __init__(self, extent: Extent) -> None:
+        self.extent = extent
+
+
+def _remote_key(of: PartitionSnapshot, offset: int) -> _RemoteKey:
+    return _RemoteKey(of.topic_id or of.topic, of.partition, offset)
+
+
+def _end_position(of: PartitionSnapshot, segment: OpenSegment, size_bytes: int) -> int:
+    """Where the segment's committed bytes end. Behind them a crashed writer, or one at work, may have left others.
+
+    Of a broker's directory the size is that of the file, whose tail may be torn: the end offset is below it then.
+    """
+    if segment.base_offset == of.active_base_offset and of.active_size_bytes >= 0:
+        return min(of.active_size_bytes, size_bytes)
+    return size_bytes
+
+
+def _remote_batches(reader: SegmentReader, position: int, offset: int, limits: Limits) -> Slice:
+    header = reader.header_at(position)
+    if header.last_offset >= limits.end_offset:
+        return nothing(offset)
+    room = min(limits.max_bytes, REMOTE_BYTES_MAX, reader.size_bytes - position)
+    if header.size_bytes > room:
+        if header.size_bytes > min(reader.size_bytes - position, BATCH_BYTES_MAX):
+            raise CorruptRecordError(
+                file=reader.file,
+                position=position,
+                expected=f"a whole batch of at most {BATCH_BYTES_MAX} bytes",
+                found=f"one of {header.size_bytes} bytes, and {reader.size_bytes - position} bytes to the end",
+            )
+        if header.size_bytes > limits.max_bytes and not limits.may_exceed:
+            return nothing(offset, is_cut=True)
+        room = header.size_bytes
+    buffer = np.empty(room, np.uint8)
+    count = reader.read_into(position, buffer.data)
+    end, last_offset, attributes, _ = walk_headers(buffer[:count], 0, count, header.base_offset - 1, limits.end_offset)
+    if not end:
+        raise CorruptRecordError(
+            file=reader.file,
+            position=position,
+            expected=f"the batch of offset {header.base_offset} again",
+            found="another header, or fewer bytes",
+        )
+    return Slice(buffer.data[:end], last_offset + 1, bool(attributes & TRANSACTIONAL_MASK))

@@ -1,0 +1,156 @@
+"""The partitions that readers ask for, as snapshots of the root, and the errors of those that cannot be read.
+
+A topic is named by its name or by its id. The snapshot of a native root's partition is made once for each state of it:
+as long as nothing is committed to the partition, the same object is returned, which is how a waiting fetch sees that a
+partition has not changed.
+
+Another server may have committed a millisecond ago, so no request is told that something does not exist before the
+root was refreshed: `Partitions.refresh`, then again `find`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pyspark_kafkalog.errors import (
+    DiskFormatError,
+    KafkalogError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.root.read_only import ReadOnlyRoot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.server.context import ServerContext, Session
+from pyspark_kafkalog.storage.names import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
+    from pyspark_kafkalog.root.native import NativeRoot
+    from pyspark_kafkalog.root.protocol import Root
+
+_LOG: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
+#: The name of the only resource of the type CLUSTER.
+CLUSTER_RESOURCE: Final = "kafka-cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A snapshot, and what of the image it was made from."""
+
+    partition: PartitionImage
+    broker_configs: Mapping[str, Mapping[str, str]]
+    snapshot: PartitionSnapshot
+
+
+class Partitions:
+    """Finds the partitions of one root; for several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, _Known] = {}
+        self._names: dict[str, str] = {}  # of a read-only root's topics by their ids
+        #: A read-only root lists its directories anew while it refreshes, and reads partitions on first access.
+        self._lock = threading.Lock()
+
+    async def run(self, context: ServerContext, work: Callable[[], _T]) -> _T:
+        """The result of `work` with the snapshots of the root, in a thread if they have to be read from files."""
+        return work() if context.native is not None else await context.run(work)
+
+    async def refresh(self, context: ServerContext) -> None:
+        """Bring the root up to date."""
+
+        def work() -> None:
+            if context.native is not None:
+                context.root.refresh()
+            else:
+                with self._lock:
+                    context.root.refresh()
+
+        await context.run(work)
+
+    def topic_name(self, context: ServerContext, topic_id: str) -> str | None:
+        """The topic with that id; None if there is none. Of a read-only root, this reads files."""
+        if context.native is not None:
+            return context.image().topic_names.get(topic_id)
+        root = context.root
+        with self._lock:
+            topics = set(root.topics())
+            name = self._names.get(topic_id)
+            if name not in topics or _topic_id(root, name) != topic_id:
+                self._names = {found: each for each in topics if (found := _topic_id(root, each)) is not None}
+                name = self._names.get(topic_id)
+            return name
+
+    def find(self, context: ServerContext, topic: str, partition: int) -> PartitionSnapshot | None:
+        """The partition; None if it does not exist. Of a read-only root, this reads files.
+
+        Raises what reading a broker's directory raises.
+        """
+        if context.native is not None:
+            return self._of_image(context.native, context.image(), topic, partition)
+        with self._lock:
+            try:
+                return context.root.partition(topic, partition)
+            except UnknownTopicError:
+                return None
+
+    def _of_image(self, root: NativeRoot, image: MetadataImage, topic: str, partition: int) -> PartitionSnapshot | None:
+        found = image.find(topic, partition)
+        name = TopicPartition(topic, partition)
+        if found is None:
+            self._known.pop(name, None)
+            return None
+        known = self._known.get(name)
+        if known is None or known.partition is not found or known.broker_configs is not image.broker_configs:
+            try:
+                snapshot = root.partition(topic, partition)
+            except UnknownTopicError:  # deleted this moment
+                return None
+            known = self._known[name] = _Known(found, image.broker_configs, snapshot)
+        return known.snapshot
+
+
+def _topic_id(root: Root, topic: str) -> str | None:
+    return root.topic_id(topic) if isinstance(root, ReadOnlyRoot) else root.topic(topic).topic_id
+
+
+def may(context: ServerContext, session: Session, operation: AclOperation, topic: str) -> bool:
+    """Whether the client may do this with the topic."""
+    return context.guard.allows(session, operation, ResourceType.TOPIC, topic)
+
+
+def may_act_for_cluster(context: ServerContext, session: Session) -> bool:
+    """Whether the client may act as a broker: fetch as a follower does."""
+    return context.guard.allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE)
+
+
+def epoch_error(found: PartitionSnapshot, current_leader_epoch: int) -> ErrorCode | None:
+    """What is wrong with a client's current leader epoch, -1 if it does not say (Partition.checkCurrentLeaderEpoch)."""
+    if current_leader_epoch in (-1, found.leader_epoch):
+        return None
+    is_older = current_leader_epoch < found.leader_epoch
+    return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def error_code(error: Exception, of: object) -> ErrorCode:
+    """The code for an error of reading the partition `of`, which is logged unless the client alone is concerned."""
+    if isinstance(error, OffsetOutOfRangeError):
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if isinstance(error, UnknownTopicError):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if isinstance(error, DiskFormatError):
+        _LOG.error("%s: %s", of, error)
+        return ErrorCode.CORRUPT_MESSAGE
+    if isinstance(error, OSError):
+        _LOG.error("%s: %s", of, error)
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    if isinstance(error, KafkalogError):
+        _LOG.error("%s: %s", of, error)
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    raise error

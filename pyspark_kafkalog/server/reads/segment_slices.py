@@ -1,0 +1,258 @@
+"""Whole batches out of one local segment, found by headers: bytes if they are few, else a slice for sendfile.
+
+A slice begins with the batch that holds the offset that is asked for, or the first one after it. It ends at a batch
+boundary, before the limit of bytes and below the end offset (high watermark or last stable offset). Its beginning is
+confirmed by the header there, its end by the headers of the last batches: the offset index leads near to it, and from
+there `walk_headers` passes header by header. So an index is never believed, and a wrong one costs time only. CRCs are
+not computed, as a broker does not either when it serves a fetch: consumers check them.
+
+With `read_cached` as the way of reading nothing waits for a disk: BlockingIOError tells that a thread has to do it.
+
+Source of the rules: LogSegment.read, FileRecords.searchForOffsetFromPosition.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.record.header import (
+    LAST_OFFSET_DELTA_AT,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    parse_header,
+)
+from pyspark_kafkalog.record.kernels.scan import BAD_HEADER, END_OF_DATA, OFFSET_REACHED, walk_headers
+from pyspark_kafkalog.server.reads.segment_files import OpenSegment
+from pyspark_kafkalog.server.sending import FileSlice
+from pyspark_kafkalog.storage.filesystem import pread
+from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
+from pyspark_kafkalog.units import KIB
+
+#: Up to this size records are read into memory and sent together with the rest of the response.
+SMALL_BYTES: Final = 64 * KIB
+_WALK_BYTES: Final = 4 * KIB
+_WALK_BYTES_MAX: Final = 256 * KIB
+_NOTHING: Final = memoryview(b"")
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LAST_OFFSET_DELTA: Final = struct.Struct(">i")
+
+#: Reads (fd, size, position); fewer bytes only at the end of the file.
+Read: TypeAlias = Callable[[int, int, int], memoryview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one partition's records: batches that end below `end_offset`, `max_bytes` in all.
+
+    `may_exceed`: a first batch that is larger is returned nevertheless, so that a consumer can go on (KIP-74).
+    """
+
+    end_offset: int
+    max_bytes: int
+    may_exceed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches, with offsets below `next_offset`; none if `records` is empty.
+
+    `may_be_transactional`: whether transactional batches may be among them. `is_cut`: there is a batch, but it is
+    larger than the limit.
+    """
+
+    records: memoryview | FileSlice
+    next_offset: int
+    may_be_transactional: bool = False
+    is_cut: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self.records.size_bytes if isinstance(self.records, FileSlice) else len(self.records)
+
+
+def nothing(offset: int, *, is_cut: bool = False) -> Slice:
+    """No batches for a consumer at `offset`."""
+    return Slice(_NOTHING, offset, is_cut=is_cut)
+
+
+def read_cached(fd: int, size_bytes: int, position: int) -> memoryview:
+    """The bytes if all of them are in the page cache. Raises BlockingIOError if not, or if that cannot be known."""
+    buffer = memoryview(bytearray(size_bytes))
+    try:
+        count = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+    except OSError as error:
+        raise BlockingIOError(error.errno, "cannot be read without waiting") from None
+    if count < size_bytes and position + count < os.fstat(fd).st_size:
+        raise BlockingIOError("only a part is in the page cache")
+    return buffer[:count]
+
+
+def read_waiting(fd: int, size_bytes: int, position: int) -> memoryview:
+    """The bytes, from the disk if need be. Raises OSError."""
+    return memoryview(pread(fd, size_bytes, position))
+
+
+class SegmentSlicer:
+    """Finds batches in one segment, of which the first `end_position` bytes are committed."""
+
+    def __init__(self, segment: OpenSegment, end_position: int, read: Read) -> None:
+        self._segment = segment
+        self._end_position = end_position
+        self._read = read
+
+    def locate(self, offset: int) -> int | None:
+        """The position of the first batch that holds `offset` or a later one; None if all end below it.
+
+        Raises CorruptRecordError for a damaged header on the way.
+        """
+        start, previous = self._indexed(self._index_floor(offset), 0)
+        walk = self._walk(start, previous, limit=self._end_position, stop_offset=offset)
+        if walk.reason == BAD_HEADER:
+            raise self._bad_header(walk.position)
+        return walk.position if walk.reason == OFFSET_REACHED else None
+
+    def slice(self, position: int, offset: int, limits: Limits) -> Slice:
+        """The batches from `position` on, which is where the batch begins that holds `offset`, or one after it.
+
+        Raises CorruptRecordError if there is none.
+        """
+        room = min(limits.max_bytes, self._end_position - position)
+        if 0 < room <= SMALL_BYTES:
+            found = self._small(position, room, offset, limits)
+        else:
+            found = self._large(position, room, offset, limits)
+        if found is not None:
+            return found
+        header = self._first_header(position, offset)
+        if header is None or header.last_offset >= limits.end_offset:
+            return nothing(offset)
+        if not limits.may_exceed:
+            return nothing(offset, is_cut=True)
+        return self._first_batch(position, header)
+
+    def _small(self, position: int, room: int, offset: int, limits: Limits) -> Slice | None:
+        """The batches in `room` bytes, all read; None if not even one is whole."""
+        data = self._read(self._segment.file.fd, room, position)
+        view = np.frombuffer(data, np.uint8)
+        end, last_offset, attributes, _ = walk_headers(
+            view, 0, len(data), self._segment.base_offset - 1, limits.end_offset
+        )
+        if not end or _last_offset(data) < offset:
+            return None  # the header tells why
+        return Slice(data[:end], last_offset + 1, bool(attributes & TRANSACTIONAL_MASK))
+
+    def _large(self, position: int, room: int, offset: int, limits: Limits) -> Slice | None:
+        """The batches that end within `room` bytes, of which headers near the beginning and the end are read."""
+        if room <= 0:
+            return None
+        header = self._first_header(position, offset)
+        if header is None or header.size_bytes > room or header.last_offset >= limits.end_offset:
+            return None
+        limit = position + room
+        start, previous = self._indexed(self._index_near(limit, limits.end_offset), position + header.size_bytes)
+        if start <= position:
+            start, previous = position + header.size_bytes, header.last_offset
+        elif previous < header.last_offset:
+            previous = header.last_offset
+        walk = self._walk(start, previous, limit=limit, stop_offset=limits.end_offset)
+        return self._piece(position, walk.position, walk.previous_offset + 1)
+
+    def _piece(self, position: int, end: int, next_offset: int) -> Slice:
+        if end - position > SMALL_BYTES:
+            return Slice(FileSlice(self._segment.file, position, end - position), next_offset, True)
+        return Slice(self._read(self._segment.file.fd, end - position, position), next_offset, True)
+
+    def _first_batch(self, position: int, header: BatchHeader) -> Slice:
+        """A batch larger than the limit."""
+        if position + header.size_bytes > self._end_position or header.size_bytes > BATCH_BYTES_MAX:
+            raise CorruptRecordError(
+                file=self._segment.name,
+                position=position,
+                expected=f"a whole batch of at most {BATCH_BYTES_MAX} bytes",
+                found=f"one of {header.size_bytes} bytes, and {self._end_position - position} bytes to the end",
+            )
+        return self._piece(position, position + header.size_bytes, header.next_offset)
+
+    def _first_header(self, position: int, offset: int) -> BatchHeader | None:
+        """The header at `position`, checked; None at the end of the segment."""
+        size = min(RECORD_BATCH_OVERHEAD_BYTES, self._end_position - position)
+        if size <= 0:
+            return None
+        data = self._read(self._segment.file.fd, size, position)
+        header = parse_header(data, 0, file=self._segment.name, file_position=position)
+        if header.base_offset < self._segment.base_offset or header.last_offset < offset:
+            raise CorruptRecordError(
+                file=self._segment.name,
+                position=position,
+                expected=f"a batch with offset {offset} or a later one, in the segment {self._segment.base_offset}",
+                found=f"offsets {header.base_offset} to {header.last_offset}",
+            )
+        return header
+
+    def _index_floor(self, offset: int) -> tuple[int, int]:
+        index = self._segment.index(self._end_position)
+        return (0, 0) if index is None else index.lookup(offset)
+
+    def _index_near(self, position: int, end_offset: int) -> tuple[int, int]:
+        """An indexed batch close before `position` and below `end_offset`: its last offset, and where it begins."""
+        if not self._segment.has_index_for(self._end_position) and self._read is read_cached:
+            raise BlockingIOError("the index has to be opened")
+        index = self._segment.index(self._end_position)
+        if index is None:
+            return 0, 0
+        near = index.lookup_position(position - 1)
+        return near if near.offset < end_offset else index.lookup(end_offset - 1)
+
+    def _indexed(self, entry: tuple[int, int], from_position: int) -> tuple[int, int]:
+        """Where to walk from, and the last offset before it: at the index entry if its batch confirms it, else at 0."""
+        indexed_offset, position = entry
+        if not from_position < position <= self._end_position - RECORD_BATCH_OVERHEAD_BYTES:
+            return 0, -1
+        header = BatchHeader.unpack(self._read(self._segment.file.fd, RECORD_BATCH_OVERHEAD_BYTES, position))
+        is_there = header.last_offset == indexed_offset and header.base_offset >= self._segment.base_offset
+        return (position, header.base_offset - 1) if is_there else (0, -1)
+
+    def _walk(self, position: int, previous_offset: int, *, limit: int, stop_offset: int) -> _Walk:
+        """Pass batches from `position` on until one does not end by `limit`, reaches `stop_offset`, or is damaged."""
+        chunk = _WALK_BYTES
+        while True:
+            data = self._read(self._segment.file.fd, max(min(chunk, limit - position), 0), position)
+            view = np.frombuffer(data, np.uint8)
+            passed, previous_offset, _, reason = walk_headers(view, 0, limit - position, previous_offset, stop_offset)
+            position += passed
+            if reason != END_OF_DATA or len(data) < RECORD_BATCH_OVERHEAD_BYTES:
+                return _Walk(position, previous_offset, reason)
+            if passed < 2 * chunk:  # many small batches
+                chunk = min(2 * chunk, _WALK_BYTES_MAX)
+
+    def _bad_header(self, position: int) -> CorruptRecordError:
+        data = self._read(self._segment.file.fd, RECORD_BATCH_OVERHEAD_BYTES, position)
+        parse_header(data, 0, file=self._segment.name, file_position=position)
+        return CorruptRecordError(
+            file=self._segment.name,
+            position=position,
+            expected="a base offset above those of the batches before",
+            found=str(_BASE_OFFSET.unpack_from(data)[0]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    position: int
+    previous_offset: int
+    reason: int
+
+
+def _last_offset(data: memoryview) -> int:
+    """The last offset of the batch whose header `data` begins with."""
+    delta: int = _LAST_OFFSET_DELTA.unpack_from(data, LAST_OFFSET_DELTA_AT)[0]
+    base_offset: int = _BASE_OFFSET.unpack_from(data)[0]
+    return base_offset + delta

@@ -1,0 +1,111 @@
+"""Requests to the handlers of a server without its sockets: encoded and decoded as on the wire.
+
+with ReadServer(log_dir) as server:
+    response = server.call(ApiKey.FETCH, 12, FetchRequest(...))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar, cast
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.api import ApiKey, find_api
+from pyspark_kafkalog.protocol.headers import decode_response, encode_request, encode_response, parse_request
+from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.server.context import Cluster, Committer, Handler, Request, ServerContext, Session
+from pyspark_kafkalog.server.reads.handlers import handlers
+from pyspark_kafkalog.server.sending import FileSlice
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_M = TypeVar("_M", bound=ApiMessage)
+CORRELATION_ID = 77
+
+
+class Rights:
+    """A Guard that denies what is listed."""
+
+    def __init__(self) -> None:
+        self.denied: set[tuple[AclOperation, str]] = set()
+
+    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        return (operation, name) not in self.denied
+
+
+class Waiters:
+    """AppendWaiters of one loop; `subscribed` is set with each subscription."""
+
+    def __init__(self) -> None:
+        self.events: dict[asyncio.Event, frozenset[TopicPartition]] = {}
+        self.subscribed = threading.Event()
+
+    def subscribe(self, partitions: frozenset[TopicPartition]) -> asyncio.Event:
+        event = asyncio.Event()
+        self.events[event] = partitions
+        self.subscribed.set()
+        return event
+
+    def unsubscribe(self, event: asyncio.Event) -> None:
+        del self.events[event]
+
+    def notify(self, partitions: frozenset[TopicPartition] | None) -> None:
+        for event, waited in self.events.items():
+            if partitions is None or partitions & waited:
+                event.set()
+
+
+class ReadServer:
+    """The handlers of readers over the root of `log_dir`."""
+
+    def __init__(self, log_dir: LogDir) -> None:
+        root = log_dir.root
+        self.rights = Rights()
+        self.waiters = Waiters()
+        self._executor = ThreadPoolExecutor(4)
+        self.handlers: Mapping[ApiKey, Handler] = handlers()
+        self.context = ServerContext(
+            root=root,
+            native=root if isinstance(root, NativeRoot) else None,
+            cluster=cast(Cluster, None),
+            committer=cast(Committer, None),
+            guard=self.rights,
+            waiters=self.waiters,
+            executor=self._executor,
+            clock=lambda: int(time.time() * 1000),
+            monotonic_ms=lambda: int(time.monotonic() * 1000),
+        )
+
+    def __enter__(self) -> ReadServer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._executor.shutdown()
+
+    def call(self, key: ApiKey, version: int, body: ApiMessage, response: type[_M]) -> _M:
+        """The response to a request of its own loop."""
+        return asyncio.run(self.answer(key, version, body, response))
+
+    async def answer(self, key: ApiKey, version: int, body: ApiMessage, response: type[_M]) -> _M:
+        """The response, as a client decodes it from the bytes that it gets."""
+        return decode_response(find_api(key), version, await self.frame(key, version, body), response)[1]
+
+    async def frame(self, key: ApiKey, version: int, body: ApiMessage) -> bytes:
+        """The bytes of the response behind its size."""
+        api = find_api(key)
+        sent = b"".join(cast("list[bytes]", encode_request(api, version, CORRELATION_ID, "test", body)))
+        parsed = parse_request(sent[4:])
+        request = Request(
+            api_key=key, api_version=version, client_id="test", body=parsed.body(), session=Session("127.0.0.1", 9)
+        )
+        answered = await cast("Callable[..., Awaitable[ApiMessage]]", self.handlers[key])(self.context, request)
+        pieces = encode_response(api, version, CORRELATION_ID, answered)
+        data = b"".join(each.read() if isinstance(each, FileSlice) else bytes(cast(bytes, each)) for each in pieces)
+        assert int.from_bytes(data[:4], "big") == len(data) - 4
+        return data[4:]
