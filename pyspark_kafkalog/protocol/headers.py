@@ -27,6 +27,9 @@ from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
 
 _M = TypeVar("_M", bound=ApiMessage)
 
+#: The elements that the arrays of a request have together at most; so many take up to a second to read. Kafka has no
+#: such limit, but clients of a large cluster stay far below it.
+REQUEST_ELEMENTS_MAX: Final = 1_000_000
 #: The size of a frame, which precedes it and does not count itself.
 FRAME_SIZE: Final = struct.Struct(">i")
 _REQUEST_START: Final = struct.Struct(">hhi")
@@ -70,7 +73,7 @@ def parse_request(frame: bytes | bytearray | memoryview) -> ParsedRequest:
 
     Raises CorruptRecordError, or UnsupportedApiError for an API or version that this package does not have.
     """
-    reader = FrameReader(frame, file="<request>")
+    reader = FrameReader(frame, file="<request>", elements_max=REQUEST_ELEMENTS_MAX)
     start = reader.advance(_REQUEST_START.size, "the header of a request")
     api_key, api_version, correlation_id = _REQUEST_START.unpack_from(frame, start)
     api = find_api(api_key)
@@ -92,8 +95,10 @@ def _read_client_id(reader: FrameReader) -> str:
 
 def skip_tagged_fields(reader: FrameReader) -> None:
     """Step over the tagged fields of a header, of which Kafka has none so far."""
+    count = reader.unsigned_varint("the number of tagged fields")
+    reader.claim(count, "the tagged fields of a header")
     last_tag = -1
-    for _ in range(reader.unsigned_varint("the number of tagged fields")):
+    for _ in range(count):
         tag = reader.unsigned_varint("a tag")
         if tag <= last_tag:
             raise reader.error(expected=f"a tag above {last_tag}", found=str(tag))

@@ -201,12 +201,13 @@ _VARINT_MAX_BYTES = 5
 class MessageReader:
     """A cursor over one message's bytes. `file` and `file_position` (of byte 0) only appear in errors."""
 
-    __slots__ = ("at", "data", "end", "file", "file_position")
+    __slots__ = ("at", "data", "elements_left", "end", "file", "file_position")
 
     def __init__(self, data: Buffer, *, file: str, file_position: int = 0) -> None:
         self.data = bytes(data)
         self.at = 0
         self.end = len(self.data)
+        self.elements_left = INT32_MAX
         self.file = file
         self.file_position = file_position
 
@@ -229,6 +230,12 @@ class MessageReader:
     def take(self, size: int, what: str) -> bytes:
         at = self.advance(size, what)
         return self.data[at : at + size]
+
+    def claim(self, count: int, what: str) -> None:
+        """Account for elements of an array, or tagged fields, before they are read."""
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise self.error(expected="fewer elements in the whole message", found=f"{count} more in {what}")
 
     def view(self, size: int, what: str) -> memoryview:
         """As `take`, without a copy."""
@@ -259,17 +266,19 @@ class MessageReader:
 class FrameReader(MessageReader):
     """A cursor over a message that lies in a buffer of any kind, of which nothing is copied but what is decoded.
 
-    Views of the buffer become part of the message, so nobody may change the buffer afterwards.
+    Views of the buffer become part of the message, so nobody may change the buffer afterwards. `elements_max` bounds
+    the elements of all arrays: those of a byte each are read much slower than they are sent.
     """
 
     __slots__ = ()
 
     data: Any  # bytes, bytearray or memoryview of bytes
 
-    def __init__(self, data: Buffer, *, file: str, at: int = 0) -> None:
+    def __init__(self, data: Buffer, *, file: str, elements_max: int = INT32_MAX) -> None:
         self.data = data
-        self.at = at
+        self.at = 0
         self.end = len(data)
+        self.elements_left = elements_max
         self.file = file
         self.file_position = 0
 

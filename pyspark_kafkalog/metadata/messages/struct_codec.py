@@ -81,6 +81,7 @@ class StructCodec:
         self._tag_readers = {
             tag: (i, field.name, _tagged_reader(name, field, version, form)) for tag, i, field in tagged
         }
+        self._tags_what = f"the tagged fields of {name}"
         self._tag_writers = [(tag, i, field, _tagged_writer(name, field, version, form)) for tag, i, field in tagged]
 
     def decode(self, reader: MessageReader) -> Any:
@@ -92,7 +93,10 @@ class StructCodec:
         return self._build(values)
 
     def _read_tags(self, reader: MessageReader, values: list[Any]) -> None:
-        count = reader.unsigned_varint(f"the number of tagged fields of {self._name}")
+        count = reader.unsigned_varint(self._tags_what)
+        if count == 0:
+            return
+        reader.claim(count, self._tags_what)
         last_tag = -1
         unknown: list[tuple[int, bytes]] = []
         for _ in range(count):
@@ -370,6 +374,7 @@ def _array_reader(what: str, read_element: _Read, element_bytes_min: int, nullab
             return None if length < 0 else ()
         if length * element_bytes_min > reader.end - reader.at:
             raise reader.error(expected=f"{what} of {length} elements", found=f"{reader.remaining} bytes left")
+        reader.claim(length, what)
         return tuple([read_element(reader) for _ in range(length)])
 
     return read
@@ -385,6 +390,7 @@ def _fixed_array_reader(what: str, element: str, nullable: bool, flexible: bool)
         length = read_length(reader)
         if length <= 0:
             return None if length < 0 else ()
+        reader.claim(length, what)
         data = reader.take(length * layout.size, what)
         return tuple([encode_uuid(value) if is_uuid else value for (value,) in layout.iter_unpack(data)])
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import pytest
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedApiError
+from pyspark_kafkalog.metadata.messages.schema import FrameReader
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.headers import (
+    REQUEST_ELEMENTS_MAX,
     decode_response,
     encode_request,
     encode_response,
@@ -18,6 +20,11 @@ from pyspark_kafkalog.protocol.headers import (
 )
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersion, ApiVersionsResponse, MetadataRequest
 from pyspark_kafkalog.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from pyspark_kafkalog.protocol.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from pyspark_kafkalog.protocol.messages.records import (
     FetchableTopicResponse,
     FetchResponse,
@@ -191,3 +198,25 @@ def test_count_of_elements_that_do_not_fit_the_frame_is_refused_by_its_field() -
 def test_value_that_does_not_fit_is_refused_by_its_field(partition: PartitionData, match: str) -> None:
     with pytest.raises(InvalidRecordError, match=match):
         _fetch_response((partition,)).encode(17)
+
+
+def test_request_of_too_many_elements_is_refused_before_they_are_read() -> None:
+    count = REQUEST_ELEMENTS_MAX + 1
+    varint = bytes((0x80 | ((count + 1) & 0x7F), 0x80 | (((count + 1) >> 7) & 0x7F), (count + 1) >> 14))
+    frame = (
+        bytes.fromhex("000f 0005 00000001 ffff 00") + varint + b"\x01" * (count + 9)
+    )  # DescribeGroups of empty names
+    with pytest.raises(CorruptRecordError, match=r"1000001 more in DescribeGroupsRequest\.groups"):
+        parse_request(frame).body()
+    tags = bytes.fromhex("000f 0005 00000001 ffff") + varint + b"\0" * count * 2
+    with pytest.raises(CorruptRecordError, match="1000002 more in the tagged fields of a header"):
+        parse_request(tags)
+
+
+def test_elements_of_all_arrays_of_a_message_count_together() -> None:
+    topic = OffsetFetchRequestTopics(name="t", partition_indexes=(1, 2, 3))
+    request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=(topic, topic)),))
+    data = request.encode(8)
+    assert OffsetFetchRequest.decode_from(FrameReader(data, file="x", elements_max=9), 8) == request
+    with pytest.raises(CorruptRecordError, match="fewer elements"):
+        OffsetFetchRequest.decode_from(FrameReader(data, file="x", elements_max=8), 8)
