@@ -14,7 +14,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open import leader_writer
@@ -26,13 +25,15 @@ from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects, BeatPl
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleServer
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.context import Handler, Node, ServerContext, Session
+from pyspark_kafkalog.server.context import Handler, Node, ServerContext
 from pyspark_kafkalog.server.groups import handlers as groups
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
 from pyspark_kafkalog.server.metrics import ServerMetrics
+from pyspark_kafkalog.server.security import handlers as security
+from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.transactions import handlers as transactions
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
@@ -59,13 +60,18 @@ class Parts:
     """A server but for its sockets."""
 
     context: ServerContext
+    gate: Gate
     handlers: Mapping[ApiKey, Handler]
     services: Sequence[Service]
     metrics: ServerMetrics
 
 
 def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Executor) -> Parts:
-    """The parts of a server that clients reach at `advertised`. Called in the event loop's thread."""
+    """The parts of a server that clients reach at `advertised`. Called in the event loop's thread.
+
+    Raises InvalidOptionError for security settings that cannot be used.
+    """
+    gate = Gate(config.security, root, executor=executor, monotonic_ms=monotonic_ms)
     native = None if root.is_broker_directory or config.read_only else root.native()
     waiters, metrics = PartitionWaiters(), ServerMetrics()
     committer = (
@@ -79,7 +85,7 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
         native=native,
         cluster=cluster,
         committer=committer,
-        guard=_Open(),
+        guard=gate.guard,
         waiters=waiters,
         executor=executor,
         clock=time_ms,
@@ -88,12 +94,16 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
     )
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
     services: list[Service] = [committer, cluster, watcher]
-    return Parts(context, _handlers(context, services), services, metrics)
+    return Parts(context, gate, _handlers(context, gate, services), services, metrics)
 
 
-def _handlers(context: ServerContext, services: list[Service]) -> Mapping[ApiKey, Handler]:
+def _handlers(context: ServerContext, gate: Gate, services: list[Service]) -> Mapping[ApiKey, Handler]:
     """The handlers, whose services are added to `services`."""
-    handlers: dict[ApiKey, Handler] = {**metadata.HANDLERS, **admin.HANDLERS}
+    handlers: dict[ApiKey, Handler] = {
+        **metadata.HANDLERS,
+        **admin.HANDLERS,
+        **security.handlers(gate.guard, gate.sasl),
+    }
     if context.native is not None:
         coordinator = TransactionCoordinator(context)
         services.append(coordinator)
@@ -135,13 +145,3 @@ def _cluster(
 def monotonic_ms() -> int:
     """Milliseconds of a clock that never goes back."""
     return time.monotonic_ns() // 1_000_000
-
-
-class _Open:
-    """Permits everything."""
-
-    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        return True
-
-    def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
-        return True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.server.security.settings import SecuritySettings
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.units import MIB
 
@@ -56,3 +57,10 @@ class ServerConfig:
     queued_max_bytes: int = 512 * MIB
     idle_max_s: float = 600.0
     threads: int = 8
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+
+    def check(self) -> None:
+        """Raises InvalidOptionError if a server with these settings would be open to whom it must not be."""
+        for address in (self.listen, self.shared):
+            if address is not None:
+                self.security.check(address.host)

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.dispatch import Dispatcher, Exchange
+from pyspark_kafkalog.server.dispatch import Dispatcher, Exchange, TokenExchange
 from pyspark_kafkalog.server.sending import SocketTransport, Transport, send_pieces
 
 _LOG: Final = logging.getLogger(__name__)
@@ -112,7 +112,9 @@ class Connection:
                         self._budget.release(size)
                 await self._stay_muted()
         except CloseConnection as reason:
-            _LOG.info("closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
+            # What strangers can cause as often as they like does not fill the log.
+            level = logging.INFO if self._session.is_authenticated else logging.DEBUG
+            _LOG.log(level, "closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
             _LOG.debug("the connection of %s:%d ended: %s", self._session.host, self._session.port, error)
         except Exception:
@@ -153,7 +155,7 @@ class Connection:
             await self._budget.acquire(size)
         return frame
 
-    async def _begin(self, exchange: Exchange, size: int) -> None:
+    async def _begin(self, exchange: Exchange | TokenExchange, size: int) -> None:
         """Handle a Produce request while further ones are read; its answer follows those of the earlier ones."""
         previous = self._pending[-1] if self._pending else None
         handling = asyncio.ensure_future(exchange.handle())
@@ -187,10 +189,12 @@ class Connection:
         while self._pending:
             await self._pending.popleft()
 
-    async def _answer(self, exchange: Exchange) -> None:
+    async def _answer(self, exchange: Exchange | TokenExchange) -> None:
         pieces = await exchange.handle()
         if pieces is not None:
             await send_pieces(self._transport, pieces)
+        if self._session.is_closing:
+            raise CloseConnection("the client could not authenticate")
 
     async def _stay_muted(self) -> None:
         """Read nothing for the time that a quota has set."""

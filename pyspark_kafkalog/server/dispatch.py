@@ -12,23 +12,29 @@ Source of the rules: kafka.network.Processor.processCompletedReceives, kafka.ser
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
-from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedApiError
+from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
+from pyspark_kafkalog.metadata.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.headers import ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.protocol.messages.records import FetchResponse
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
+from pyspark_kafkalog.server.security.gate import Gate
+from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 
 _LOG: Final = logging.getLogger(__name__)
-_BEFORE_AUTHENTICATION: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_TOKEN_SIZE: Final = struct.Struct(">i")
+_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
 #: Told of each request that was handled: its API and version, the seconds that it took, its top-level error code.
@@ -38,24 +44,30 @@ Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
 class Dispatcher:
     """Finds the handler of each request."""
 
-    def __init__(self, context: ServerContext, handlers: Mapping[ApiKey, Handler], handled: Handled) -> None:
+    def __init__(
+        self, context: ServerContext, handlers: Mapping[ApiKey, Handler], gate: Gate, handled: Handled
+    ) -> None:
         self._context = context
         self._handlers = handlers
+        self._gate = gate
         self._handled = handled
 
-    def open(self, frame: bytearray, session: Session) -> Exchange:
+    def open(self, frame: bytearray, session: Session) -> Exchange | TokenExchange:
         """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
+        sasl = self._gate.sasl
+        if sasl is not None and sasl.expects_token(session):
+            return TokenExchange(sasl, session, bytes(frame))
         try:
             parsed = parse_request(frame)
             handler = self._handlers.get(parsed.api.key)
             if handler is None:
                 raise CloseConnection(f"{parsed.api.key.name} is not served here")
-            if not session.is_authenticated and parsed.api.key not in _BEFORE_AUTHENTICATION:
-                raise CloseConnection(f"{parsed.api.key.name} before the client was authenticated")
+            if not self._gate.admits(session, parsed.api.key):
+                raise CloseConnection(f"{parsed.api.key.name} from a client that is not authenticated")
             body = parsed.body() if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:
             raise CloseConnection(str(error)) from None
-        return Exchange(self._context, parsed, handler, body, session, self._handled)
+        return Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), self._handled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +75,12 @@ class Exchange:
     """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version."""
 
     context: ServerContext
+    gate: Gate
     parsed: ParsedRequest
     handler: Handler
     body: Message | None
     session: Session
+    size_bytes: int
     handled: Handled
 
     @property
@@ -76,11 +90,27 @@ class Exchange:
     async def handle(self) -> Sequence[Piece] | None:
         """The pieces of the answer; None if there is none. Raises CloseConnection, and whatever is a defect."""
         began = time.perf_counter()
+        throttle_ms = self._charge(PRODUCER_BYTE_RATE, self.size_bytes) if self.api_key == ApiKey.PRODUCE else 0
         response = unsupported_version() if self.body is None else await self._response(self.body)
         error_code = getattr(response, "error_code", 0)
         self.handled(self.api_key, self.parsed.api_version, time.perf_counter() - began, error_code)
         if response is None:
             return None
+        pieces = self._pieces(response.replace(throttle_time_ms=throttle_ms) if throttle_ms else response)
+        if self.api_key == ApiKey.FETCH and self.gate.quotas.has(CONSUMER_BYTE_RATE):
+            size_bytes = sum(len(each) if isinstance(each, _MEMORY) else each.size_bytes for each in pieces)
+            throttle_ms = self._charge(CONSUMER_BYTE_RATE, size_bytes)
+            if throttle_ms:
+                # As in Kafka the client gets nothing now, and asks again.
+                self.gate.quotas.give_back(self.session, self.parsed.client_id, CONSUMER_BYTE_RATE, size_bytes)
+                pieces = self._pieces(FetchResponse(throttle_time_ms=throttle_ms))
+        return pieces
+
+    def _charge(self, quota: str, size_bytes: int) -> int:
+        """Charge the bytes to the client's quota: the throttle_time_ms of the answer."""
+        return self.gate.quotas.throttle(self.session, self.parsed.client_id, quota, size_bytes)
+
+    def _pieces(self, response: Message) -> list[Piece]:
         return self.parsed.encode_response(cast("ApiMessage", response))
 
     async def _response(self, body: Message) -> Message | None:
@@ -102,3 +132,24 @@ class Exchange:
         if "error_message" in names:
             values["error_message"] = str(error)
         return response(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """A bare message of a SASL mechanism, after a SaslHandshake of version 0, and the answer to it."""
+
+    sasl: SaslAuthenticator
+    session: Session
+    token: bytes
+
+    @property
+    def api_key(self) -> ApiKey:
+        return ApiKey.SASL_AUTHENTICATE
+
+    async def handle(self) -> Sequence[Piece] | None:
+        """The answer with its size. Raises CloseConnection: there is no form for an error."""
+        try:
+            answer = await self.sasl.authenticate(self.session, self.token)
+        except AuthenticationError as error:
+            raise CloseConnection(str(error)) from None
+        return [_TOKEN_SIZE.pack(len(answer.token)) + answer.token]

@@ -16,20 +16,30 @@ import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
 from pyspark_kafkalog.server.assembly import Parts, Service, assemble, monotonic_ms
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.connection import ClientTransport, Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.dispatch import Dispatcher
 from pyspark_kafkalog.server.request_bytes import RequestBytes
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.server.security.gate import Gate
+from pyspark_kafkalog.server.security.limits import (
+    AUTHENTICATION_MS_MAX,
+    AUTHENTICATION_REQUEST_BYTES_MAX,
+    TooManyConnectionsError,
+)
 from pyspark_kafkalog.server.status_page import StatusPage
 from pyspark_kafkalog.server.workers import bound_socket
+from pyspark_kafkalog.units import SECOND_MS
 
 _LOG: Final = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
@@ -48,9 +58,14 @@ class Server:
         self._budget = RequestBytes(config.queued_max_bytes)
         self._connections: set[asyncio.Task[None]] = set()
         self._closing = contextlib.AsyncExitStack()
+        self._refusals = BoundedLog(_LOG, monotonic_ms)
 
     async def start(self) -> Address:
-        """Listen and accept; returns the address that clients are told. Raises OSError if the address is in use."""
+        """Listen and accept; returns the address that clients are told.
+
+        Raises OSError if the address is in use, InvalidOptionError for security settings that cannot be used.
+        """
+        self._config.check()
         try:
             listeners = [self._closing.enter_context(each) for each in self._listeners()]
             advertised = self._config.advertised or Address(*listeners[0].getsockname()[:2])
@@ -58,9 +73,9 @@ class Server:
             for service in (*parts.services, *self._status_pages(parts)):
                 await self._run(service)
             self._closing.push_async_callback(self._end_connections)
-            dispatcher = Dispatcher(parts.context, parts.handlers, parts.metrics.handled)
+            dispatcher = Dispatcher(parts.context, parts.handlers, parts.gate, parts.metrics.handled)
             for listener in listeners:
-                accepting = asyncio.create_task(self._accept(listener, dispatcher))
+                accepting = asyncio.create_task(self._accept(listener, dispatcher, parts.gate))
                 self._closing.push_async_callback(_cancel, accepting)
         except BaseException:
             await self.stop()
@@ -102,7 +117,7 @@ class Server:
         await self._closing.aclose()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _accept(self, listener: socket.socket, dispatcher: Dispatcher) -> None:
+    async def _accept(self, listener: socket.socket, dispatcher: Dispatcher, gate: Gate) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -113,22 +128,52 @@ class Server:
                 _LOG.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            session = Session(address[0], address[1], is_authenticated=True)
-            task = asyncio.create_task(self._serve(client, session, dispatcher))
+            try:
+                session = gate.open(address[0], address[1])
+            except TooManyConnectionsError as error:
+                self._refusals.info("refusing a connection of %s: %s", address[0], error)
+                client.close()
+                continue
+            task = asyncio.create_task(self._serve(client, session, dispatcher, gate))
             self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            task.add_done_callback(partial(self._forget, gate, session))
 
-    async def _serve(self, client: socket.socket, session: Session, dispatcher: Dispatcher) -> None:
+    def _forget(self, gate: Gate, session: Session, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        gate.close(session)
+
+    async def _serve(self, client: socket.socket, session: Session, dispatcher: Dispatcher, gate: Gate) -> None:
         config = self._config
-        connection = Connection(
-            PlainTransport(client, self._executor),
-            session,
-            dispatcher,
-            limits=FrameLimits(config.request_max_bytes, config.request_max_bytes, config.idle_max_s),
-            budget=self._budget,
-            monotonic_ms=monotonic_ms,
+        deadline = asyncio.get_running_loop().call_later(
+            AUTHENTICATION_MS_MAX / SECOND_MS, _end_unauthenticated, asyncio.current_task(), session
         )
-        await connection.serve()
+        try:
+            transport = await self._transport(client, session, gate)
+            if transport is None:
+                return
+            connection = Connection(
+                transport,
+                session,
+                dispatcher,
+                limits=FrameLimits(config.request_max_bytes, AUTHENTICATION_REQUEST_BYTES_MAX, config.idle_max_s),
+                budget=self._budget,
+                monotonic_ms=monotonic_ms,
+            )
+            await connection.serve()
+        finally:
+            deadline.cancel()
+
+    async def _transport(self, client: socket.socket, session: Session, gate: Gate) -> ClientTransport | None:
+        """The transport of a new connection; None if it could not begin, and is closed."""
+        if not gate.has_tls:
+            return PlainTransport(client, self._executor)
+        try:
+            return await gate.start_tls(client, session)
+        except (OSError, InvalidRecordError, asyncio.TimeoutError) as error:
+            self._refusals.info(
+                "no TLS with %s:%d: %s", session.host, session.port, error or "the handshake took too long"
+            )
+            return None
 
     async def _end_connections(self) -> None:
         for task in tuple(self._connections):
@@ -164,6 +209,11 @@ def serve(path: str | RootPath | StoreAddress, config: ServerConfig | None = Non
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def _end_unauthenticated(task: asyncio.Task[Any] | None, session: Session) -> None:
+    if task is not None and not session.is_authenticated:
+        task.cancel()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -8,6 +8,8 @@ the server listens. SIGTERM and Ctrl-C end it after its last commit, with exit c
 examples:
   kafkalog serve --path /data/log --listen 127.0.0.1:9092
   kafkalog serve --path /data/log --listen 127.0.0.1:9092 --workers 4
+  kafkalog serve --path /data/log --listen 0.0.0.0:9093 --advertise log.example.com:9093 \\
+    --tls-cert server.pem --tls-key server.key --sasl SCRAM-SHA-256
   kafkalog serve --path s3://bucket/log --listen 127.0.0.1:9092
   kafkalog serve --path /var/lib/kafka/data --listen 127.0.0.1:9092 --read-only
 """
@@ -25,6 +27,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.tools.command import (
@@ -37,6 +40,7 @@ from pyspark_kafkalog.tools.command import (
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.server.config import Address, ServerConfig
+    from pyspark_kafkalog.server.security.settings import SecuritySettings
 
 #: How often a worker looks whether the process that started it still runs.
 _SUPERVISOR_POLL_S = 1.0
@@ -78,6 +82,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fsync",
         help="answer a write when it is on disk, or when the operating system has it, as Kafka does (default: fsync)",
     )
+    _add_security(parser)
+
+
+def _add_security(parser: argparse.ArgumentParser) -> None:
+    """Who may connect."""
+    group = parser.add_argument_group("security", "without TLS and SASL the server listens on this machine only")
+    group.add_argument("--tls-cert", metavar="FILE", type=Path, help="PEM file of the server's certificate and chain")
+    group.add_argument("--tls-key", metavar="FILE", type=Path, help="PEM file of its key")
+    group.add_argument(
+        "--tls-client-ca", metavar="FILE", type=Path, help="PEM file of the authorities of client certificates"
+    )
+    group.add_argument(
+        "--tls-client-auth",
+        choices=("none", "requested", "required"),
+        help="client certificates (default: required with --tls-client-ca)",
+    )
+    group.add_argument(
+        "--sasl",
+        metavar="MECHANISM[,...]",
+        help="SCRAM-SHA-256, SCRAM-SHA-512, PLAIN; users are made by kafkalog configs --entity-type users",
+    )
+    group.add_argument(
+        "--max-reauth-ms",
+        type=int,
+        default=0,
+        metavar="MS",
+        help="clients authenticate again so often (default: never)",
+    )
+    group.add_argument("--insecure", action="store_true", help="let everybody in, and passwords travel without TLS")
+    group.add_argument("--max-connections", type=int, metavar="N", help="of all clients together (default: 10000)")
+    group.add_argument(
+        "--max-connections-per-ip", type=int, metavar="N", help="of one host (default: no limit of its own)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -86,6 +123,8 @@ def run(options: argparse.Namespace) -> int:
 
     _set_up_log(options.log_format)
     listen = Address.parse(options.listen)
+    security = _security(options)
+    security.check(listen.host)
     if options.workers < 1:
         raise UsageError(f"--workers must be at least 1, not {options.workers}")
     if options.workers > 1:
@@ -103,6 +142,7 @@ def run(options: argparse.Namespace) -> int:
         rack=options.rack,
         flush=options.flush,
         read_only=options.read_only,
+        security=security,
     )
     asyncio.run(_serve(_root(options, config), config, options.supervisor))
     return 0
@@ -130,6 +170,35 @@ def _set_up_log(form: str) -> None:
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if form == "json" else text)
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+
+
+def _security(options: argparse.Namespace) -> SecuritySettings:
+    """The security that the options ask for. Raises UsageError."""
+    from pyspark_kafkalog.server.security.limits import ConnectionSettings
+    from pyspark_kafkalog.server.security.sasl import SaslSettings
+    from pyspark_kafkalog.server.security.settings import SecuritySettings
+    from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
+
+    tls = None
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise UsageError("--tls-cert and --tls-key belong together")
+    if options.tls_cert is not None:
+        default = ClientAuth.NONE if options.tls_client_ca is None else ClientAuth.REQUIRED
+        client_auth = default if options.tls_client_auth is None else ClientAuth(options.tls_client_auth)
+        tls = TlsSettings(options.tls_cert, options.tls_key, options.tls_client_ca, client_auth)
+    elif options.tls_client_ca is not None or options.tls_client_auth is not None:
+        raise UsageError("--tls-client-ca and --tls-client-auth need --tls-cert and --tls-key")
+    sasl = None
+    if options.sasl is not None:
+        mechanisms = tuple(each.strip() for each in options.sasl.split(","))
+        sasl = SaslSettings(mechanisms, max_reauth_ms=options.max_reauth_ms)
+    limits = {"connections_max": options.max_connections, "per_host_max": options.max_connections_per_ip}
+    return SecuritySettings(
+        tls=tls,
+        sasl=sasl,
+        is_insecure=options.insecure,
+        connections=ConnectionSettings(**{name: value for name, value in limits.items() if value is not None}),
+    )
 
 
 def _check_workers(options: argparse.Namespace) -> None:

@@ -15,19 +15,18 @@ import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, read_broker_metadata
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.guard import AclGuard
-from pyspark_kafkalog.server.security.limits import AUTHENTICATION_MS_MAX, ConnectionLimits, ConnectionSettings
-from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
+from pyspark_kafkalog.server.security.limits import AUTHENTICATION_MS_MAX, ConnectionLimits
 from pyspark_kafkalog.server.security.quotas import ClientQuotas
-from pyspark_kafkalog.server.security.sasl import SaslAuthenticator, SaslSettings
+from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 from pyspark_kafkalog.server.security.scram import Credentials
-from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings, TlsTransport, server_context
+from pyspark_kafkalog.server.security.settings import SecuritySettings
+from pyspark_kafkalog.server.security.tls import TlsTransport, server_context
 from pyspark_kafkalog.units import SECOND_MS
 
 if TYPE_CHECKING:
@@ -36,28 +35,6 @@ if TYPE_CHECKING:
 
 #: Clients that authenticate make a server look for new commits at most this often.
 _REFRESH_INTERVAL_MS: Final = SECOND_MS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecuritySettings:
-    """The security of a listener. Without `tls` and `sasl` it serves anybody, so it listens on this machine only."""
-
-    tls: TlsSettings | None = None
-    sasl: SaslSettings | None = None
-    is_insecure: bool = False
-    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
-
-    def check(self, host: str) -> None:
-        """Raises InvalidOptionError if a server with these settings must not listen on the host."""
-        check_listener(
-            host,
-            has_tls=self.tls is not None,
-            has_client_certificates=self.tls is not None and self.tls.client_auth == ClientAuth.REQUIRED,
-            has_sasl=self.sasl is not None,
-            is_insecure=self.is_insecure,
-        )
-        if self.sasl is not None:
-            check_mechanisms(self.sasl.mechanisms, has_tls=self.tls is not None, is_insecure=self.is_insecure)
 
 
 class Gate:

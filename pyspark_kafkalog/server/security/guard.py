@@ -11,8 +11,7 @@ A root whose entries were all removed, and with neither setting, is open again: 
 super.users, without which nobody could change them. The entries of a broker's directory are those of the server's
 start.
 
-Denials go to the logger `kafka.authorizer.logger`, as a broker's do, at most so many in a second: a client that tries
-again and again does not fill the disk; what was left out is counted in the next line.
+Denials go to the logger `kafka.authorizer.logger`, as a broker's do, a bounded number a second (bounded_log.py).
 
 Source of the rules: org.apache.kafka.metadata.authorizer.StandardAuthorizer, kafka.server.AuthHelper.
 """
@@ -27,7 +26,7 @@ from pyspark_kafkalog.metadata.acl import Acl, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import broker_configs
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
 from pyspark_kafkalog.server.context import Session
-from pyspark_kafkalog.units import SECOND_MS
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 AUDIT_LOG: Final = logging.getLogger("kafka.authorizer.logger")
 
-_DENIALS_A_SECOND: Final = 20
-
 
 class AclGuard:
     """The Guard of a server over `root`: see `server/context.py`. Used in the event loop's thread."""
@@ -45,7 +42,7 @@ class AclGuard:
     def __init__(self, root: Root, *, monotonic_ms: Callable[[], int]) -> None:
         self._root = root
         self._native = None if root.is_broker_directory else root.native()
-        self._audit = _Audit(monotonic_ms)
+        self._audit = BoundedLog(AUDIT_LOG, monotonic_ms)
         # What the authorizer was made from: an image keeps these mappings until a commit changes them.
         self._acls: Mapping[str, Acl] | None = None
         self._settings: Mapping[str, str] | None = None
@@ -64,7 +61,7 @@ class AclGuard:
         authorizer = self._current()
         if authorizer is None or authorizer.allows(session.principal, operation, resource_type, name, session.host):
             return True
-        self._audit.denied(session, operation, f"{_type_name(resource_type)}:LITERAL:{name}")
+        self._denied(session, operation, f"{_type_name(resource_type)}:LITERAL:{name}")
         return False
 
     def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
@@ -72,8 +69,17 @@ class AclGuard:
         authorizer = self._current()
         if authorizer is None or authorizer.allows_any(session.principal, operation, resource_type, session.host):
             return True
-        self._audit.denied(session, operation, f"any {_type_name(resource_type)}")
+        self._denied(session, operation, f"any {_type_name(resource_type)}")
         return False
+
+    def _denied(self, session: Session, operation: AclOperation, resource: str) -> None:
+        self._audit.info(
+            "Principal = %s is Denied operation = %s from host = %s on resource = %s",
+            session.principal,
+            operation.name,
+            session.host,
+            resource,
+        )
 
     def _current(self) -> Authorizer | None:
         if self._native is not None:
@@ -89,32 +95,3 @@ class AclGuard:
 
 def _type_name(resource_type: ResourceType) -> str:
     return resource_type.name.title().replace("_", "")
-
-
-class _Audit:
-    """Writes denials, a bounded number a second."""
-
-    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
-        self._monotonic_ms = monotonic_ms
-        self._second = -1
-        self._written = 0
-        self._left_out = 0
-
-    def denied(self, session: Session, operation: AclOperation, resource: str) -> None:
-        second = self._monotonic_ms() // SECOND_MS
-        if second != self._second:
-            self._second, self._written = second, 0
-        if self._written >= _DENIALS_A_SECOND:
-            self._left_out += 1
-            return
-        self._written += 1
-        left_out = f" ({self._left_out} denials before this one were not logged)" if self._left_out else ""
-        self._left_out = 0
-        AUDIT_LOG.info(
-            "Principal = %s is Denied operation = %s from host = %s on resource = %s%s",
-            session.principal,
-            operation.name,
-            session.host,
-            resource,
-            left_out,
-        )

@@ -1,7 +1,7 @@
-"""What all connections together, and those of one host, may take from a server: their number, their rate, memory.
+"""How many connections a server takes, in all, of one host, and in a second; and what a client may do before it has
+authenticated.
 
     ConnectionLimits    max.connections, max.connections.per.ip, connection_creation_rate of ip quotas
-    BytesBudget         queued.max.request.bytes: requests in memory; who finds it full waits in line
     AUTHENTICATION_...  bounds of a client that has not shown who it is
 
 The connection that exceeds a limit is closed at once, before anything is read from it. Nothing here is stored.
@@ -12,15 +12,12 @@ for connections are unlimited; here they are bounded.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.server.security.quotas import TokenBucket
-from pyspark_kafkalog.units import KIB, MIB, SECOND_MS
+from pyspark_kafkalog.units import KIB, SECOND_MS
 
 #: The largest request before a client is authenticated. Kafka: sasl.server.max.receive.size, 512 KiB.
 AUTHENTICATION_REQUEST_BYTES_MAX: Final = 16 * KIB
@@ -28,7 +25,6 @@ AUTHENTICATION_REQUEST_BYTES_MAX: Final = 16 * KIB
 AUTHENTICATION_MS_MAX: Final = 30 * SECOND_MS
 
 CONNECTIONS_MAX: Final = 10_000
-QUEUED_REQUEST_BYTES_MAX: Final = 512 * MIB
 _HOSTS_MAX: Final = 10_000
 
 
@@ -97,50 +93,3 @@ class ConnectionLimits:
         if bucket.throttle_ms(now_ms):
             raise TooManyConnectionsError(f"{host} opens more connections than {rate:g} a second")
         bucket.take(1, now_ms)
-
-
-class BytesBudget:
-    """Bytes of requests in memory, of all connections together. Used in the event loop's thread."""
-
-    def __init__(self, size_bytes: int = QUEUED_REQUEST_BYTES_MAX) -> None:
-        self._size_bytes = size_bytes
-        self._taken_bytes = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @property
-    def taken_bytes(self) -> int:
-        return self._taken_bytes
-
-    async def acquire(self, size_bytes: int) -> None:
-        """Wait until so many bytes are free, in order of the calls; more than there are at all if nothing is taken."""
-        if not self._waiting and self._fits(size_bytes):
-            self._taken_bytes += size_bytes
-            return
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (size_bytes, ready)
-        self._waiting.append(entry)
-        try:
-            await ready
-        except asyncio.CancelledError:
-            if ready.done() and not ready.cancelled():
-                self.release(size_bytes)  # it was granted in the same moment
-            else:
-                with contextlib.suppress(ValueError):  # _grant may have taken it out
-                    self._waiting.remove(entry)
-                self._grant()
-            raise
-
-    def release(self, size_bytes: int) -> None:
-        """The bytes are free again."""
-        self._taken_bytes -= size_bytes
-        self._grant()
-
-    def _fits(self, size_bytes: int) -> bool:
-        return not self._taken_bytes or self._taken_bytes + size_bytes <= self._size_bytes
-
-    def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size_bytes, ready = self._waiting.popleft()
-            if not ready.done():
-                self._taken_bytes += size_bytes
-                ready.set_result(None)

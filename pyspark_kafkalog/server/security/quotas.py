@@ -100,6 +100,11 @@ class ClientQuotas:
         if bucket is not None:
             bucket.take(-amount, self._monotonic_ms())
 
+    def has(self, quota: str) -> bool:
+        """Whether anybody has a quota of that name."""
+        self._current()
+        return quota in self._names
+
     def waiting_ms(self, session: Session, client_id: str, quota: str) -> int:
         """The milliseconds until anything may be charged, 0: now. For what is refused, not only delayed (KIP-599)."""
         bucket = self._bucket(session, client_id, quota)

@@ -32,6 +32,7 @@ from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismErr
 from pyspark_kafkalog.metadata.scram import MECHANISMS
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.security.scram import Credentials, ScramExchange
 
 _LOG: Final = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class SaslAuthenticator:
         self._refresh = refresh
         self._sleep = sleep
         self._nonce = nonce
+        self._log = BoundedLog(_LOG, monotonic_ms)
         self._password_checks = asyncio.Semaphore(_PASSWORD_CHECKS_MAX)
 
     def admits(self, session: Session, api_key: int) -> bool:
@@ -162,7 +164,9 @@ class SaslAuthenticator:
             return await self._evaluate(session, connection, token)
         except AuthenticationError as error:
             what = "re-authentication" if connection.is_reauthenticating else "authentication"
-            _LOG.info("%s of %s:%d by %s failed: %s", what, session.host, session.port, connection.mechanism, error)
+            self._log.info(
+                "%s of %s:%d by %s failed: %s", what, session.host, session.port, connection.mechanism, error
+            )
             await self._fail(session, connection)
             raise AuthenticationError(
                 f"Authentication failed during {what} due to invalid credentials with SASL mechanism "

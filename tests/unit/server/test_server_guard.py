@@ -86,7 +86,7 @@ def test_denials_are_logged_a_bounded_number_a_second(log_dir: LogDir, caplog: p
     assert len(caplog.messages) == 21
     assert caplog.messages[-1] == (
         "Principal = User:eve is Denied operation = READ from host = 10.0.0.1 on resource = Topic:LITERAL:orders "
-        "(80 denials before this one were not logged)"
+        "(80 lines before this one were left out)"
     )
 
 

@@ -1,15 +1,12 @@
-"""Quotas by token buckets, and the limits of connections and bytes."""
+"""Quotas by token buckets, and the limits of connections."""
 
 from __future__ import annotations
-
-import asyncio
 
 import pytest
 
 from pyspark_kafkalog.metadata.client_quotas import CLIENT_ID, IP, USER, Quotas, quota_entity
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.limits import (
-    BytesBudget,
     ConnectionLimits,
     ConnectionSettings,
     TooManyConnectionsError,
@@ -148,45 +145,3 @@ def test_connections_above_a_hosts_rate_are_refused() -> None:
     clock.now_ms = 1_000
     limits.open("10.0.0.1")
     assert limits.count == 13
-
-
-def test_bytes_are_given_in_order_and_again_when_they_are_free() -> None:
-    async def run() -> None:
-        budget = BytesBudget(10)
-        await budget.acquire(6)
-        order: list[str] = []
-
-        async def take(name: str, size: int) -> None:
-            await budget.acquire(size)
-            order.append(name)
-
-        large = asyncio.create_task(take("large", 8))
-        small = asyncio.create_task(take("small", 1))
-        await asyncio.sleep(0)
-        assert order == []  # the small one fits, but waits in line
-        budget.release(6)
-        await asyncio.gather(large, small)
-        assert order == ["large", "small"]
-        assert budget.taken_bytes == 9
-
-    asyncio.run(run())
-
-
-def test_request_larger_than_the_budget_is_let_in_alone_and_a_waiter_that_leaves_costs_nothing() -> None:
-    async def run() -> None:
-        budget = BytesBudget(10)
-        await budget.acquire(100)
-        first, second = (asyncio.create_task(budget.acquire(5)) for _ in range(2))
-        await asyncio.sleep(0)
-        first.cancel()
-        budget.release(100)  # before the cancelled one has run
-        await second
-        assert budget.taken_bytes == 5
-        third = asyncio.create_task(budget.acquire(9))
-        await asyncio.sleep(0)
-        budget.release(5)
-        third.cancel()  # after it was granted
-        await asyncio.gather(third, return_exceptions=True)
-        assert budget.taken_bytes == 0
-
-    asyncio.run(run())

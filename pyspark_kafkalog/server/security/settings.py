@@ -1,0 +1,32 @@
+"""The security settings of a server's listener, and whether it may listen where it shall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark_kafkalog.server.security.limits import ConnectionSettings
+from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
+from pyspark_kafkalog.server.security.sasl import SaslSettings
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """The security of a listener. Without `tls` and `sasl` it serves anybody, so it listens on this machine only."""
+
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    is_insecure: bool = False
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
+
+    def check(self, host: str) -> None:
+        """Raises InvalidOptionError if a server with these settings must not listen on the host."""
+        check_listener(
+            host,
+            has_tls=self.tls is not None,
+            has_client_certificates=self.tls is not None and self.tls.client_auth == ClientAuth.REQUIRED,
+            has_sasl=self.sasl is not None,
+            is_insecure=self.is_insecure,
+        )
+        if self.sasl is not None:
+            check_mechanisms(self.sasl.mechanisms, has_tls=self.tls is not None, is_insecure=self.is_insecure)
