@@ -149,8 +149,8 @@ def _invalid(body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsRes
     )
 
 
-def _failed_topic(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+def _failed_topic(name: str, code: ErrorCode, *, operations: int = NOT_ASKED) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name, topic_authorized_operations=operations)
 
 
 @dataclass(slots=True)
@@ -174,12 +174,20 @@ class _Page:
                 self._add(validate_topic_name(name), first)
             except UnknownTopicError as error:
                 if not is_all:
-                    self.topics += (_failed_topic(name, error_code_of(error)),)
+                    self._fail(name, error)
             except (KafkalogError, OSError) as error:
-                self.topics += (_failed_topic(name, error_code_of(error)),)
+                self._fail(name, error)
             if self.next_cursor is not None:
                 break
         return self
+
+    def _fail(self, name: str, error: Exception) -> None:
+        failed = _failed_topic(name, error_code_of(error), operations=self._operations(name))
+        self.topics += (failed,)
+
+    def _operations(self, name: str) -> int:
+        session = self.request.session
+        return authorized_operations(self.context, session, ResourceType.TOPIC, name, asked=True)
 
     def _add(self, name: str, first: int) -> None:
         topic = self.context.root.topic(name, without_links=True)
@@ -200,9 +208,7 @@ class _Page:
             topic_id=topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=tuple(self._partition(topic_id, each) for each in partitions),
-            topic_authorized_operations=authorized_operations(
-                self.context, self.request.session, ResourceType.TOPIC, topic.name, asked=True
-            ),
+            topic_authorized_operations=self._operations(topic.name),
         )
 
     def _partition(self, topic_id: str, partition: PartitionSnapshot) -> DescribeTopicPartitionsResponsePartition:

@@ -12,6 +12,7 @@ org.apache.kafka.controller.QuorumController.updateFeatures; KIP-595, KIP-584, K
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
@@ -41,6 +42,8 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 
 _LISTENER: Final = "CONTROLLER"
 _UNKNOWN: Final = -1
+#: Before this version of DescribeQuorum replicas have no directories, and the answer no nodes.
+_HAS_DIRECTORIES: Final = 2
 #: Before this version of UpdateFeatures the answer has a result for each feature.
 _HAS_NO_RESULTS: Final = 2
 #: Before this version of UpdateFeatures a request says allow_downgrade.
@@ -65,6 +68,8 @@ async def handle_describe_quorum(context: ServerContext, request: Request) -> De
         quorum = await context.run(lambda: _quorum(context))
     except (KafkalogError, OSError) as error:
         return _unknown_partitions(body, error)
+    if request.api_version < _HAS_DIRECTORIES:
+        quorum = _without_directories(quorum)
     partition = DescribeQuorumResponsePartitionData(
         error_message=None,
         leader_id=quorum.leader_id,
@@ -74,7 +79,8 @@ async def handle_describe_quorum(context: ServerContext, request: Request) -> De
         observers=tuple(_replica(each, quorum) for each in quorum.observers),
     )
     topic = DescribeQuorumResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    return DescribeQuorumResponse(error_message=None, topics=(topic,), nodes=_nodes(context, quorum))
+    nodes = _nodes(context, quorum) if request.api_version >= _HAS_DIRECTORIES else ()
+    return DescribeQuorumResponse(error_message=None, topics=(topic,), nodes=nodes)
 
 
 def _quorum(context: ServerContext) -> Quorum:
@@ -97,6 +103,14 @@ def _quorum(context: ServerContext) -> Quorum:
         voters=voters,
         as_of_ms=found.as_of_ms,
     )
+
+
+def _without_directories(quorum: Quorum) -> Quorum:
+    def without(replicas: tuple[QuorumReplica, ...]) -> tuple[QuorumReplica, ...]:
+        return tuple(replace(each, directory_id=None) for each in replicas)
+
+    voters = None if quorum.voters is None else without(quorum.voters)
+    return replace(quorum, voters=voters, observers=without(quorum.observers))
 
 
 def _unknown_partitions(body: DescribeQuorumRequest, error: Exception) -> DescribeQuorumResponse:

@@ -44,7 +44,9 @@ async def handle_elect_leaders(context: ServerContext, request: Request) -> Elec
     if request.api_version >= _HAS_ELECTION_TYPES and body.election_type not in _ELECTION_TYPES:
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     if body.topic_partitions is None:
-        return ElectLeadersResponse()  # of all partitions only those are listed that need an election
+        # Of all partitions only those are listed that need an election.
+        names = await context.run(lambda: sorted(_partition_numbers(context.root)))
+        return ElectLeadersResponse(replica_election_results=tuple(ReplicaElectionResult(topic=each) for each in names))
     numbers = await context.run(lambda: _partition_numbers(context.root))
     return ElectLeadersResponse(
         replica_election_results=tuple(

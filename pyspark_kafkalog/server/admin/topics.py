@@ -174,12 +174,17 @@ def _created_as(image: MetadataImage, topic: CreatableTopic) -> _Creation:
     """The outcome of a creation that was possible; without an id if it was only validated."""
     found = image.topics.get(topic.name)
     broker = admin.broker_config(image)
-    entries = topic_entries(_own_configs(topic), broker.properties)
+    own = _own_configs(topic)
+    entries = topic_entries(own, broker.properties)
     return _Creation(
         None,
         ZERO_UUID if found is None else found.topic_id,
         _partitions(topic, broker.num_partitions) if found is None else len(found.partitions),
-        tuple(CreatableTopicConfigs(name=each.name, value=each.value, config_source=each.source) for each in entries),
+        tuple(
+            # The topic's own values as they were given, in contrast to DescribeConfigs.
+            CreatableTopicConfigs(name=each.name, value=own.get(each.name, each.value), config_source=each.source)
+            for each in entries
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import (
     Cursor,
@@ -205,11 +205,14 @@ def test_replicas_stay_in_the_log_directory(admin: AdminRequests) -> None:
     assert move(str(admin.root.path), "nope") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def quorum(admin: AdminRequests, topic: str = "__cluster_metadata", partition: int = 0) -> DescribeQuorumResponse:
+def quorum(
+    admin: AdminRequests, topic: str = "__cluster_metadata", partition: int = 0, *, version: int | None = None
+) -> DescribeQuorumResponse:
     asked = DescribeQuorumRequestTopicData(
         topic_name=topic, partitions=(DescribeQuorumRequestPartitionData(partition_index=partition),)
     )
-    return admin.ask(ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=(asked,)), DescribeQuorumResponse)
+    body = DescribeQuorumRequest(topics=(asked,))
+    return admin.ask(ApiKey.DESCRIBE_QUORUM, body, DescribeQuorumResponse, version=version)
 
 
 def test_servers_are_the_voters_and_see_all_commits(admin: AdminRequests) -> None:
@@ -221,6 +224,12 @@ def test_servers_are_the_voters_and_see_all_commits(admin: AdminRequests) -> Non
         (7, admin.root.version),
     ]
     assert [(each.node_id, each.listeners[0].port) for each in found.nodes] == [(5, 9005), (7, 9007)]
+
+
+@pytest.mark.parametrize("version", APIS[ApiKey.DESCRIBE_QUORUM].versions)
+def test_quorum_is_answered_in_every_version(admin: AdminRequests, version: int) -> None:
+    (partition,) = quorum(admin, version=version).topics[0].partitions
+    assert [each.replica_id for each in partition.current_voters] == [5, 7]
 
 
 def test_only_the_metadata_log_has_a_quorum(admin: AdminRequests) -> None:
@@ -265,7 +274,8 @@ def test_no_leader_needs_an_election(admin: AdminRequests) -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert codes == [[ErrorCode.ELECTION_NOT_NEEDED, unknown], [unknown]]
     everything = ElectLeadersRequest(topic_partitions=None)
-    assert admin.ask(ApiKey.ELECT_LEADERS, everything, ElectLeadersResponse).replica_election_results == ()
+    of_all = admin.ask(ApiKey.ELECT_LEADERS, everything, ElectLeadersResponse).replica_election_results
+    assert [(each.topic, each.partition_result) for each in of_all] == [("a", ()), ("b", ()), ("c", ())]
     wrong = ElectLeadersRequest(election_type=2, topic_partitions=None)
     assert admin.ask(ApiKey.ELECT_LEADERS, wrong, ElectLeadersResponse).error_code == ErrorCode.INVALID_REQUEST
 
