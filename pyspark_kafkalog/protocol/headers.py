@@ -27,9 +27,9 @@ from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
 
 _M = TypeVar("_M", bound=ApiMessage)
 
-#: The elements that the arrays of a request have together at most; so many take up to a second to read. Kafka has no
-#: such limit, but clients of a large cluster stay far below it.
-REQUEST_ELEMENTS_MAX: Final = 1_000_000
+#: The elements that the arrays of a request have together at most; so many are read within a second. Kafka has no such
+#: limit, but clients of a large cluster stay far below it.
+REQUEST_ELEMENTS_MAX: Final = 250_000
 #: The size of a frame, which precedes it and does not count itself.
 FRAME_SIZE: Final = struct.Struct(">i")
 _REQUEST_START: Final = struct.Struct(">hhi")
