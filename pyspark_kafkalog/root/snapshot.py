@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -11,6 +11,7 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.producers import ProducerState
     from pyspark_kafkalog.storage.log.reader import LocalExtents, PartitionExtents
     from pyspark_kafkalog.tiered.extents import RemoteLog
 
@@ -116,6 +117,10 @@ class PartitionSnapshot:
     remote: RemotePart | None = field(default=None, repr=False)
     #: Gives the extents of a partition without a directory.
     extents_elsewhere: Callable[[], PartitionExtents] | None = field(default=None, repr=False, compare=False)
+    #: Gives the producers of a partition without a directory, as of a time in ms.
+    producers_elsewhere: Callable[[int], Collection[ProducerState]] | None = field(
+        default=None, repr=False, compare=False
+    )
     #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
     stable: int | Callable[[PartitionSnapshot], int] = field(repr=False, compare=False)
 

@@ -305,7 +305,12 @@ def transaction_states_of(root: FileRoot) -> Mapping[str, TransactionState]:
 
 
 def producers_of(snapshot: PartitionSnapshot, *, expiration_ms: int, now_ms: int) -> Collection[ProducerState]:
-    """The producers of a partition at its high watermark, by id. Raises DiskFormatError for damage."""
+    """The producers of a partition at its high watermark, by id.
+
+    Raises DiskFormatError for damage; in an object store also ObjectStoreError.
+    """
+    if snapshot.producers_elsewhere is not None:
+        return sorted(snapshot.producers_elsewhere(now_ms), key=lambda each: each.producer_id)
     from pyspark_kafkalog.storage.log.producer_replay import producer_state_at  # compiled code behind it
 
     if snapshot.local_log_start_offset == snapshot.high_watermark:

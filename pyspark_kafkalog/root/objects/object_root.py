@@ -35,6 +35,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.log_state import LogState
+    from pyspark_kafkalog.storage.log.producers import ProducerState
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 
@@ -73,11 +74,21 @@ class ObjectRoot(NativeRoot):
             log_end_offset=state.log_end_offset,
             stable=state.last_stable_offset,
             extents_elsewhere=lambda: self._extents(topic_partition),
+            producers_elsewhere=lambda now_ms: self._producers(topic_partition, now_ms),
         )
 
     def _extents(self, topic_partition: TopicPartition) -> ObjectExtents:
         log, metadata = ObjectLog.of(self._store.image, topic_partition), self._store
         return ObjectExtents(lambda: log, lambda: _newest(log, metadata), self._objects)
+
+    def _producers(self, topic_partition: TopicPartition, now_ms: int) -> Collection[ProducerState]:
+        from pyspark_kafkalog.root.objects.producers import producers_of  # not needed by readers
+
+        try:
+            found = producers_of(self._store.image, self._objects, topic_partition, now_ms=now_ms)
+        except FileNotFoundError:  # the image is old: a merge has replaced the segment with the snapshot
+            found = producers_of(self._store.refresh(), self._objects, topic_partition, now_ms=now_ms)
+        return found.producers.values()
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedObjects:
         image = self._store.image

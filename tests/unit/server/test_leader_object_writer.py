@@ -33,6 +33,7 @@ from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
 from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
+from pyspark_kafkalog.root.transactions import producers_of as listed_producers
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -329,6 +330,18 @@ def test_aborted_records_are_left_out(servers: Servers, merges: str) -> None:
     assert servers.task_values(A, 1, 3) == ["b"]
     known = producers_of(servers.image, servers.stored.objects, A, now_ms=T0)
     assert (known.open, known.producers[7].last_sequence) == ({}, 1)
+
+
+def test_producers_of_a_snapshot_are_listed_as_of_a_directory(servers: Servers) -> None:
+    servers.server().commit([begin(servers, producer=Q), produce(A, client_batch("a", producer=P, sequence=3))])
+    servers.merge()
+    servers.server().commit([begin(servers, producer=(9, 2))])
+    snapshot = servers.stored.opened().partition("orders", 0)
+    found = [
+        (each.producer_id, each.producer_epoch, each.last_sequence, each.current_txn_first_offset)
+        for each in listed_producers(snapshot, expiration_ms=1, now_ms=T0)
+    ]
+    assert found == [(7, 0, 3, -1), (8, 0, 0, 0), (9, 2, 0, 2)]
 
 
 def test_merged_segments_have_transaction_index_and_producers(servers: Servers) -> None:
