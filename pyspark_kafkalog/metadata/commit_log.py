@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.record.header import LENGTH_AT
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
@@ -29,6 +29,7 @@ MAX_COMMIT_BYTES: Final = 16 << 20
 
 #: The commit log has only one leader epoch: there are no elections.
 LEADER_EPOCH: Final = 0
+_INLINE_SHARE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,8 @@ class LogTail:
 
     `last_file` is the path or URL that the image was last read from or published as, a commit's or a snapshot's: when
     it is gone, a newer snapshot has replaced it. `snapshot` is the newest that is known. `since_ms` is the time of the
-    last commit in it, or of the first of all (-1: none); `bytes_since` the size of the commits after it. `carried` is
+    last commit in it, or of the first of all (-1: none); `bytes_since` the size of the commits after it, of inline data
+    (extents.py) a sixteenth: it says nothing of the image, but is read with the commits. `carried` is
     what the object of the next commit holds of earlier ones.
     """
 
@@ -194,7 +196,8 @@ class LogTail:
     def after_commit(self, commit: Commit, file: str) -> LogTail:
         """The tail with `commit`, whose file is `file`, as the last one."""
         since_ms = commit.timestamp_ms if self.since_ms < 0 else self.since_ms
-        return LogTail(file, self.snapshot, since_ms, self.bytes_since + commit.size_bytes, commit.carried_by_next)
+        bytes_since = self.bytes_since + commit.size_bytes - _discount_bytes(commit)
+        return LogTail(file, self.snapshot, since_ms, bytes_since, commit.carried_by_next)
 
     def after_snapshot(self, snapshot: KnownSnapshot, *, bytes_before: int) -> LogTail:
         """The tail with a newer snapshot, which holds `bytes_before` bytes of the commits since the one before."""
@@ -210,3 +213,10 @@ class LoadedImage:
 
     image: MetadataImage
     tail: LogTail
+
+
+def _discount_bytes(commit: Commit) -> int:
+    """The bytes of a commit that do not count for the next snapshot."""
+    inline = (each.inline_data for each in commit.records if isinstance(each, DataObjectRecord))
+    size_bytes = sum(len(data) for data in inline if data is not None)
+    return size_bytes - size_bytes // _INLINE_SHARE

@@ -117,10 +117,8 @@ class PartitionSnapshot:
     remote: RemotePart | None = field(default=None, repr=False)
     #: Gives the extents of a partition without a directory.
     extents_elsewhere: Callable[[], PartitionExtents] | None = field(default=None, repr=False, compare=False)
-    #: Gives the producers of a partition without a directory, as of a time in ms.
-    producers_elsewhere: Callable[[int], Collection[ProducerState]] | None = field(
-        default=None, repr=False, compare=False
-    )
+    #: Gives the producers of a partition without a directory.
+    producers_elsewhere: Callable[[], Collection[ProducerState]] | None = field(default=None, repr=False, compare=False)
     #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
     stable: int | Callable[[PartitionSnapshot], int] = field(repr=False, compare=False)
 

@@ -110,7 +110,7 @@ class Store:
 
     def producers(self, partition: int) -> PartitionProducers:
         of = TopicPartition(TOPIC, partition)
-        return producers_of(self.stored.image, self.stored.objects, of, now_ms=NOW_MS)
+        return producers_of(self.stored.image, self.stored.objects, of)
 
     def check_producers(self, partition: int, scratch: Path) -> None:
         """They are those of a replay of the whole log, as far as a snapshot remembers: the last batch of each."""

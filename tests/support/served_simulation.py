@@ -146,11 +146,11 @@ class Client(Actor):
         data = marker(self.producer_id, 0, is_commit=bool(transaction.is_commit), at_ms=AT_MS)
 
         def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
-            store, now_ms = server.root.objects, self.simulation.clock.now_ms()
+            store = server.root.objects
             return [
                 mark(data, each.topic, each.partition)
                 for each in SERVED
-                if self.producer_id in producers_of(image, store, each, now_ms=now_ms).open.values()
+                if self.producer_id in producers_of(image, store, each).open.values()
             ]
 
         (result,) = server.writer.commit([CommitUnit(appends=appends)])
@@ -204,7 +204,7 @@ class ServedSimulation(Simulation):
             assert own in (client.sent[of], client.sent[of] + pending)
             for transaction in client.transactions:
                 self._check_transaction(transaction, of, values, set(committed))
-        check_producers(log_dir.root.native(), of, self.clock.now_ms())
+        check_producers(log_dir.root.native(), of)
 
     def _check_order(self, committed: list[bytes], values: list[bytes]) -> None:
         places = {value: at for at, value in enumerate(values)}
@@ -246,10 +246,10 @@ class ServedSimulation(Simulation):
         return log_dir.partition(of.topic, of.partition).high_watermark
 
 
-def check_producers(root: object, of: TopicPartition, now_ms: int) -> None:
+def check_producers(root: object, of: TopicPartition) -> None:
     """The producers by segments and commits are those of a replay of the whole log."""
     assert isinstance(root, ObjectRoot)
-    found = producers_of(root.store.image, root.objects, of, now_ms=now_ms)
+    found = producers_of(root.store.image, root.objects, of)
     replayed = ProducerStateManager(Path(), expiration_ms=1 << 62)
     for run in root.reader(of.topic, of.partition).runs(0, found.end_offset):
         replayed.replay(

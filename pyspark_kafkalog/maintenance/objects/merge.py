@@ -34,6 +34,7 @@ from pyspark_kafkalog.maintenance.objects.replace import replace_extents
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.producers import PartitionProducers, producer_snapshot
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
@@ -196,6 +197,7 @@ class _PartitionMerge:
             self.config,
             log_start_offset=plan.start_offset,
             clean_shutdown=True,
+            producer_id_expiration_ms=broker_config(self.metadata.image).producer_id_expiration_ms,
             clock=self.clock,
             fs=flushing_file_system(LOCAL, "os"),
         )

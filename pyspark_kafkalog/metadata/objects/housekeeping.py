@@ -1,10 +1,10 @@
 """Maintenance of an object root's commit log after a commit: write a snapshot if one is due, then remove old objects.
 
-Most commits do nothing of it, and make no request for it. When a snapshot is due (after 64 KiB of commits, or a
-sixteenth of the last snapshot's size, or an hour), the commit that finds so costs some requests more: one to see
-whether another process has written a snapshot, two to write one and its pointer; and for the removal of old objects one
-or more to list them and four to remove them. The commit is already published then: an error is only logged, and the
-next commit tries again.
+Most commits do nothing of it, and make no request for it. When a snapshot is due (after 64 KiB of commits, of which
+inline data counts a sixteenth, or a sixteenth of the last snapshot's size, or an hour), the commit that finds so costs
+some requests more: one to see whether another process has written a snapshot, two to write one and its pointer; and for
+the removal of old objects one or more to list them and four to remove them. The commit is already published then: an
+error is only logged, and the next commit tries again.
 
 *Retention.* A commit is removed once it is older than metadata.max.retention.ms, an hour at least, and a snapshot
 contains its records, unless it, or one before it, holds data of its write that was not merged yet (inline data,

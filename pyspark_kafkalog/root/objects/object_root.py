@@ -74,20 +74,20 @@ class ObjectRoot(NativeRoot):
             log_end_offset=state.log_end_offset,
             stable=state.last_stable_offset,
             extents_elsewhere=lambda: self._extents(topic_partition),
-            producers_elsewhere=lambda now_ms: self._producers(topic_partition, now_ms),
+            producers_elsewhere=lambda: self._producers(topic_partition),
         )
 
     def _extents(self, topic_partition: TopicPartition) -> ObjectExtents:
         log, metadata = ObjectLog.of(self._store.image, topic_partition), self._store
         return ObjectExtents(lambda: log, lambda: _newest(log, metadata), self._objects)
 
-    def _producers(self, topic_partition: TopicPartition, now_ms: int) -> Collection[ProducerState]:
+    def _producers(self, topic_partition: TopicPartition) -> Collection[ProducerState]:
         from pyspark_kafkalog.root.objects.producers import producers_of  # not needed by readers
 
         try:
-            found = producers_of(self._store.image, self._objects, topic_partition, now_ms=now_ms)
+            found = producers_of(self._store.image, self._objects, topic_partition)
         except FileNotFoundError:  # the image is old: a merge has replaced the segment with the snapshot
-            found = producers_of(self._store.refresh(), self._objects, topic_partition, now_ms=now_ms)
+            found = producers_of(self._store.refresh(), self._objects, topic_partition)
         return found.producers.values()
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedObjects:

@@ -5,8 +5,8 @@
 
 A process keeps the states of partitions that it has written to, and brings them forward by what each newer image has
 beyond them, whoever committed it. That takes no request. A state is read again, with one request, if a merge went past
-it. So it never depends on what this process believes to have committed. Expired producers are left out when a state is
-read, as in a broker.
+it. So it never depends on what this process believes to have committed. Producers expire when a merge makes the next
+snapshot, and here when they are many: by the times of their records, as in a broker.
 
 Source of the rules: ProducerStateManager and ProducerStateEntry of org.apache.kafka.storage.internals.log.
 """
@@ -51,9 +51,13 @@ _KINDS: Final = {ControlRecordType.COMMIT: ProducerBatchKind.COMMIT, ControlReco
 
 @dataclass(slots=True)
 class PartitionProducers:
-    """The producers of a partition below `end_offset`. `open`: by first offset, the producers of open transactions."""
+    """The producers of a partition below `end_offset`. `open`: by first offset, the producers of open transactions.
+
+    Above `count_max` producers, those that have expired are looked for.
+    """
 
     end_offset: int = 0
+    count_max: int = 1000
     producers: dict[int, ProducerState] = field(default_factory=dict)
     open: dict[int, int] = field(default_factory=dict)
 
@@ -63,10 +67,13 @@ class PartitionProducers:
             self._set(ProducerState.of_entry(entry))
 
     def remove_expired(self, *, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have expired."""
+        """Forget producers that have expired, if there are many."""
+        if len(self.producers) <= self.count_max:
+            return
         for producer_id, state in list(self.producers.items()):
             if is_expired(state.entry(), now_ms, expiration_ms):
                 del self.producers[producer_id]
+        self.count_max = max(self.count_max, 2 * len(self.producers))
 
     def apply(self, rows: NDArray[np.void]) -> None:
         """Add batches that were committed (PRODUCER_BATCH_DTYPE)."""
@@ -115,9 +122,7 @@ def producer_snapshot(
     return decode_snapshot(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{extent.open().name}, producers")
 
 
-def producers_of(
-    image: MetadataImage, store: ObjectStore, topic_partition: TopicPartition, *, now_ms: int
-) -> PartitionProducers:
+def producers_of(image: MetadataImage, store: ObjectStore, topic_partition: TopicPartition) -> PartitionProducers:
     """The producers of a partition at its log end: one request, if it has segments.
 
     Raises UnknownTopicError, FileNotFoundError if the image is old and a segment was replaced, CorruptIndexError for a
@@ -134,7 +139,6 @@ def producers_of(
     rows = partition.producer_batches.table
     found.apply(rows[rows["base_offset"] >= found.end_offset])
     found.end_offset = partition.state.log_end_offset
-    found.remove_expired(now_ms=now_ms, expiration_ms=broker_config(image).producer_id_expiration_ms)
     return found
 
 
@@ -162,7 +166,8 @@ class KnownProducers:
             known.apply(rows[first:])
             known.end_offset = partition.state.log_end_offset
         else:
-            known = producers_of(image, self._store, topic_partition, now_ms=now_ms)
+            known = producers_of(image, self._store, topic_partition)
+        known.remove_expired(now_ms=now_ms, expiration_ms=broker_config(image).producer_id_expiration_ms)
         self._known[key] = known
         self._count += len(known.producers)
         while len(self._known) > _PARTITIONS_MAX or (self._count > _PRODUCERS_MAX and len(self._known) > 1):

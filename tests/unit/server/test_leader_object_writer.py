@@ -144,6 +144,15 @@ def test_commit_is_one_put_inline_and_two_with_an_object(servers: Servers) -> No
         assert dict(client.requests) == expected
 
 
+def test_data_inside_commits_makes_few_snapshots_due(servers: Servers) -> None:
+    writer = servers.server()
+    data = client_batch("v" * 50_000)
+    for _ in range(22):
+        writer.commit([produce(A, data)])
+    creates = servers.clients[-1].requests["create"]
+    assert 22 < creates <= 24  # of commits, and of snapshots
+
+
 def test_refused_unit_leaves_the_others(servers: Servers) -> None:
     writer = servers.server()
     damaged = bytearray(client_batch("x"))
@@ -269,6 +278,19 @@ def delete_up_to(servers: Servers, offset: int) -> None:
     servers.stored.metadata.commit(build, operation="delete-records")
 
 
+def test_producers_expire_by_the_times_of_their_records_at_the_second_merge(servers: Servers) -> None:
+    old = client_batch("old", producer=P, sequence=0, at_ms=T0 - 10 * 86_400_000)
+    servers.server().commit([produce(A, old)])
+    servers.merge()
+    ((again,),) = servers.server().commit([produce(A, old)])  # type: ignore[misc]
+    assert again.is_duplicate
+    servers.server().commit([produce(A, client_batch("a", producer=Q, sequence=0))])
+    servers.stored.config = replace(servers.stored.config, segment_bytes=1)  # the first segment is not merged again
+    servers.merge()
+    known = producers_of(servers.image, servers.stored.objects, A)
+    assert set(known.producers) == {8}
+
+
 def test_plain_appends_read_no_producers_and_known_ones_take_no_request(servers: Servers) -> None:
     servers.server().commit([produce(A, client_batch("a", producer=P, sequence=0))])
     servers.merge()
@@ -328,7 +350,7 @@ def test_aborted_records_are_left_out(servers: Servers, merges: str) -> None:
     assert servers.values() == ["a", "t", "b", "later"]
     assert servers.task_values(A, 0, 2) == ["a"]
     assert servers.task_values(A, 1, 3) == ["b"]
-    known = producers_of(servers.image, servers.stored.objects, A, now_ms=T0)
+    known = producers_of(servers.image, servers.stored.objects, A)
     assert (known.open, known.producers[7].last_sequence) == ({}, 1)
 
 
@@ -352,7 +374,7 @@ def test_merged_segments_have_transaction_index_and_producers(servers: Servers) 
     partition = servers.image.partition("orders", 0)
     assert (len(partition.producer_batches), len(partition.runs)) == (0, 0)
     assert sum(each.transaction_index_bytes for each in partition.segments) == 34
-    assert producers_of(servers.image, servers.stored.objects, A, now_ms=T0).open == {1: 8}
+    assert producers_of(servers.image, servers.stored.objects, A).open == {1: 8}
     assert partition.state.last_stable_offset == 1
     servers.server().commit([end_transaction(A, producer=Q, is_commit=True)])
     assert servers.image.partition("orders", 0).state.last_stable_offset == 4
