@@ -96,12 +96,12 @@ class BrokerRoot(ReadOnlyRoot):
         partitions = list_partitions(self.path)
         if not partitions and not (self.path / META_PROPERTIES).exists():
             raise LogDirError(f"{self.path} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
-        self._list(partitions)
         if self._remote_logs is not None:
             self._remote_logs.refresh()
         self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
         self._is_clean = was_clean_shutdown(self.path)
+        self._list(partitions)  # last: another thread may read a partition meanwhile, which is cached from now on
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
         remote = None if self._remote_logs is None else self._snapshot(topic_partition).remote

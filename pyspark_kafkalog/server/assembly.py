@@ -32,6 +32,7 @@ from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
 from pyspark_kafkalog.server.metrics import ServerMetrics
+from pyspark_kafkalog.server.reads import handlers as reads
 from pyspark_kafkalog.server.security import handlers as security
 from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.transactions import handlers as transactions
@@ -102,6 +103,7 @@ def _handlers(context: ServerContext, gate: Gate, services: list[Service]) -> Ma
     handlers: dict[ApiKey, Handler] = {
         **metadata.HANDLERS,
         **admin.HANDLERS,
+        **reads.handlers(),
         **security.handlers(gate.guard, gate.sasl),
     }
     if context.native is not None:

@@ -44,7 +44,7 @@ def walk_plainly(data: bytes, at: int, limit: int, previous_offset: int, stop_of
         at += header.size_bytes
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(300), deadline=None)
 @given(BATCHES, st.data())
 def test_walk_equals_its_plain_twin(batches: list[tuple[int, int, int, int]], data: st.DataObject) -> None:
     written, offset = bytearray(), 10

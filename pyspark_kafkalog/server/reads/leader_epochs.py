@@ -26,6 +26,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.reads.partitions import (
@@ -65,8 +66,8 @@ def epochs_of(context: ServerContext, of: PartitionSnapshot) -> list[EpochEntry]
     """The epochs of the partition as of the snapshot, increasing. Reads files. Raises OSError, CorruptIndexError."""
     if of.local_directory is not None:
         stored: Iterable[EpochEntry] = LeaderEpochCheckpoint.open(of.local_directory / LEADER_EPOCH_CHECKPOINT).entries
-    elif context.native is not None:
-        stored = _extents_epochs(context.image(), of)
+    elif isinstance(context.root, NativeRoot):
+        stored = _extents_epochs(context.root.store.image, of)
     elif of.remote is not None and isinstance(of.remote.log, BrokerRemoteLog):
         stored = [each for segment in of.remote.log.segments for each in segment.leader_epochs]
     else:

@@ -16,22 +16,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pyspark_kafkalog.errors import (
-    DiskFormatError,
-    KafkalogError,
-    OffsetOutOfRangeError,
-    UnknownTopicError,
-)
+from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import ServerContext, Session
+from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
-    from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.protocol import Root
 
 _LOG: Final = logging.getLogger(__name__)
@@ -60,13 +56,13 @@ class Partitions:
 
     async def run(self, context: ServerContext, work: Callable[[], _T]) -> _T:
         """The result of `work` with the snapshots of the root, in a thread if they have to be read from files."""
-        return work() if context.native is not None else await context.run(work)
+        return work() if isinstance(context.root, NativeRoot) else await context.run(work)
 
     async def refresh(self, context: ServerContext) -> None:
         """Bring the root up to date."""
 
         def work() -> None:
-            if context.native is not None:
+            if isinstance(context.root, NativeRoot):
                 context.root.refresh()
             else:
                 with self._lock:
@@ -76,9 +72,9 @@ class Partitions:
 
     def topic_name(self, context: ServerContext, topic_id: str) -> str | None:
         """The topic with that id; None if there is none. Of a read-only root, this reads files."""
-        if context.native is not None:
-            return context.image().topic_names.get(topic_id)
         root = context.root
+        if isinstance(root, NativeRoot):
+            return root.store.image.topic_names.get(topic_id)
         with self._lock:
             topics = set(root.topics())
             name = self._names.get(topic_id)
@@ -92,8 +88,8 @@ class Partitions:
 
         Raises what reading a broker's directory raises.
         """
-        if context.native is not None:
-            return self._of_image(context.native, context.image(), topic, partition)
+        if isinstance(context.root, NativeRoot):
+            return self._of_image(context.root, context.root.store.image, topic, partition)
         with self._lock:
             try:
                 return context.root.partition(topic, partition)
@@ -139,18 +135,10 @@ def epoch_error(found: PartitionSnapshot, current_leader_epoch: int) -> ErrorCod
 
 
 def error_code(error: Exception, of: object) -> ErrorCode:
-    """The code for an error of reading the partition `of`, which is logged unless the client alone is concerned."""
-    if isinstance(error, OffsetOutOfRangeError):
-        return ErrorCode.OFFSET_OUT_OF_RANGE
-    if isinstance(error, UnknownTopicError):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if isinstance(error, DiskFormatError):
+    """The code for an error of reading the partition `of`. It is logged unless it concerns the client alone."""
+    if not isinstance(error, (KafkalogError, OSError)):
+        raise error
+    code = error_code_of(error)
+    if not isinstance(error, (OffsetOutOfRangeError, UnknownTopicError)):
         _LOG.error("%s: %s", of, error)
-        return ErrorCode.CORRUPT_MESSAGE
-    if isinstance(error, OSError):
-        _LOG.error("%s: %s", of, error)
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    if isinstance(error, KafkalogError):
-        _LOG.error("%s: %s", of, error)
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    raise error
+    return code

@@ -108,12 +108,12 @@ def test_offsets_of_brokers_directories_are_those_that_the_broker_answered(part:
                     assert (found.timestamp, found.leader_epoch) == (expected["timestamp"], expected["leaderEpoch"])
 
 
-@pytest.mark.parametrize("version", find_api(ApiKey.LIST_OFFSETS).versions)
-def test_special_times_need_the_version_that_brought_them(server: ReadServer, version: int) -> None:
+def test_special_times_need_the_version_that_brought_them(server: ReadServer) -> None:
     since = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, -6: 99, -7: 99}
-    for found, from_version in zip(list_offsets(server, list(since), version=version), since.values(), strict=True):
-        expected = ErrorCode.NONE if version >= from_version else ErrorCode.UNSUPPORTED_VERSION
-        assert found.error_code == expected
+    for version in find_api(ApiKey.LIST_OFFSETS).versions:
+        for found, from_version in zip(list_offsets(server, list(since), version=version), since.values(), strict=True):
+            expected = ErrorCode.NONE if version >= from_version else ErrorCode.UNSUPPORTED_VERSION
+            assert found.error_code == expected
 
 
 def test_offsets_of_a_native_root(server: ReadServer, log_dir: LogDir) -> None:
