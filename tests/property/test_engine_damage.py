@@ -10,12 +10,12 @@ from pathlib import Path
 from engine_fixtures import LATE_MS, FixturePartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_reads import Isolation, read
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
-from pyspark_kafkalog.storage.log.lookup import Isolation, read
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 PART = FixturePartition("transactions", "transactions", 0)

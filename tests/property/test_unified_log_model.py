@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from leader_appends import append_as_leader
+from log_reads import Isolation, offset_for_timestamp, read
 from tiers import examples
 
 from pyspark_kafkalog.config.topic import LogConfig
@@ -24,7 +25,6 @@ from pyspark_kafkalog.storage.log.follower import (
     truncate_fully_and_start_at,
     truncate_to,
 )
-from pyspark_kafkalog.storage.log.lookup import Isolation, offset_for_timestamp, read
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter

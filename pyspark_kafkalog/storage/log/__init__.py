@@ -1,12 +1,13 @@
 """The log of one partition: its state, its writer, its readers. In reading order:
 
-    log_state         where a log starts and ends, as a commit records it or as a broker's files show it
-    unified_log       the log open for its only writer: append, roll, flush
-    loader            opens a log in the state of a commit, or a directory as a starting broker does, with recovery
-    producers         the producer state, its checks and snapshots
-    producer_replay   rebuilds producer state from a snapshot and the batches after it
-    reader            reads a partition while others write and clean it
-    isolation         what read_committed leaves out
-
-For the Kafka protocol server: leader_append (Produce), lookup (Fetch, ListOffsets). For following a leader: follower.
+log_state         where a log starts and ends, as a commit records it or as a broker's files show it
+unified_log       the log open for its only writer: append, roll, flush
+loader            opens a log in the state of a commit, or a directory as a starting broker does, with recovery
+producers         the producer state, its checks and snapshots
+producer_replay   rebuilds producer state from a snapshot and the batches after it
+leader_append     checks what clients send, and gives it offsets
+sequences         idempotence and transactions of what they send
+follower          appends of a follower, and what it deletes and truncates
+reader            reads a partition while others write and clean it
+isolation         what read_committed leaves out
 """

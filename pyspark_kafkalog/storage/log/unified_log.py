@@ -25,8 +25,7 @@ Crash. An append that was not committed leaves bytes past the committed end of t
 it. The next resume removes both; a start as a broker keeps whole batches and truncates at the first damaged one. Index
 entries follow the data, so that an index may end early, and it is then rebuilt.
 
-Appends of clients (`leader_append`), following a leader (`follower`) and reads of an open log (`lookup`) have their own
-modules.
+Checks of what clients send (`leader_append`, `sequences`) and following a leader (`follower`) have their own modules.
 
 Source of the rules: org.apache.kafka.storage.internals.log.UnifiedLog, LocalLog and LogSegment.
 """

@@ -417,10 +417,7 @@ class LogSegment(SegmentFiles):
         )
 
     def find_batch(self, offset: int) -> BatchPosition | None:
-        """The batch that holds `offset` or, if none does, the first one above it; None if all are below.
-
-        For a server's fetches and for truncation.
-        """
+        """The batch that holds `offset` or, if none does, the first one above it; None if all are below."""
         for chunk in self.chunks(self.position_at_or_before(offset)):
             at = int(np.searchsorted(chunk.batches["last_offset"], offset, side="left"))
             if at < len(chunk.batches):

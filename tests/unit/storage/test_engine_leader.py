@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from leader_appends import append_as_leader
+from log_reads import Isolation, read
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import (
@@ -24,7 +25,6 @@ from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.log.follower import append_as_follower, delete_records, truncate_to
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
-from pyspark_kafkalog.storage.log.lookup import Isolation, read
 from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, java_hash_order
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 

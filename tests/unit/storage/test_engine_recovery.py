@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
+from log_reads import offset_for_timestamp, read
 from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, UnsupportedFormatError
-from pyspark_kafkalog.storage.log.lookup import offset_for_timestamp, read
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 UNCLEAN = ("unclean-killed", "unclean-torn", "unclean-badcrc", "unclean-garbage", "unclean-noindex")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from engine_fixtures import files_of
+from log_reads import read
 from staged_appends import Syncs, check_whole, committed, config, make_directory, resumed, staged
 from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.lookup import read
 
 
 @pytest.fixture
