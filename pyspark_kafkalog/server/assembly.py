@@ -94,7 +94,7 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
         traffic=metrics,
     )
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
-    services: list[Service] = [committer, cluster, watcher]
+    services: list[Service] = [committer, cluster, watcher, gate]
     return Parts(context, gate, _handlers(context, gate, services), services, metrics)
 
 

@@ -148,6 +148,7 @@ class Server:
             AUTHENTICATION_MS_MAX / SECOND_MS, _end_unauthenticated, asyncio.current_task(), session
         )
         try:
+            await gate.refresh()
             transport = await self._transport(client, session, gate)
             if transport is None:
                 return

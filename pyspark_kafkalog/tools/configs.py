@@ -1,17 +1,19 @@
-"""`kafkalog configs`: describe and change the configuration of topics, and of a log directory as a whole.
+"""`kafkalog configs`: describe and change the configuration of topics, of a log directory as a whole, and of clients.
 
 Options and output are those of kafka-configs, with --path in place of --bootstrap-server. Changes are validated as by
 a controller and applied in one commit. Each call names one topic (--entity-name or --topic). A log directory is one
 node, so broker-level settings (log.*, num.partitions, ...) are stored for all brokers: --entity-default, or
 --broker-defaults. They are the defaults of topics that do not set a value themselves. In a Kafka broker's directory,
-the configurations of topics can be described if it contains the metadata log. Errors are printed in one line, with
-exit code 1.
+the configurations of topics can be described if it contains the metadata log. Quotas of users, client ids and hosts,
+and SCRAM credentials of users, are for clients of kafkalog serve. Errors are printed in one line, with exit code 1.
 
 examples:
   kafkalog configs --path /data/log --entity-type topics --entity-name orders --describe --all
   kafkalog configs --path /data/log --topic orders --alter --add-config 'segment.ms=1,cleanup.policy=[compact,delete]'
   kafkalog configs --path /data/log --topic orders --alter --delete-config retention.ms,cleanup.policy
   kafkalog configs --path /data/log --broker-defaults --alter --add-config log.segment.bytes=268435456
+  kafkalog configs --path /data/log --user ann --alter --add-config 'SCRAM-SHA-256=[iterations=8192,password=secret]'
+  kafkalog configs --path /data/log --user ann --alter --add-config producer_byte_rate=1048576
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from pyspark_kafkalog.config.entries import (
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.names import validate_topic_name
+from pyspark_kafkalog.tools import client_configs
 from pyspark_kafkalog.tools.command import UsageError, add_path, node_id_of, open_log_dir
 from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
@@ -57,11 +60,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_argument("--alter", action="store_true", help="set configurations, or reset them to their defaults")
     actions.add_argument("--describe", action="store_true", help="print configurations that are set")
     parser.add_argument("--all", action="store_true", help="also print configurations at their defaults (--describe)")
-    parser.add_argument("--entity-type", choices=(_TOPICS, _BROKERS), help="what is configured")
-    parser.add_argument("--entity-name", metavar="NAME", help="the topic, or the number of the node (--describe)")
-    parser.add_argument("--entity-default", action="store_true", help="settings for all brokers")
+    parser.add_argument(
+        "--entity-type", choices=(_TOPICS, _BROKERS, *client_configs.CLIENT_TYPES), help="what is configured"
+    )
+    parser.add_argument(
+        "--entity-name", metavar="NAME", help="the topic, the number of the node (--describe), the client"
+    )
+    parser.add_argument(
+        "--entity-default", action="store_true", help="settings for all brokers, or for clients without their own"
+    )
     parser.add_argument("--topic", metavar="NAME", help="for --entity-type topics --entity-name NAME")
     parser.add_argument("--broker", metavar="ID", help="for --entity-type brokers --entity-name ID")
+    client_configs.add_arguments(parser)
     parser.add_argument("--broker-defaults", action="store_true", help="for --entity-type brokers --entity-default")
     parser.add_argument(
         "--add-config",
@@ -83,6 +93,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; prints to sys.stdout."""
+    client = client_configs.named_entity(options)
+    if client is not None:
+        _check_changes(options)
+        if options.alter:
+            client_configs.alter(options, client, _configs_to_add(options), _configs_to_delete(options))
+        else:
+            client_configs.describe(options, client)
+        return 0
     entity_type, name = _entity(options)
     if options.alter:
         _alter(options, entity_type, name)
@@ -116,19 +134,23 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
 
 
 def _check(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
-    changes = bool(options.add_config or options.add_config_file or options.delete_config)
     if entity_type == _TOPICS and name == ALL_BROKERS:
         raise UsageError("an empty --entity-name or --entity-default can't be used with topics: name one")
     if entity_type == _BROKERS and name and not re.fullmatch(r"[0-9]+", name):
         raise UsageError(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
-    if options.describe and changes:
-        raise UsageError("--add-config, --add-config-file and --delete-config can't be used with --describe")
-    if options.alter and options.all:
-        raise UsageError("--all can't be used with --alter")
     if options.alter and entity_type == _TOPICS and name is None:
         raise UsageError("An entity name must be specified with --alter of topics")
     if options.alter and entity_type == _BROKERS and name != ALL_BROKERS:
         raise UsageError("a log directory is one node, its settings are kept for all brokers: use --entity-default")
+    _check_changes(options)
+
+
+def _check_changes(options: argparse.Namespace) -> None:
+    changes = bool(options.add_config or options.add_config_file or options.delete_config)
+    if options.describe and changes:
+        raise UsageError("--add-config, --add-config-file and --delete-config can't be used with --describe")
+    if options.alter and options.all:
+        raise UsageError("--all can't be used with --alter")
     if options.alter and not changes:
         raise UsageError(
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
@@ -140,7 +162,7 @@ def _check(options: argparse.Namespace, entity_type: str, name: str | None) -> N
 def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
     assert name is not None
     add = _configs_to_add(options)
-    delete = [each.strip() for text in options.delete_config for each in text.split(",")]
+    delete = _configs_to_delete(options)
     log_dir = open_log_dir(options)
     current = log_dir.broker_configs() if entity_type == _BROKERS else log_dir.topic(name).configs
     missing = [each for each in delete if each not in current]
@@ -156,6 +178,10 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
         lambda each: _tree(entity_type, each, _entries(log_dir, entity_type, each, includes_defaults=False)),
         lambda _: f"Completed updating {what}.\n",
     )
+
+
+def _configs_to_delete(options: argparse.Namespace) -> list[str]:
+    return [each.strip() for text in options.delete_config for each in text.split(",")]
 
 
 def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:

@@ -4,19 +4,24 @@
     admits      a request: whether the client has authenticated, and may still ask
     guard       what the client may do; quotas: how much of it
 
-`Gate` makes these parts for one server process; none keeps anything that outlives it.
+`Gate` makes these parts for one server process; none keeps anything that outlives it. While there are connections it
+looks for new commits once a second, so what another server or a tool has changed holds here a second later: an entry
+that was removed, a new password, a quota.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import logging
 import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, read_broker_metadata
 from pyspark_kafkalog.server.context import Session
@@ -33,7 +38,9 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.protocol import Root
 
-#: Clients that authenticate make a server look for new commits at most this often.
+_LOG: Final = logging.getLogger(__name__)
+
+#: How old entries, credentials and quotas may become.
 _REFRESH_INTERVAL_MS: Final = SECOND_MS
 
 
@@ -53,6 +60,8 @@ class Gate:
         self._executor = executor
         self._tls = None if settings.tls is None else server_context(settings.tls)
         broker = BrokerMetadata() if native is not None else _broker_metadata(root)
+        self._refresher = _Refresher(root, executor, monotonic_ms)
+        self._refreshing: asyncio.Task[None] | None = None
         self.guard = AclGuard(root, monotonic_ms=monotonic_ms)
         self.quotas = ClientQuotas(
             lambda: broker.client_quotas if native is None else native.store.image.client_quotas,
@@ -67,14 +76,36 @@ class Gate:
                 lambda: broker.scram_credentials if native is None else native.store.image.scram_credentials,
                 _secret(native),
             )
-            refresher = _Refresher(root, executor, monotonic_ms)
             self.sasl = SaslAuthenticator(
                 settings.sasl,
                 credentials,
                 executor=executor,
-                refresh=refresher.refresh,
+                refresh=self.refresh,
                 monotonic_ms=monotonic_ms,
             )
+
+    async def start(self) -> None:
+        """Keep entries, credentials and quotas up to date from now on."""
+        self._refreshing = asyncio.create_task(self._keep_fresh())
+
+    async def stop(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._refreshing
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            if self._limits.count:
+                await self.refresh()
+            await asyncio.sleep(_REFRESH_INTERVAL_MS / SECOND_MS)
+
+    async def refresh(self) -> None:
+        """Look for new commits if the last look is too long ago: before the first request of a connection."""
+        try:
+            await self._refresher.refresh()
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("entries, credentials and quotas may be out of date: %s", error)
 
     def open(self, host: str, port: int) -> Session:
         """A new connection; `close` has to follow. Raises TooManyConnectionsError."""
@@ -112,7 +143,7 @@ class Gate:
 
 
 class _Refresher:
-    """Brings credentials up to date for clients that authenticate, not more often than a store can bear."""
+    """Looks for new commits, not more often than a store can bear, however many clients authenticate."""
 
     def __init__(self, root: Root, executor: Executor, monotonic_ms: Callable[[], int]) -> None:
         self._root = root

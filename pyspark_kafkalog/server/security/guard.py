@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.image import broker_configs
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
@@ -45,7 +44,7 @@ class AclGuard:
         self._audit = BoundedLog(AUDIT_LOG, monotonic_ms)
         # What the authorizer was made from: an image keeps these mappings until a commit changes them.
         self._acls: Mapping[str, Acl] | None = None
-        self._settings: Mapping[str, str] | None = None
+        self._settings: Mapping[str, Mapping[str, str]] | None = None
         self._authorizer: Authorizer | None = None
         if self._native is None:
             entries = AccessControl(root).entries()
@@ -84,9 +83,8 @@ class AclGuard:
     def _current(self) -> Authorizer | None:
         if self._native is not None:
             image = self._native.store.image
-            settings = broker_configs(image)
-            if image.acls is not self._acls or settings is not self._settings:
-                self._acls, self._settings = image.acls, settings
+            if image.acls is not self._acls or image.broker_configs is not self._settings:
+                self._acls, self._settings = image.acls, image.broker_configs
                 config = self._native.broker_config()
                 is_on = bool(config.authorizer_class_name or config.super_users or image.acls)
                 self._authorizer = AccessControl(self._root).authorizer() if is_on else None

@@ -136,7 +136,7 @@ def test_json_is_one_object_per_line(tool: Command) -> None:
             "num.partition: no such broker-level config",
         ),
         (("--broker-defaults", "--alter", "--add-config", "num.partitions=0"), "num.partitions=0 is not allowed"),
-        (("--entity-type", "users", "--describe"), "invalid choice: 'users'"),
+        (("--entity-type", "groups", "--describe"), "invalid choice: 'groups'"),
     ],
 )
 def test_rejected_change_names_cause_and_changes_nothing(
