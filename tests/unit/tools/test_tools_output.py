@@ -45,7 +45,7 @@ CASES: Final[dict[str, list[tuple[str, int]]]] = {
         ("--path R --topic t --alter --add-config retention.ms=7", 1),
         ("--path R --broker-defaults --describe", 1),
         ("--path R --user u --alter --add-config producer_byte_rate=7", 1),
-        ("--path R --entity-type users --describe", 1),
+        ("--path R --entity-type users --describe", 0),
     ],
     "console-consumer": [("--path R --topic t --from-beginning --timeout-ms 1", 3)],
     "get-offsets": [("--path R", 3), ("--path R --topic t --time 0", 1)],
