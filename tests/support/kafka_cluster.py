@@ -90,10 +90,20 @@ class Cluster:
 
         settings = {name.replace("_", "."): value for name, value in configs.items()}
         new = NewTopic(topic, len(assignment), replica_assignment=[list(each) for each in assignment], config=settings)
-        admin = self._admin()  # as long as its requests run
-        admin.create_topics([new])[topic].result(30)
+        self.wait_for(lambda: self._is_created(new))
         for partition, replicas in enumerate(assignment):
             self.wait_for(lambda: self.partition(topic, partition).leader == replicas[0])  # noqa: B023
+
+    def _is_created(self, new: Any) -> bool:
+        """Whether the topic exists, which this asks for. A node that has just started may drop the connection."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        admin = self._admin()  # as long as its requests run
+        try:
+            admin.create_topics([new])[new.topic].result(30)
+        except KafkaException as error:
+            return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
 
     def delete_topic(self, topic: str) -> None:
         admin = self._admin()
