@@ -1,0 +1,346 @@
+"""Compares `kafkalog serve` with a real broker on this machine, by Kafka's own tools for performance.
+
+    python benchmarks/bench_server.py [--rounds N] [--only PART[,PART]] [--megabytes N] [--scratch DIR]
+
+Parts:
+    produce      ProducerPerformance: records of 100 bytes and 1 KiB, without compression and with lz4, the client's
+                 default batches and batch.size=262144; the broker as it flushes by default beside --flush os
+    consume      ConsumerPerformance over what was produced
+    fsync        ProducerPerformance, the broker with log.flush.interval.messages=1 beside --flush fsync
+    latency      produce and end to end at 1,000 records a second: p50 and p99
+    connections  memory of 1,000 idle connections
+    fetch        a Fetch over 500 partitions
+
+The contenders take turns, each on its own data and with a JVM for each run of a tool, whose start is not measured.
+Server and client share the cores of the machine. Quote ratios: machines drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from bench_runs import report_limit
+from java_processes import java
+from kafka_oracle import Broker, kafka_lib
+from server_processes import serving
+
+from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pyspark_kafkalog.protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+PARTS: Final = ("produce", "consume", "fsync", "latency", "connections", "fetch")
+_HEAP: Final = "-Xmx512m"
+_BROKER_JAVA: Final = ("-Xms1g", "-Xmx1g")
+_TOOL_SECONDS_MAX: Final = 300
+_RATE: Final = re.compile(r"\(([0-9.]+) MB/sec\)")
+_PRODUCE_LATENCY: Final = re.compile(r"([0-9.]+) ms 50th.* ([0-9.]+) ms 99th")
+_LARGE: Final = ("batch.size=262144", "linger.ms=5")
+_FETCH_PARTITIONS: Final = 500
+_IDLE_CONNECTIONS: Final = 1000
+_LATENCY_RATE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Records of one size, and the client's settings."""
+
+    name: str
+    record_bytes: int
+    settings: tuple[str, ...]
+    ratio_min: float
+
+
+PRODUCE: Final = tuple(
+    Load(f"{size_name} {codec} {batches}", size, (f"compression.type={codec}", *settings), ratio_min)
+    for size_name, size in (("100 B", 100), ("1 KiB", 1024))
+    for codec in ("none", "lz4")
+    for batches, settings, ratio_min in (("default batches", (), 0.7), ("batch.size=262144", _LARGE, 1.0))
+)
+
+
+def run_tool(main_class: str, *arguments: str) -> str:
+    """The output of one of Kafka's tools."""
+    command = [java(), _HEAP, "-cp", f"{kafka_lib()}/*", f"org.apache.kafka.tools.{main_class}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_SECONDS_MAX, check=False)
+    if done.returncode:
+        raise SystemExit(f"{main_class} failed:\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def produce(bootstrap: str, topic: str, load: Load, megabytes: float, *, throughput: int = -1) -> str:
+    """The last line of ProducerPerformance."""
+    records = int(megabytes * 1_000_000 / load.record_bytes)
+    properties = (f"bootstrap.servers={bootstrap}", "acks=all", *load.settings)
+    sizes = ("--num-records", str(records), "--record-size", str(load.record_bytes))
+    limits = ("--throughput", str(throughput))
+    return run_tool(
+        "ProducerPerformance", "--topic", topic, *sizes, *limits, "--producer-props", *properties
+    ).splitlines()[-1]
+
+
+def consume_mb_per_s(bootstrap: str, topic: str, records: int) -> float:
+    """MB/s of ConsumerPerformance while it fetched, without the time in which it joined its group."""
+    arguments = ("--topic", topic, "--messages", str(records), "--bootstrap-server", bootstrap, "--timeout", "60000")
+    lines = run_tool("ConsumerPerformance", *arguments).splitlines()
+    names = [each.strip() for each in lines[0].split(",")]
+    values = dict(zip(names, (each.strip() for each in lines[-1].split(",")), strict=True))
+    return float(values["fetch.MB.sec"])
+
+
+class Contenders:
+    """A broker and a server that run side by side, idle while the other one works."""
+
+    def __init__(self, scratch: Path, *, fsync: bool) -> None:
+        self._closing = contextlib.ExitStack()
+        flush = {"log.flush.interval.messages": "1"} if fsync else {}
+        settings = {"auto.create.topics.enable": "true", **flush}
+        home = Path(tempfile.mkdtemp(dir=scratch))
+        broker = self._closing.enter_context(Broker(home / "broker", settings=settings, java_options=_BROKER_JAVA))
+        self.server = self._closing.enter_context(serving(home / "log", "--flush", "fsync" if fsync else "os"))
+        self.bootstraps: Mapping[str, str] = {"broker": broker.bootstrap, "kafkalog": self.server.bootstrap}
+
+    def __enter__(self) -> Contenders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+
+def compare(
+    title: str, bootstraps: Mapping[str, str], measure: Callable[[str, int], float], *, rounds: int, ratio_min: float
+) -> list[str]:
+    """Measure MB/s in turns after a round that warms up; print medians and the ratio. Returns a line for a miss."""
+    found: dict[str, list[float]] = {name: [] for name in bootstraps}
+    for number in range(rounds + 1):
+        for name, bootstrap in bootstraps.items():
+            value = measure(bootstrap, number)
+            if number:
+                found[name].append(value)
+    ours, broker = statistics.median(found["kafkalog"]), statistics.median(found["broker"])
+    ratio = ours / broker
+    verdict = "met" if ratio >= ratio_min else "MISSED"
+    print(
+        f"{title:<34} kafkalog {ours:8.1f} MB/s   broker {broker:8.1f} MB/s   {ratio:5.2f} x  "
+        f"(goal {ratio_min:.2f}: {verdict})",
+        flush=True,
+    )
+    return [] if verdict == "met" else [f"{title}: {ratio:.2f} x, goal {ratio_min:.2f}"]
+
+
+def _rate(line: str) -> float:
+    found = _RATE.search(line)
+    if found is None:
+        raise SystemExit(f"no rate in {line!r}")
+    return float(found.group(1))
+
+
+def bench_produce(contenders: Contenders, rounds: int, megabytes: float, *, label: str = "produce") -> list[str]:
+    missed = []
+    for load in PRODUCE:
+        topic = load.name.replace(" ", "-").replace("=", "-")
+        missed += compare(
+            f"{label} {load.name}",
+            contenders.bootstraps,
+            lambda bootstrap, number: _rate(produce(bootstrap, f"{topic}-{number}", load, megabytes)),  # noqa: B023
+            rounds=rounds,
+            ratio_min=1.0 if label == "fsync" else load.ratio_min,
+        )
+    return missed
+
+
+def bench_consume(contenders: Contenders, rounds: int, megabytes: float) -> list[str]:
+    missed = []
+    for load in (each for each in PRODUCE if each.settings[1:]):
+        topic = "consume-" + load.name.replace(" ", "-").replace("=", "-")
+        for bootstrap in contenders.bootstraps.values():
+            produce(bootstrap, topic, load, megabytes)
+        records = int(megabytes * 1_000_000 / load.record_bytes)
+        missed += compare(
+            f"consume {load.name}",
+            contenders.bootstraps,
+            lambda bootstrap, _: consume_mb_per_s(bootstrap, topic, records),  # noqa: B023
+            rounds=rounds,
+            ratio_min=1.0,
+        )
+    return missed
+
+
+def bench_latency(contenders: Contenders, seconds: float) -> list[str]:
+    load = Load("latency", 100, ("linger.ms=0",), 0.0)
+    for name, bootstrap in contenders.bootstraps.items():
+        line = produce(bootstrap, "latency", load, _LATENCY_RATE * seconds * 100 / 1e6, throughput=_LATENCY_RATE)
+        found = _PRODUCE_LATENCY.search(line)
+        assert found is not None, line
+        ends = end_to_end_ms(bootstrap, seconds)
+        print(
+            f"latency at {_LATENCY_RATE} records/s, {name:<9} produce p50 {float(found.group(1)):6.1f} ms, "
+            f"p99 {float(found.group(2)):6.1f} ms;  end to end p50 {ends[0]:6.1f} ms, p99 {ends[1]:6.1f} ms",
+            flush=True,
+        )
+    return []
+
+
+def end_to_end_ms(bootstrap: str, seconds: float) -> tuple[float, float]:
+    """p50 and p99 from the call that sends a record to the call that gives it to a consumer."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    topic = "end-to-end"
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
+    producer.produce(topic, b"")
+    producer.flush(30)
+    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "fetch.wait.max.ms": 500}
+    consumer = Consumer({**settings, "auto.offset.reset": "latest", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, consumer.get_watermark_offsets(TopicPartition(topic, 0))[1])])
+    consumer.poll(2)
+    count = int(_LATENCY_RATE * seconds)
+    times_ms: list[float] = []
+
+    def receive() -> None:
+        deadline = time.monotonic() + seconds + 30
+        while len(times_ms) < count and time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.1):
+                if not message.error():
+                    times_ms.append((time.perf_counter_ns() - int(message.value())) / 1e6)
+
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    begin = time.perf_counter()
+    for number in range(count):
+        while time.perf_counter() < begin + number / _LATENCY_RATE:
+            time.sleep(0.0002)
+        producer.produce(topic, str(time.perf_counter_ns()).encode())
+        producer.poll(0)
+    producer.flush(30)
+    receiving.join()
+    consumer.close()
+    times_ms.sort()
+    return times_ms[len(times_ms) // 2], times_ms[math.ceil(len(times_ms) * 0.99) - 1]
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found.group(1)) * 1024
+
+
+def bench_connections(contenders: Contenders) -> list[str]:
+    pid = contenders.server.process.pid
+    before = resident_bytes(pid)
+    with contextlib.ExitStack() as closing:
+        clients = []
+        for _ in range(_IDLE_CONNECTIONS):
+            client = closing.enter_context(
+                WireClient.connect(contenders.server.host, contenders.server.port, client_id="idle", timeout_s=30)
+            )
+            client.negotiate()
+            clients.append(client)
+        used = resident_bytes(pid) - before
+    return report_limit(f"memory of {_IDLE_CONNECTIONS} idle connections", used / 1e6, 100, "MB")
+
+
+def bench_fetch(contenders: Contenders, rounds: int) -> list[str]:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    medians = {}
+    for name, bootstrap in contenders.bootstraps.items():
+        topic = "wide"
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(topic, _FETCH_PARTITIONS, 1)])[topic].result(60)
+        host, _, port = bootstrap.rpartition(":")
+        with WireClient.connect(host, int(port), client_id="bench", timeout_s=60) as client:
+            client.negotiate()
+            asked = MetadataRequest(topics=(MetadataRequestTopic(name=topic),))
+            (described,) = client.call(asked, MetadataResponse).topics
+            partitions = tuple(
+                FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1 << 20)
+                for each in range(_FETCH_PARTITIONS)
+            )
+            request = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                topics=(FetchTopic(topic=topic, topic_id=described.topic_id, partitions=partitions),),
+                session_epoch=-1,
+            )
+            times_ms = []
+            for _ in range(20 * rounds):
+                began = time.perf_counter()
+                client.call(request, FetchResponse)
+                times_ms.append((time.perf_counter() - began) * 1000)
+            own_ms = _client_ms(client, request)
+        medians[name] = statistics.median(times_ms) - own_ms
+        print(
+            f"fetch of {_FETCH_PARTITIONS} partitions, {name:<9} {medians[name]:6.2f} ms without the client's own time"
+        )
+    return report_limit(f"fetch of {_FETCH_PARTITIONS} partitions", medians["kafkalog"], 10, "ms")
+
+
+def _client_ms(client: WireClient, request: FetchRequest) -> float:
+    """What this client takes to encode the request and to decode a response like its answer."""
+    from pyspark_kafkalog.protocol.api import APIS, ApiKey
+    from pyspark_kafkalog.protocol.headers import decode_response, encode_request, encode_response, joined
+
+    response = client.call(request, FetchResponse)
+    api, version = APIS[ApiKey.FETCH], client.version(ApiKey.FETCH)
+    frame = joined(encode_response(api, version, 1, response))[4:]
+    times_ms = []
+    for _ in range(20):
+        began = time.perf_counter()
+        joined(encode_request(api, version, 1, "bench", request))
+        decode_response(api, version, frame, FetchResponse)
+        times_ms.append((time.perf_counter() - began) * 1000)
+    return statistics.median(times_ms)
+
+
+def run_parts(parts: Sequence[str], scratch: Path, rounds: int, megabytes: float) -> Iterator[str]:
+    with Contenders(scratch, fsync=False) as contenders:
+        if "produce" in parts:
+            yield from bench_produce(contenders, rounds, megabytes)
+        if "consume" in parts:
+            yield from bench_consume(contenders, rounds, megabytes)
+        if "latency" in parts:
+            yield from bench_latency(contenders, 10)
+        if "fetch" in parts:
+            yield from bench_fetch(contenders, rounds)
+        if "connections" in parts:
+            yield from bench_connections(contenders)
+    if "fsync" in parts:
+        with Contenders(scratch, fsync=True) as contenders:
+            yield from bench_produce(contenders, rounds, megabytes / 4, label="fsync")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=float, default=200.0, help="of each run (default: 200)")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
+    parser.add_argument("--scratch", type=Path, default=None, help="a directory on the disk to be measured")
+    options = parser.parse_args()
+    scratch = Path(tempfile.mkdtemp(dir=options.scratch))
+    try:
+        missed = list(run_parts(options.only.split(","), scratch, options.rounds, options.megabytes))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print("\nall goals met" if not missed else "\nmissed:\n  " + "\n  ".join(missed))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
