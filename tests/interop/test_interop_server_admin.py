@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from admin_cases import CASES, CASES_OF_VERSIONS, REPEATABLE, AdminCase, comparable
+from confluent_kafka import ElectionType, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 from kafka_oracle import Broker
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
@@ -62,6 +74,68 @@ def test_newest_versions_are_answered_as_by_a_broker(clients: tuple[WireClient, 
     assert {case.key for case, _ in newest} >= {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS}
     found = [each for case, version in newest for each in differences(clients, case, version)]
     assert not found, "\n".join(found)
+
+
+def outcomes(bootstrap: str) -> dict[str, object]:
+    """What librdkafka's AdminClient gets for requests of each kind: results, or the names of errors."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    append = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND)
+    new = [NewTopic("librdkafka", 3, 1, config={"retention.ms": "60000"}), NewTopic("a b", 1, 1)]
+    names = ["librdkafka", "nope"]
+    cluster = admin.describe_cluster().result(30)
+    found: dict[str, object] = {
+        "cluster": (cluster.controller.id, [each.id for each in cluster.nodes]),
+        "create": results(admin.create_topics(new)),
+        "create again": results(admin.create_topics(new[:1])),
+        "validate": results(admin.create_topics([NewTopic("other", 1, 1)], validate_only=True)),
+    }
+    time.sleep(1)  # until a broker knows the topic
+    changes = [ConfigResource(ResourceType.TOPIC, each, incremental_configs=[append]) for each in names]
+    start = [TopicPartition("librdkafka", 0, 0)]
+    found |= {
+        "add": results(admin.create_partitions([NewPartitions(each, 5) for each in names])),
+        "alter": results(admin.incremental_alter_configs(changes)),
+        "delete records": results(admin.delete_records(start), lambda deleted: deleted.low_watermark),
+    }
+    time.sleep(1)
+    asked = [ConfigResource(ResourceType.TOPIC, each) for each in names]
+    elected = admin.elect_leaders(ElectionType.PREFERRED, start).result(30)
+    topics = admin.describe_topics(TopicCollection(names), include_authorized_operations=True)
+    return found | {
+        "configs": results(admin.describe_configs(asked), own_configs),
+        "topics": results(topics, described_topic),
+        "elected": [(str(each), error and error.name()) for each, error in elected.items()],
+        "delete": results(admin.delete_topics(names)),
+    }
+
+
+def results(futures: Mapping[Any, Any], show: Callable[[Any], object] = lambda result: None) -> dict[str, object]:
+    found = {}
+    for name, future in futures.items():
+        try:
+            found[str(name)] = show(future.result(30))
+        except KafkaException as error:
+            found[str(name)] = error.args[0].name()
+    return found
+
+
+def own_configs(configs: Mapping[str, Any]) -> object:
+    return sorted(
+        (each.name, each.value) for each in configs.values() if each.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+    )
+
+
+def described_topic(topic: Any) -> object:
+    operations = sorted(each.name for each in topic.authorized_operations)
+    return topic.is_internal, [(each.id, each.leader.id) for each in topic.partitions], operations
+
+
+@pytest.mark.full
+def test_admin_client_of_librdkafka_gets_what_a_broker_gives(servers: tuple[str, str]) -> None:
+    broker, own = map(outcomes, servers)
+    assert own == broker
+    assert own["create"] == {"librdkafka": None, "a b": "TOPIC_EXCEPTION"}
+    assert "('cleanup.policy', 'delete,compact')" in str(own["configs"])
 
 
 @pytest.mark.full
