@@ -27,7 +27,7 @@ from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.object_store.store import ObjectStoreError
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.leader.plan import CommitPlan, PartitionPlan, plan_units
 from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
@@ -61,8 +61,9 @@ class ObjectLeaderWriter:
         made = _Commit(self._root, self._producers, self._configs, units, self._inline_bytes)
         try:
             self._root.store.commit(made.build, operation=_OPERATION)
-        except InvalidRecordError as error:
-            # The records of a unit contradict the image, or those of another unit, which nobody but the image can tell.
+        except (InvalidRecordError, ObjectNotFoundError) as error:
+            # The records of a unit contradict the image, or those of another unit, which nobody but the image can tell;
+            # or the producers of one partition cannot be read.
             if len(units) == 1:
                 return [error]
             return [self._alone(each) for each in units]

@@ -26,7 +26,7 @@ from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, MetadataRecord
-from pyspark_kafkalog.object_store.store import ObjectStoreError
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, crc32c
 from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
@@ -36,6 +36,7 @@ from pyspark_kafkalog.root.objects.producers import producers_of
 from pyspark_kafkalog.root.transactions import producers_of as listed_producers
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tiered import index_cache
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 P, Q = (7, 0), (8, 0)
@@ -289,6 +290,19 @@ def test_producers_expire_by_the_times_of_their_records_at_the_second_merge(serv
     servers.merge()
     known = producers_of(servers.image, servers.stored.objects, A)
     assert set(known.producers) == {8}
+
+
+def test_lost_snapshot_of_producers_refuses_only_who_needs_it(servers: Servers) -> None:
+    servers.server().commit([produce(A, client_batch("a", producer=P, sequence=0))])
+    servers.merge()
+    index_cache._cache.cache_clear()
+    keys = servers.stored.place.bucket.keys("")
+    servers.stored.objects.delete([each for each in keys if each.endswith(".indexes")])
+    results = servers.server().commit(
+        [produce(A, client_batch("b", producer=P, sequence=1)), produce(B, client_batch("c", producer=P, sequence=0))]
+    )
+    assert isinstance(results[0], ObjectNotFoundError)
+    assert range_of(results[1]) == (0, 0)
 
 
 def test_plain_appends_read_no_producers_and_known_ones_take_no_request(servers: Servers) -> None:
