@@ -1,14 +1,17 @@
-"""Two servers' commits on S3Proxy: the requests they take, batches sent again to the other one, transactions."""
+"""Two servers on S3Proxy: the requests their commits take, batches sent again to the other one, transactions."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from http_relay import HttpRelay
 from leader_writers import append, batch, mark, marker
 from metadata_roots import forget_images
 from s3_proxy import S3Proxy
+from server_processes import serving
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
@@ -61,3 +64,60 @@ def test_servers_share_sequences_and_transactions_with_few_requests(address: Sto
     committed = log_dir.read("a", isolation="read_committed")["value"].to_pylist()
     assert sorted(each[:5] for each in committed) == [b"after", b"first", b"small", b"xxxxx"]
     assert verify(log_dir.root, are_records_checked=True).is_sound
+
+
+@pytest.mark.full
+def test_clients_of_two_server_processes_on_one_bucket(s3_proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idempotent and transactional producers of librdkafka, with merges in between; read by it and by the package."""
+    location, options = s3_proxy.new_location().below("log"), s3_proxy.options()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": s3_proxy.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_proxy.secret_key,
+        "AWS_ENDPOINT_URL": s3_proxy.endpoint,
+        "AWS_REGION": options["storeRegion"],
+    }.items():
+        monkeypatch.setenv(name, value)
+    log_dir = LogDir.create(StoreAddress.parse(location.url, options))
+    log_dir.create_topic("t", 3)
+    with serving(location.url) as one, serving(location.url) as other:
+        bootstrap = {"bootstrap.servers": f"{one.bootstrap},{other.bootstrap}"}
+        producer = Producer({**bootstrap, "enable.idempotence": True})
+        for number in range(300):
+            producer.produce("t", b"plain %d" % number, partition=number % 3)
+        assert producer.flush(60) == 0
+        merge_segments(log_dir.root)
+        transactional = Producer({**bootstrap, "transactional.id": "x"})
+        transactional.init_transactions(30)
+        for number in range(4):
+            transactional.begin_transaction()
+            for at in range(6):
+                transactional.produce("t", b"%d %d" % (number, at), partition=at % 3)
+            transactional.flush(30)
+            if number == 1:
+                log_dir.refresh()
+                merge_segments(log_dir.root)
+            (transactional.abort_transaction if number % 2 else transactional.commit_transaction)(30)
+        expected = sorted(
+            [b"plain %d" % each for each in range(300)] + [b"%d %d" % (n, at) for n in (0, 2) for at in range(6)]
+        )
+        assert sorted(consumed(bootstrap, len(expected))) == expected
+    log_dir.refresh()
+    assert sorted(log_dir.read("t", isolation="read_committed")["value"].to_pylist()) == expected
+    assert verify(log_dir.root, are_records_checked=True).is_sound
+
+
+def consumed(bootstrap: dict[str, str], count: int) -> list[bytes]:
+    """What a consumer with read_committed gets, until it has waited for more than `count` records."""
+    consumer = Consumer({**bootstrap, "group.id": "g", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition("t", number, 0) for number in range(3)])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is None and len(found) >= count:
+            break
+        if message is not None:
+            assert message.error() is None, message.error()
+            found.append(message.value() or b"")
+    consumer.close()
+    return found

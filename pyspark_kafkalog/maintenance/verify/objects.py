@@ -41,7 +41,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key
 from pyspark_kafkalog.metadata.objects.requests import name_of
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
 from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot, is_native
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
@@ -184,7 +184,7 @@ class _ObjectsCheck:
         self._listed = {
             each.key: each.size_bytes
             for each in root.objects.list_objects("")
-            if not each.key.startswith(f"{METADATA_DIR}/") and each.key != META_PROPERTIES
+            if not each.key.startswith((f"{METADATA_DIR}/", f"{SERVERS_FOLDER}/")) and each.key != META_PROPERTIES
         }
         root.refresh()  # behind the listing: what is committed meanwhile is looked up
         self._image = root.store.image

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from pyspark_kafkalog.metadata.root_format import SERVERS_FOLDER
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.server.context import Node
 from pyspark_kafkalog.units import INT32_MAX
 
 _PREFIX: Final = ".server-"
-_FOLDER: Final = "servers/"
 _BEAT_MAX_BYTES: Final = 4096
 _PORT_MAX: Final = 65535
 #: More servers than this are not looked at.
@@ -118,11 +118,11 @@ class BeatObjects:
     store: ObjectStore
 
     def write(self, beat: Beat) -> None:
-        self.store.put(f"{_FOLDER}{beat.node.node_id}", beat.encode())
+        self.store.put(f"{SERVERS_FOLDER}/{beat.node.node_id}", beat.encode())
 
     def read_all(self) -> dict[int, Beat]:
         beats = {}
-        for _, each in zip(range(_SERVERS_MAX), self.store.list_objects(_FOLDER), strict=False):
+        for _, each in zip(range(_SERVERS_MAX), self.store.list_objects(SERVERS_FOLDER), strict=False):
             with contextlib.suppress(ObjectNotFoundError):
                 beat = Beat.decode(self.store.get(each.key, max_bytes=_BEAT_MAX_BYTES))
                 if beat is not None:
@@ -130,4 +130,4 @@ class BeatObjects:
         return beats
 
     def remove(self, node_id: int) -> None:
-        self.store.delete([f"{_FOLDER}{node_id}"])
+        self.store.delete([f"{SERVERS_FOLDER}/{node_id}"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from object_roots import StoredRoot
 
-from pyspark_kafkalog.server.cluster.beats import Beat, BeatFiles
+from pyspark_kafkalog.maintenance.verify.verify import verify
+from pyspark_kafkalog.server.cluster.beats import Beat, BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
 from pyspark_kafkalog.server.cluster.membership import Membership
 from pyspark_kafkalog.server.context import Node
@@ -77,6 +79,19 @@ def test_beats_in_files_round_trip(tmp_path: Path) -> None:
     place.write(Beat(node(2, "zone-b"), "b", 5))
     place.write(beat(1, 2))
     assert place.read_all() == {1: beat(1, 2), 2: Beat(node(2, "zone-b"), "b", 5)}
+    place.remove(1)
+    place.remove(1)
+    assert set(place.read_all()) == {2}
+
+
+def test_beats_in_objects_round_trip_and_are_no_stray_objects() -> None:
+    stored = StoredRoot()
+    place = BeatObjects(stored.objects)
+    place.write(beat(1, 1))
+    place.write(Beat(node(2, "zone-b"), "b", 5))
+    place.write(beat(1, 2))
+    assert place.read_all() == {1: beat(1, 2), 2: Beat(node(2, "zone-b"), "b", 5)}
+    assert verify(stored.opened()).findings == []
     place.remove(1)
     place.remove(1)
     assert set(place.read_all()) == {2}
