@@ -120,9 +120,8 @@ def results(futures: Mapping[Any, Any], show: Callable[[Any], object] = lambda r
 
 
 def own_configs(configs: Mapping[str, Any]) -> object:
-    return sorted(
-        (each.name, each.value) for each in configs.values() if each.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
-    )
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return sorted((each.name, each.value) for each in configs.values() if each.source == own)
 
 
 def described_topic(topic: Any) -> object:
