@@ -139,6 +139,8 @@ def _member(group: ConsumerGroup, request: Heartbeat, changes: list[GroupRecord]
         return group.members[held_by]
     if held_by is None:
         return group.members.get(request.member_id) or ConsumerMember(member_id=request.member_id)
+    if held_by == request.member_id and group.members[held_by].epoch != LEFT_FOR_A_WHILE:
+        return group.members[held_by]  # it did not get the answer to its first request
     return _take_over(group, group.members[held_by], request.member_id, changes)
 
 

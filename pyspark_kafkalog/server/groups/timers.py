@@ -24,6 +24,9 @@ class Timers:
         self._live: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
         self._count = 0
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._live
+
     def __len__(self) -> int:
         return len(self._live)
 
