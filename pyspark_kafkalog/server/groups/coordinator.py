@@ -207,15 +207,21 @@ class GroupCoordinator:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), wait_ms / 1000)
                 continue
-            if -wait_ms > _STOPPED_MS:
-                _LOG.warning("this process was stopped for %d ms: its groups are loaded again", -wait_ms)
-                for shard in list(self._shards.values()):
-                    self._unload(shard)
-            try:
-                self._timers.run_due()
-            except Exception:
-                _LOG.exception("a timer of a group failed")
+            self.run_due()
             await asyncio.sleep(0)
+
+    def run_due(self) -> None:
+        """Do what is due now."""
+        due_ms = self._timers.next_due_ms()
+        late_ms = 0 if due_ms is None else self.context.monotonic_ms() - due_ms
+        if late_ms > _STOPPED_MS:
+            _LOG.warning("this process was stopped for %d ms: its groups are loaded again", late_ms)
+            for shard in list(self._shards.values()):
+                self._unload(shard)
+        try:
+            self._timers.run_due()
+        except Exception:
+            _LOG.exception("a timer of a group failed")
 
     def spawn(self, work: asyncio.Task[object]) -> None:
         """Keep a task that nobody waits for, and note its error."""

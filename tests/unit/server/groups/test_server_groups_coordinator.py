@@ -1,0 +1,346 @@
+"""The coordinator of groups over a root: what it answers, what is in the log, and what others who write there see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from group_servers import GROUP, GroupServer
+from leader_writers import mark, marker
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
+from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestPartition
+from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
+from pyspark_kafkalog.server.transactions.offsets import offsets_batch
+from pyspark_kafkalog.storage.names import TopicPartition
+
+A0 = TopicPartition("a", 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "1000"})
+    log_dir.create_topic("a", partitions=2)
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def servers(path: Path) -> Iterator[Callable[[], GroupServer]]:
+    made: list[GroupServer] = []
+
+    def make() -> GroupServer:
+        made.append(GroupServer(path))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 20)
+
+    asyncio.run(bounded())
+
+
+def test_commits_of_servers_and_of_python_are_seen_by_all(servers: Callable[[], GroupServer], path: Path) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        assert await first.commit(1) is ErrorCode.NONE
+        assert await second.fetch() == (1, ErrorCode.NONE)
+        assert await second.commit(2) is ErrorCode.NONE
+        assert await first.fetch() == (2, ErrorCode.NONE)
+        LogDir.open(path).group(GROUP).commit({A0: 3})
+        assert await first.fetch() == (3, ErrorCode.NONE)
+        assert await first.commit(4, partition=1) is ErrorCode.NONE
+        assert {each.partition: found.offset for each, found in LogDir.open(path).group(GROUP).fetch().items()} == {
+            0: 3,
+            1: 4,
+        }
+
+    run(scenario())
+
+
+def test_commit_is_planned_again_if_another_server_was_faster(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        await first.commit(1)
+        await second.commit(2)
+        first.parts.committer.is_waiting = True
+        slow = asyncio.create_task(first.commit(5))
+        while not first.parts.committer._waiting:
+            await asyncio.sleep(0)
+        await second.commit(7, partition=1)
+        first.parts.committer.is_waiting = False
+        first.parts.committer.flush()
+        assert await slow is ErrorCode.NONE
+        assert await second.fetch() == (5, ErrorCode.NONE)
+        assert await first.fetch(partition=1) == (7, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_group_goes_on_at_another_server_without_rebalance(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        member = await first.become_member()
+        assert await first.commit(9, member=member, generation=1) is ErrorCode.NONE
+        assert await second.heartbeat(member, 1) is ErrorCode.NONE
+        assert await second.commit(10, member=member, generation=1) is ErrorCode.NONE
+        assert (await second.sync(member, 1)).assignment == b"all"
+        assert await second.fetch() == (10, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_server_that_was_replaced_yields_to_the_group_in_the_log(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        member = await first.become_member()
+        await second.heartbeat(member, 1)
+        leaving = groups.LeaveGroupRequest(group_id=GROUP, members=(groups.MemberIdentity(member_id=member),))
+        assert (await second.ask(ApiKey.LEAVE_GROUP, 5, leaving)).members[0].error_code == ErrorCode.NONE
+        await second.commit(3)  # after the record of the empty group
+        assert await first.commit(8, member=member, generation=1) is not ErrorCode.NONE
+        assert await first.heartbeat(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await first.fetch() == (3, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_server_that_does_not_coordinate_the_group_says_so(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        member = await server.become_member()
+        joining = asyncio.create_task(server.join())
+        await joining
+        server.parts.cluster.coordinator_id = 2
+        assert await server.heartbeat(member, 1) is ErrorCode.NOT_COORDINATOR
+        assert await server.commit(1) is ErrorCode.NOT_COORDINATOR
+        assert (await server.fetch())[1] is ErrorCode.NOT_COORDINATOR
+        assert (await server.join()).error_code == ErrorCode.NOT_COORDINATOR
+
+    run(scenario())
+
+
+def test_members_are_not_expired_after_the_process_was_stopped(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        member = await server.become_member()
+        server.parts.served.now_ms += 60_000
+        server.coordinator.run_due()
+        assert await server.heartbeat(member, 1) is ErrorCode.NONE
+        await server.pass_time(11_000)
+        assert await server.heartbeat(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
+def test_offsets_of_open_transaction_are_unstable_until_its_marker(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        await server.commit(1)
+        place = (await server.coordinator.shard_of(GROUP)).partition
+        for producer, is_commit, expected in ((5, True, 20), (6, False, 20)):
+            offset = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=15 + producer)
+            data = offsets_batch(GROUP, ProducerIdAndEpoch(producer, 0), {A0: offset}, now_ms=1)
+            server.parts.served.append(mark(data, "__consumer_offsets", place))
+            before = await server.fetch()
+            assert before[1] is ErrorCode.NONE
+            assert await server.fetch(require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            server.parts.served.append(mark(marker(producer, 0, is_commit=is_commit), "__consumer_offsets", place))
+            assert await server.fetch(require_stable=True) == (expected, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_group_with_members_is_not_deleted_and_empty_one_is(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        assert await server.delete() is ErrorCode.GROUP_ID_NOT_FOUND
+        member = await server.become_member()
+        await server.commit(1, member=member, generation=1)
+        assert await server.delete() is ErrorCode.NON_EMPTY_GROUP
+        await server.pass_time(12_000)
+        assert await server.delete() is ErrorCode.NONE
+        assert await server.fetch() == (-1, ErrorCode.NONE)
+        listed = await server.ask(ApiKey.LIST_GROUPS, 5, groups.ListGroupsRequest())
+        assert listed.groups == ()
+
+    run(scenario())
+
+
+def test_old_offsets_expire_but_not_those_of_subscribed_topics(servers: Callable[[], GroupServer], path: Path) -> None:
+    LogDir.open(path).create_topic("b", partitions=1)
+    LogDir.open(path).alter_broker_configs(
+        add={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
+    )
+
+    async def scenario() -> None:
+        server = servers()
+        member = await server.become_member()
+        await server.commit(1, member=member, generation=1)
+        await server.commit(2, topic="b", member=member, generation=1)
+        for _ in range(15):
+            await server.heartbeat(member, 1)
+            await server.pass_time(5000)
+        found = LogDir.open(path).group(GROUP).fetch()
+        assert list(found) == [A0]
+        await server.pass_time(90_000)
+        assert LogDir.open(path).groups() == ()
+
+    run(scenario())
+
+
+def test_refused_principal_gets_kafkas_error_codes(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        member = await server.become_member()
+        denied = server.parts.permissions.denied
+        denied.add((AclOperation.READ, ResourceType.TOPIC))
+        assert await server.commit(1, member=member, generation=1) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        denied.add((AclOperation.READ, ResourceType.GROUP))
+        assert await server.commit(1, member=member, generation=1) is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert await server.heartbeat(member, 1) is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert (await server.join()).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        denied.add((AclOperation.DELETE, ResourceType.GROUP))
+        assert await server.delete() is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        denied.add((AclOperation.DESCRIBE, ResourceType.TOPIC))
+        assert (await server.fetch())[1] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        denied.add((AclOperation.DESCRIBE, ResourceType.GROUP))
+        assert (await server.fetch())[1] is ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+    run(scenario())
+
+
+def test_bad_commits_are_refused_one_by_one(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        assert await server.commit(1, topic="none") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await server.commit(1, partition=2) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await server.commit(1, committed_metadata="m" * 4097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+        assert await server.commit(1, member="m", generation=3) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert (await server.join(session_timeout_ms=1)).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+
+    run(scenario())
+
+
+def test_consumer_group_shares_partitions_and_drops_silent_members(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        first = await server.beat("m1", 0)
+        assert [each.partitions for each in first.assignment.topic_partitions] == [(0, 1)]
+        second = await server.beat("m2", 0)
+        assert second.assignment.topic_partitions == ()
+        less = await server.beat("m1", first.member_epoch)
+        owned = tuple(
+            consumer_groups.ConsumerGroupHeartbeatRequestTopicPartitions(
+                topic_id=each.topic_id, partitions=each.partitions
+            )
+            for each in less.assignment.topic_partitions
+        )
+        assert [each.partitions for each in owned] == [(0,)]
+        await server.beat("m1", less.member_epoch, topic_partitions=owned)
+        more = await server.beat("m2", second.member_epoch)
+        assert [each.partitions for each in more.assignment.topic_partitions] == [(1,)]
+        assert (await server.join()).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        for _ in range(10):
+            await server.pass_time(5000)
+            await server.beat("m2", (await server.beat("m2", more.member_epoch)).member_epoch)
+            more = await server.beat("m2", more.member_epoch)
+        assert (await server.beat("m1", less.member_epoch)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        asked = consumer_groups.ConsumerGroupDescribeRequest(group_ids=(GROUP, "none"))
+        described, unknown = (await server.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asked)).groups
+        assert (described.group_state, [each.member_id for each in described.members]) == ("Stable", ["m2"])
+        assert described.members[0].assignment.topic_partitions[0].partitions == (0, 1)
+        assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+    run(scenario())
+
+
+def test_consumer_group_goes_on_at_another_server(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        joined = await first.beat("m", 0)
+        again = await second.beat("m", joined.member_epoch)
+        assert (again.error_code, again.member_epoch, again.assignment) == (0, joined.member_epoch, None)
+        assert await second.commit(4, member="m", generation=joined.member_epoch) is ErrorCode.NONE
+        assert await first.commit(5, member="m", generation=99) is ErrorCode.STALE_MEMBER_EPOCH
+        assert (await second.beat("m", -1)).member_epoch == -1
+        assert (await first.beat("m", joined.member_epoch)).error_code in (
+            ErrorCode.NONE,
+            ErrorCode.UNKNOWN_MEMBER_ID,
+        )
+        assert await first.commit(6, member="m", generation=joined.member_epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
+def test_empty_group_changes_its_protocol_and_keeps_its_offsets(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        await server.become_member()
+        assert (await server.beat("m", 0)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        await server.pass_time(12_000)
+        await server.commit(4)
+        assert (await server.beat("m", 0)).error_code == ErrorCode.NONE
+        assert await server.fetch() == (4, ErrorCode.NONE)
+        await server.beat("m", -1)
+        member = await server.become_member()
+        assert await server.heartbeat(member, 1) is ErrorCode.NONE
+        assert await server.fetch() == (4, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_regular_expression_subscribes_to_later_topics_too(servers: Callable[[], GroupServer], path: Path) -> None:
+    async def scenario() -> None:
+        server = servers()
+        joined = await server.beat("m", 0, subscribed_topic_names=None, subscribed_topic_regex="a.*")
+        assert len(joined.assignment.topic_partitions) == 1
+        LogDir.open(path).create_topic("ab", partitions=1)
+        server.context.root.refresh()
+        await server.pass_time(11_000)
+        later = await server.beat("m", joined.member_epoch)
+        assert len(later.assignment.topic_partitions) == 2
+        bad = await server.beat("n", 0, subscribed_topic_names=None, subscribed_topic_regex="(")
+        assert bad.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        groups.JoinGroupRequest(group_id=GROUP, session_timeout_ms=10_000, member_id="unknown"),
+        groups.SyncGroupRequest(group_id=GROUP),
+        groups.HeartbeatRequest(group_id=GROUP),
+        groups.LeaveGroupRequest(group_id=GROUP, member_id="m", members=(groups.MemberIdentity(member_id="m"),)),
+        groups.DescribeGroupsRequest(groups=(GROUP, "none")),
+        groups.ListGroupsRequest(),
+        groups.DeleteGroupsRequest(groups_names=("none",)),
+        offsets.OffsetDeleteRequest(group_id=GROUP),
+        offsets.OffsetFetchRequest(group_id=GROUP, topics=(offsets.OffsetFetchRequestTopic(name="a"),)),
+        offsets.OffsetCommitRequest(group_id=GROUP),
+        consumer_groups.ConsumerGroupDescribeRequest(group_ids=(GROUP,)),
+        consumer_groups.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=4),
+    ],
+    ids=lambda body: type(body).__name__,
+)
+def test_every_version_is_answered(servers: Callable[[], GroupServer], body: groups.JoinGroupRequest) -> None:
+    async def scenario() -> None:
+        server = servers()
+        await server.become_member()
+        (api,) = [each for each in APIS.values() if each.request is type(body)]
+        for version in api.versions:
+            await server.ask(api.key, version, body)
+
+    run(scenario())
