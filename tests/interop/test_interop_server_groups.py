@@ -21,6 +21,8 @@ from pyspark_kafkalog.server.run import serve
 pytestmark = pytest.mark.interop
 
 PARTITIONS = 6
+#: The offsets of a group that has read everything.
+READ = dict.fromkeys(range(PARTITIONS), 10)
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CLASSIC: dict[str, object] = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}
 CONSUMER: dict[str, object] = {"group.protocol": "consumer"}
@@ -107,7 +109,8 @@ def test_members_of_both_protocols_share_partitions_and_offsets_survive(path: Pa
                 wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
                 group[0].end()
                 wait_for(lambda group=group: is_shared(group[1:]))  # type: ignore[misc]
-    assert committed(path) == dict.fromkeys(range(PARTITIONS), 10)
+                wait_for(lambda: committed(path) == READ)
+    assert committed(path) == READ
 
 
 @pytest.mark.full
@@ -135,7 +138,7 @@ def test_three_members_come_and_go(path: Path, settings: dict[str, object]) -> N
         wait_for(lambda: again.assigned == before)
         again.end()
         wait_for(lambda: is_shared([group[0], group[2]]))
-    assert committed(path) == dict.fromkeys(range(PARTITIONS), 10)
+        wait_for(lambda: committed(path) == READ)
 
 
 @pytest.mark.full
@@ -146,7 +149,7 @@ def test_group_goes_on_when_its_coordinator_is_killed(path: Path, settings: dict
         longer = {**settings, "session.timeout.ms": 20_000} if settings is CLASSIC else settings
         with members(bootstrap, longer, longer, longer) as group:
             wait_for(lambda: is_shared(group))
-            wait_for(lambda: committed(path) == dict.fromkeys(range(PARTITIONS), 10))
+            wait_for(lambda: committed(path) == READ)
             first.process.send_signal(signal.SIGKILL)
             for partition in range(PARTITIONS):
                 LogDir.open(path).append("orders", pa.table({"value": ["w"] * 5}), partition=partition)
@@ -162,7 +165,7 @@ def test_kafkas_tool_lists_describes_resets_and_deletes_groups(path: Path) -> No
     with serve(path) as bootstrap:
         with members(bootstrap, CONSUMER, CONSUMER) as group:
             wait_for(lambda: is_shared(group))
-            wait_for(lambda: committed(path) == dict.fromkeys(range(PARTITIONS), 10))
+            wait_for(lambda: committed(path) == READ)
             assert "Stable" in tool("--list", "--state")
             assert tool("--describe", "--group", "g").count("orders") == PARTITIONS
             assert tool("--describe", "--group", "g", "--members", "--verbose").count("orders") >= 2
