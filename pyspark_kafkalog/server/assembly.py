@@ -106,7 +106,9 @@ def _handlers(context: ServerContext, gate: Gate, services: list[Service]) -> Ma
         **reads.handlers(),
         **security.handlers(gate.guard, gate.sasl),
     }
-    if context.native is not None:
+    if context.native is None:
+        handlers |= writes.READ_ONLY_HANDLERS
+    else:
         coordinator = TransactionCoordinator(context)
         services.append(coordinator)
         handlers |= writes.handlers(TransactionGate(coordinator.logs))

@@ -3,5 +3,6 @@
 In reading order:
 
 - produce: the handler: checks of a request, one unit a partition, the answer
-- handlers: the table of this handler
+- read_only: the handler of a server that only reads
+- handlers: the tables of these handlers
 """

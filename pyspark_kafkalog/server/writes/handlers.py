@@ -1,12 +1,17 @@
-"""The handler of this package by API."""
+"""The handlers of this package by API."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import Handler
 from pyspark_kafkalog.server.writes.produce import TransactionGate, produce_handler
+from pyspark_kafkalog.server.writes.read_only import refuse_produce
+
+#: The handlers of a server that only reads.
+READ_ONLY_HANDLERS: Final[Mapping[ApiKey, Handler]] = {ApiKey.PRODUCE: refuse_produce}
 
 
 def handlers(gate: TransactionGate) -> Mapping[ApiKey, Handler]:

@@ -1,0 +1,33 @@
+"""Produce on a server that only reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
+from pyspark_kafkalog.server.context import CloseConnection, Request, ServerContext, Session
+from pyspark_kafkalog.server.writes.handlers import READ_ONLY_HANDLERS
+
+
+def produce(acks: int) -> Any:
+    partitions = tuple(PartitionProduceData(index=each, records=b"") for each in (3, 1))
+    body = ProduceRequest(acks=acks, topic_data=(TopicProduceData(name="orders", partition_data=partitions),))
+    request = Request(api_key=0, api_version=9, client_id="test", body=body, session=Session("127.0.0.1", 9))
+    handler = cast(Any, READ_ONLY_HANDLERS[ApiKey.PRODUCE])
+    return asyncio.run(handler(cast(ServerContext, None), request))
+
+
+def test_every_batch_is_refused() -> None:
+    [topic] = produce(acks=-1).responses
+    found = [(each.index, each.error_code, each.base_offset) for each in topic.partition_responses]
+    assert found == [(3, ErrorCode.POLICY_VIOLATION, -1), (1, ErrorCode.POLICY_VIOLATION, -1)]
+
+
+def test_client_that_expects_no_answer_loses_its_connection() -> None:
+    with pytest.raises(CloseConnection, match="only reads"):
+        produce(acks=0)
