@@ -67,9 +67,7 @@ class PartitionProducers:
             self._set(ProducerState.of_entry(entry))
 
     def remove_expired(self, *, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have expired, if there are many."""
-        if len(self.producers) <= self.count_max:
-            return
+        """Forget producers that have expired."""
         for producer_id, state in list(self.producers.items()):
             if is_expired(state.entry(), now_ms, expiration_ms):
                 del self.producers[producer_id]
@@ -167,7 +165,8 @@ class KnownProducers:
             known.end_offset = partition.state.log_end_offset
         else:
             known = producers_of(image, self._store, topic_partition)
-        known.remove_expired(now_ms=now_ms, expiration_ms=broker_config(image).producer_id_expiration_ms)
+        if len(known.producers) > known.count_max:
+            known.remove_expired(now_ms=now_ms, expiration_ms=broker_config(image).producer_id_expiration_ms)
         self._known[key] = known
         self._count += len(known.producers)
         while len(self._known) > _PARTITIONS_MAX or (self._count > _PRODUCERS_MAX and len(self._known) > 1):

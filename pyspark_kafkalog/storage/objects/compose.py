@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.record.header import BASE_OFFSET_AT, LEADER_EPOCH_AT
+from pyspark_kafkalog.record.header import BASE_OFFSET_AT, BATCH_DTYPE, LEADER_EPOCH_AT
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.objects.data_object import (
     TABLE_ENTRY_BYTES,
@@ -64,19 +64,19 @@ def compose_body(runs: Sequence[NewRun]) -> tuple[bytes, tuple[ObjectRun, ...]]:
 
 def _put_run(body: NDArray[np.uint8], position: int, run: NewRun) -> ObjectRun:
     """Put the batches of `run` and their table into `body` at `position`."""
-    at = position
-    tables: list[NDArray[np.void]] = []
+    at, row = position, 0
+    batches = np.empty(run.batches_count, BATCH_DTYPE)
     for part in run.parts:
-        target = body[at : at + len(part.data)]
-        target[:] = part.data
-        table = part.batches.copy()
-        table["base_offset"] -= run.first_offset
-        table["last_offset"] -= run.first_offset
-        _set_bytes(target, table["position"] + BASE_OFFSET_AT, table["base_offset"].astype(">i8"))
-        _set_bytes(target, table["position"] + LEADER_EPOCH_AT, np.zeros(len(table), ">i4"))
-        tables.append(table)
+        body[at : at + len(part.data)] = part.data
+        table = batches[row : row + len(part)]
+        table[:] = part.batches
+        table["position"] += at
         at += len(part.data)
-    batches = np.concatenate(tables)
+        row += len(part)
+    batches["base_offset"] -= run.first_offset
+    batches["last_offset"] -= run.first_offset
+    _set_bytes(body, batches["position"] + BASE_OFFSET_AT, batches["base_offset"].astype(">i8"))
+    _set_bytes(body, batches["position"] + LEADER_EPOCH_AT, np.zeros(len(batches), ">i4"))
     offsets_count = int(batches["last_offset"][-1]) + 1
     if max(at - position, offsets_count) > INT32_MAX:
         raise InvalidRecordError(

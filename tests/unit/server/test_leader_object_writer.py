@@ -31,12 +31,15 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, crc32c
 from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
 from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
 from pyspark_kafkalog.root.transactions import producers_of as listed_producers
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered.own_segments import segment_keys
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 P, Q = (7, 0), (8, 0)
@@ -366,6 +369,28 @@ def test_aborted_records_are_left_out(servers: Servers, merges: str) -> None:
     assert servers.task_values(A, 1, 3) == ["b"]
     known = producers_of(servers.image, servers.stored.objects, A)
     assert (known.open, known.producers[7].last_sequence) == ({}, 1)
+
+
+def test_planned_read_finds_aborted_transactions_after_its_segments_were_replaced(servers: Servers) -> None:
+    writer = servers.server()
+    writer.commit([begin(servers), produce(A, client_batch("a"))])
+    servers.merge()
+    writer.commit([end_transaction(A, producer=P, is_commit=False)])
+    servers.stored.config = replace(servers.stored.config, segment_bytes=1)  # no segment is merged again
+    servers.merge()
+    planned = ObjectLog.of(servers.image, A).part(0, 1)
+    assert [len(planned.segments), len(planned.later)] == [1, 1]
+    old = servers.image.partition("orders", 0).segments
+    servers.stored.config = replace(servers.stored.config, segment_bytes=1 << 20)
+    writer.commit([produce(A, client_batch("b" * 500))])
+    servers.merge()
+    of = TopicIdPartition("orders", servers.stored.topic_id, 0)
+    servers.stored.objects.delete([key for each in old for key in segment_keys(of, each.base_offset, each.segment_id)])
+    index_cache._cache.cache_clear()
+    image = servers.image
+    extents = ObjectExtents(lambda: planned, lambda: ObjectLog.of(image, A), servers.stored.objects)
+    (found,) = extents.aborted_transactions(0, 1).transactions
+    assert (found.producer_id, found.first_offset, found.last_offset) == (7, 0, 2)
 
 
 def test_producers_of_a_snapshot_are_listed_as_of_a_directory(servers: Servers) -> None:
