@@ -246,11 +246,19 @@ class FileRoot(NativeRoot):
     ) -> None:
         with self._locked():
             image = self._commit_locked(build, operation=operation, frees_space=frees_space)
-            for name in names():
-                with _after_commit(
-                    f"topic {name} has directories that are still to be made, by who writes to it first"
-                ):
-                    ensure_partition_directories(self.path, _topic(image, name), self._fs)
+            topics = [_topic(image, name) for name in names()]
+            for topic in topics[:1]:
+                self._ensure_directories(topic)
+        for topic in topics[1:]:
+            # Under a lock of its own, so that writers need not wait for the directories of all topics.
+            with self._locked():
+                newest = self._store.refresh().topics.get(topic.name)
+                if newest is not None and newest.topic_id == topic.topic_id:
+                    self._ensure_directories(newest)
+
+    def _ensure_directories(self, topic: TopicImage) -> None:
+        with _after_commit(f"topic {topic.name} has directories that are still to be made, by who writes to it first"):
+            ensure_partition_directories(self.path, topic, self._fs)
 
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
         """As in NativeRoot, under the root's lock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from root_places import RootPlace
@@ -89,3 +90,17 @@ def test_no_topic_is_deleted_while_that_is_disabled(root: NativeRoot) -> None:
     root.alter_broker_configs(add={"delete.topic.enable": "false"})
     assert classes(root.delete_topics({"there": None, "nope": None})) == [TopicDeletionDisabledError, UnknownTopicError]
     assert root.topics() == ("there",)
+
+
+def test_all_topics_of_one_commit_have_their_directories(tmp_path: Path) -> None:
+    root = LogDir.create(tmp_path / "log").root.native()
+    errors = root.change_topics([creation("a", 2), creation("b"), creation("c", 3)], operation="create topics")
+    assert errors == (None, None, None)
+    made = sorted(each.parent.name for each in (tmp_path / "log").glob("*/partition.metadata"))
+    assert made == ["__cluster_metadata-0", "a-0", "a-1", "b-0", "c-0", "c-1", "c-2"]
+
+
+def test_commit_without_a_possible_change_makes_no_directories(tmp_path: Path) -> None:
+    root = LogDir.create(tmp_path / "log").root.native()
+    assert classes(root.change_topics([creation("bad name")], operation="create topics")) == [InvalidTopicError]
+    assert [each.name for each in (tmp_path / "log").iterdir() if each.is_dir()] == ["__cluster_metadata-0"]
