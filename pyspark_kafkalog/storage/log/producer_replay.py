@@ -13,17 +13,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.record.header import NO_SEQUENCE, next_sequence
+from pyspark_kafkalog.record.header import CONTROL_MASK, NO_SEQUENCE, next_sequence
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.producers import (
     CompletedTransaction,
+    ProducerBatch,
     ProducerStateManager,
     fenced_error,
     producer_batches,
@@ -32,6 +34,9 @@ from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX,
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks
+
+#: How far before a snapshot the earlier batches of its producers are searched for: those of requests in flight.
+_RECALLED_BYTES: Final = 4 << 20
 
 
 def rebuild_producer_state(
@@ -163,6 +168,31 @@ def _read_usable_snapshot(path: Path) -> tuple[ProducerStateEntry, ...] | None:
         return None
 
 
+def _recall_batches(producers: ProducerStateManager, segments: Iterable[LogSegment], snapshot_offset: int) -> None:
+    """Give the producers of a snapshot the batches before their last one, which is all that a snapshot has.
+
+    Retries go to any process, so the first retry after a roll may meet one that has just loaded the snapshot. A broker
+    keeps these batches in memory. Reads only the last bytes before the snapshot.
+    """
+    known = {each.producer_id for each in producers.producers.values() if each.batches}
+    before = [segment for segment in segments if segment.base_offset < snapshot_offset]
+    if not known or not before:
+        return
+    segment = before[-1]
+    earliest = segment.size_bytes - _RECALLED_BYTES
+    position = segment.position_at_or_before(segment.offset_index.lookup_position(earliest).offset)
+    if position < earliest - _RECALLED_BYTES:  # the index is not reliable, and a segment may be large
+        return
+    found: dict[int, list[ProducerBatch]] = {}
+    for chunk in segment.chunks(position):
+        rows = chunk.batches[np.isin(chunk.batches["producer_id"], list(known))]
+        rows = rows[(rows["last_offset"] < snapshot_offset) & ((rows["attributes"] & CONTROL_MASK) == 0)]
+        for batch in producer_batches(chunk.data, rows, data_position=chunk.position, file=str(segment.log_path)):
+            found.setdefault(batch.producer_id, []).append(batch)
+    for producer_id, batches in found.items():
+        producers.recall(producer_id, batches)
+
+
 def _ignore(transaction: CompletedTransaction, last_stable_offset: int) -> None:
     """Does nothing: replays for producer state alone leave the transaction index unchanged."""
 
@@ -196,10 +226,12 @@ class ResumedProducers:
 
         Reads the log only if a producer with an id has written to it.
         """
+        segments = list(segments)
         producers = ProducerStateManager(self._directory, expiration_ms=self._expiration_ms, fs=self._fs)
         load_latest_snapshot(producers, self._log_start_offset, log_end_offset, now_ms)
         if self.last_entry is not None:
             start_offset = producers.end_offset
+            _recall_batches(producers, segments, start_offset)
             for segment in _overlapping(segments, start_offset, log_end_offset):
                 _replay_segment(producers, segment, start_offset, log_end_offset)
         producers.end_offset = log_end_offset

@@ -15,7 +15,7 @@ ProducerAppendInfo.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -143,6 +143,11 @@ class ProducerBatch:
             return NO_SEQUENCE
         return next_sequence(self.base_sequence, self.last_offset - self.base_offset)
 
+    def metadata(self) -> BatchMetadata:
+        """What is remembered of it."""
+        delta = self.last_offset - self.base_offset
+        return BatchMetadata(self.last_sequence, self.last_offset, delta, self.max_timestamp_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class CompletedTransaction:
@@ -213,8 +218,7 @@ class ProducerAppend:
     def _append_data(self, batch: ProducerBatch) -> None:
         self._check_epoch(batch)
         kept = self.updated.batches if self.updated.producer_epoch == batch.producer_epoch else ()
-        delta = batch.last_offset - batch.base_offset
-        metadata = BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp_ms)
+        metadata = batch.metadata()
         open_since = self.updated.current_txn_first_offset
         if open_since != NO_OFFSET and not batch.is_transactional:
             raise InvalidTransactionStateError(
@@ -349,6 +353,13 @@ class ProducerStateManager:
         """Apply stored batches one after the other, as recovery does."""
         for batch in batches:
             self.apply(self.check((batch,), is_fencing=False), batch.last_offset + 1, on_completed)
+
+    def recall(self, producer_id: int, batches: Sequence[ProducerBatch]) -> None:
+        """Remember the producer's stored `batches`, in order, the last of which is the snapshot's."""
+        state = self.producers[producer_id]
+        own = [each for each in batches if each.producer_epoch == state.producer_epoch][-BATCHES_TO_RETAIN:]
+        if own and state.batches[-1:] == (own[-1].metadata(),):
+            self.producers[producer_id] = replace(state, batches=tuple(each.metadata() for each in own))
 
     def _update(self, append: ProducerAppend) -> None:
         updated = append.updated

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,15 +12,24 @@ import pytest
 from leader_writers import T0, Served, append, batch, mark, marker
 
 from pyspark_kafkalog.errors import (
+    CorruptRecordError,
     InvalidRecordError,
+    InvalidTimestampError,
     InvalidTransactionStateError,
     KafkalogError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    RecordBatchTooLargeError,
+    RecordTooLargeError,
     UnknownTopicError,
+    UnsupportedCompressionError,
 )
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeader, crc32c
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 
@@ -110,6 +121,18 @@ def test_retry_gets_the_original_offsets_also_in_another_process(
         assert isinstance(again.append(append(batch([b"x", b"y"], producer=(7, 0, 0)))), OutOfOrderSequenceError)
     assert again.state().log_end_offset == 12
     assert offsets(again.append(append(batch([b"z"], producer=(7, 0, 12))))) == (12, 12, False)
+
+
+def test_each_of_the_last_five_batches_is_known_to_a_new_process_after_a_roll(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.log_dir.alter_topic("a", add={"internal.segment.bytes": "800", "index.interval.bytes": "100"})
+    for at in range(9):
+        server.append(append(batch([b"%d" % at], producer=(7, 0, at))), append(batch([b"other"], producer=(8, 0, at))))
+    snapshots = [int(each.stem) for each in (server.root.path / "a-0").glob("*.snapshot")]
+    assert 10 < max(snapshots) < 16
+    for at in range(4, 9):
+        assert offsets(serve().append(append(batch([b"%d" % at], producer=(7, 0, at))))) == (2 * at, 2 * at, True)
+    assert isinstance(serve().append(append(batch([b"3"], producer=(7, 0, 3)))), OutOfOrderSequenceError)
 
 
 def test_retry_within_one_commit_is_a_duplicate(serve: Callable[[], Served]) -> None:
@@ -218,3 +241,71 @@ def test_segment_rolls_within_a_commit_and_in_the_next(serve: Callable[[], Serve
     assert len(list((server.root.path / "a-0").glob("*.log"))) == 5
     assert offsets(serve().append(append(batch([b"17"], producer=(7, 0, 17))))) == (17, 17, True)
     assert server.values() == [b"%d" % at for at in range(18)]
+
+
+def test_refused_records_are_named_by_their_index_in_the_append(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.log_dir.alter_topic("b", add={"cleanup.policy": "compact"})
+    records = [Record(offset=at, timestamp_ms=T0, key=None if at in (1, 3) else b"k", value=b"v") for at in range(5)]
+    error = server.append(append(encode_batch(records), "b"))
+    assert type(error) is InvalidRecordError
+    assert [index for index, _ in error.record_errors] == [1, 3]
+    late = [replace(each, key=b"k", timestamp_ms=T0 + (at == 4) * 10**9) for at, each in enumerate(records)]
+    error = server.append(append(encode_batch(late, compression=CompressionType.LZ4), "b"))
+    assert type(error) is InvalidTimestampError
+    assert [index for index, _ in error.record_errors] == [4]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"base_offset": 5}, InvalidRecordError),
+        ({"attributes": 0x20}, InvalidRecordError),
+        ({"attributes": 6}, UnsupportedCompressionError),
+        ({"producer_id": 4, "producer_epoch": 0}, InvalidRecordError),
+        ({"records_count": 2}, InvalidRecordError),
+        ({"magic": 1}, InvalidRecordError),
+        ({"crc": 5}, CorruptRecordError),
+        ({"size_bytes": 2**31 + 11}, CorruptRecordError),
+    ],
+    ids=str,
+)
+def test_header_that_no_client_may_send_is_refused(
+    change: dict[str, int], kind: type[KafkalogError], serve: Callable[[], Served]
+) -> None:
+    data = batch()
+    header = replace(BatchHeader.unpack(data), **change)
+    sent = header.pack() + data[RECORDS_AT:]
+    if "crc" not in change:
+        sent = replace(header, crc=crc32c(sent[ATTRIBUTES_AT:])).pack() + data[RECORDS_AT:]
+    error = serve().append(append(sent))
+    assert type(error) is kind
+
+
+def test_batches_over_the_limits_are_refused_by_their_own_errors(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.log_dir.alter_topic("a", add={"max.message.bytes": "200"})
+    assert type(server.append(append(batch([b"x" * 200])))) is RecordTooLargeError
+    server.log_dir.alter_topic("b", add={"internal.segment.bytes": "150"})
+    assert type(server.append(append(batch([b"x" * 100]), "b"))) is RecordBatchTooLargeError
+
+
+def test_unusable_directory_of_one_partition_refuses_only_its_units(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.append(append(batch([b"1"]), "a", 1))
+    (server.root.path / "a-1" / f"{0:020}.log").unlink()
+    results = server.commit(CommitUnit.of(append(batch([b"2"]), "a", 1)), CommitUnit.of(append(batch([b"3"]))))
+    assert isinstance(results[0], KafkalogError)
+    assert server.values() == [b"3"]
+
+
+def test_many_more_partitions_than_stay_open_are_one_commit(tmp_path: Path) -> None:
+    LogDir.open_or_create(tmp_path / "root").create_topic("wide", OPEN_LOGS + 9)
+    server = Served(tmp_path / "root")
+    before = len(os.listdir("/proc/self/fd"))
+    for sequence in range(3):
+        appends = [append(batch(producer=(7, 0, 3 * sequence)), "wide", at) for at in range(OPEN_LOGS + 9)]
+        assert offsets(server.append(*appends)) == (3 * sequence, 3 * sequence + 2, False)
+    assert len(os.listdir("/proc/self/fd")) - before <= 3 * OPEN_LOGS
+    server.writer.close()
+    assert len(os.listdir("/proc/self/fd")) == before
