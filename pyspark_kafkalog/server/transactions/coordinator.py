@@ -19,21 +19,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, TopicExistsError
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
 from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC, producers_of
 from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
 from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
-from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit, removal_append
+from pyspark_kafkalog.server.transactions.units import (
+    DecideAt,
+    MarkerFloor,
+    StateLogs,
+    TransactionUnit,
+    removal_append,
+)
+from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES_MAX: Final = 20
@@ -148,7 +156,27 @@ class TransactionCoordinator:
             except CommitConflictError:
                 if not remaining:
                     raise
+            except ProducerFencedError:
+                if unit.floors or not unit.decision.markers:
+                    raise
+                unit.floors = await self.context.run(functools.partial(self._floors, unit.decision))
         return unit.decision
+
+    def _floors(self, decision: Decision) -> dict[tuple[TopicPartition, int], MarkerFloor]:
+        """The last epochs of the decision's producers in its partitions."""
+        self.root.refresh()
+        expiration_ms = self.root.broker_config().producer_id_expiration_ms
+        floors = {}
+        for markers in decision.markers:
+            for each in markers.partitions:
+                if self.root.store.image.find(each.topic, each.partition) is None:
+                    continue
+                snapshot = self.root.partition(each.topic, each.partition)
+                for producer in producers_of(snapshot, expiration_ms=expiration_ms, now_ms=self.context.clock()):
+                    if producer.producer_id == markers.producer_id:
+                        floor = MarkerFloor(producer.producer_epoch, producer.coordinator_epoch)
+                        floors[each, producer.producer_id] = floor
+        return floors
 
     async def _submit(self, unit: TransactionUnit) -> None:
         committed = self.context.committer.submit(unit.commit_unit())
@@ -240,3 +268,5 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except (KafkalogError, OSError) as error:
         _LOG.warning("%s failed: %s", what, error)
+    except Exception:  # a defect must not end the sweep
+        _LOG.exception("%s failed", what)

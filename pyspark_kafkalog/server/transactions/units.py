@@ -17,12 +17,16 @@ One commit takes many units, of which the image shows nothing yet. Two units of 
     after a unit that ends or begins (EndTxn, InitProducerId)   CONCURRENT_TRANSACTIONS, and the client asks again
 
 A partition that was added for a batch that was refused later gets a marker and nothing else, as it does in Kafka.
+
+A marker can be too old for a partition: `kafka-transactions abort` writes markers with any epoch. The unit is then made
+again with the last epochs of the producer there (`MarkerFloor`): with its coordinator epoch, or, where a newer epoch of
+the producer has written, without that partition, as in Kafka.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -119,6 +123,18 @@ class StateLogs:
         return None if log is None else log.find(image, transactional_id)
 
 
+@dataclass(frozen=True, slots=True)
+class MarkerFloor:
+    """The last epochs of a producer in a partition: markers with lower ones are refused."""
+
+    producer_epoch: int
+    coordinator_epoch: int
+
+
+#: By partition and producer id.
+MarkerFloors: TypeAlias = Mapping[tuple[TopicPartition, int], MarkerFloor]
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class TransactionUnit:
     """A unit of one transactional id: what `decide` makes of its state, then `further` appends.
@@ -133,6 +149,7 @@ class TransactionUnit:
     is_joining: bool = False
     when_concurrent: ErrorCode = ErrorCode.CONCURRENT_TRANSACTIONS
     further: Sequence[LeaderAppend] = ()
+    floors: MarkerFloors = field(default_factory=dict)
     decision: Decision = field(default_factory=Decision)
     _topic_id: str = ""
 
@@ -165,7 +182,7 @@ class TransactionUnit:
         self.logs.planned.add(_Planned(self, decision.after, self.is_joining and not decision.markers))
         return (
             state_append(log.topic_partition, steps, topic_id=self._topic_id, now_ms=now_ms),
-            *marker_appends(image, log.topic_partition, decision.markers, now_ms=now_ms),
+            *marker_appends(image, log.topic_partition, decision.markers, self.floors, now_ms=now_ms),
             *self.further,
         )
 
@@ -205,16 +222,24 @@ def coordinator_append(topic_partition: TopicPartition, data: bytes, topic_id: s
 
 
 def marker_appends(
-    image: MetadataImage, state_partition: TopicPartition, markers: Sequence[Markers], *, now_ms: int
+    image: MetadataImage,
+    state_partition: TopicPartition,
+    markers: Sequence[Markers],
+    floors: MarkerFloors,
+    *,
+    now_ms: int,
 ) -> list[LeaderAppend]:
     """The markers, in all partitions that exist; a topic that was deleted meanwhile gets none."""
     state = image.find(state_partition.topic, state_partition.partition)
-    coordinator_epoch = 0 if state is None else max(state.state.leader_epoch, 0)
+    own = MarkerFloor(-1, 0 if state is None else max(state.state.leader_epoch, 0))
     appends = []
     for each in markers:
-        data = marker_batch(each, coordinator_epoch=coordinator_epoch, now_ms=now_ms)
         for topic_partition in sorted(each.partitions):
-            if image.find(topic_partition.topic, topic_partition.partition) is not None:
+            floor = floors.get((topic_partition, each.producer_id), own)
+            is_there = image.find(topic_partition.topic, topic_partition.partition) is not None
+            if is_there and floor.producer_epoch <= each.producer_epoch:
+                epoch = max(own.coordinator_epoch, floor.coordinator_epoch)
+                data = marker_batch(each, coordinator_epoch=epoch, now_ms=now_ms)
                 appends.append(coordinator_append(topic_partition, data, None))
     return appends
 
