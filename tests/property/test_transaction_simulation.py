@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_store import FaultyStore, MemoryBucket
+from root_places import RootPlace, client_address, memory_root
 from tiers import SEED
 from transaction_servers import MINUTE_MS, Coordinated, run
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.units import AppendedRange
 from pyspark_kafkalog.root.transactions import abort_transactional_id
 from pyspark_kafkalog.server.error_codes import RefusedError
@@ -66,14 +70,15 @@ class Client:
 
 
 class Simulation:
-    def __init__(self, path: Path, rng: random.Random) -> None:
+    def __init__(self, place: RootPlace, servers: Sequence[Path | StoreAddress], rng: random.Random) -> None:
+        """`servers`: how each server opens the root at `place`."""
         self.rng = rng
-        log_dir = LogDir.open_or_create(path)
+        log_dir = LogDir.create(place)
         log_dir.create_topic("a", 2)
         log_dir.create_topic("b", 1)
         log_dir.create_topic("__consumer_offsets", 1, {"cleanup.policy": "compact"})
         log_dir.alter_broker_configs(add={"transaction.state.log.num.partitions": "1"})
-        self.servers = [Coordinated(path) for _ in range(2)]
+        self.servers = [Coordinated(each) for each in servers]
         self.clients = [Client(at, name, is_v2) for at, (name, is_v2) in enumerate(
             [("t", True), ("t", True), ("t", False), ("u", True), ("v", False)]
         )]  # fmt: skip
@@ -106,7 +111,7 @@ class Simulation:
             for each in self.servers:
                 each.served.now_ms += self.rng.choice((100, TIMEOUT_MS // 2, TIMEOUT_MS + 1))
             await server.coordinator.abort_timed_out()
-        elif drawn < 0.1:
+        elif drawn < 0.1 and isinstance(server.served.root, FileRoot):
             server.served.root.refresh()
             with contextlib.suppress(UnknownTopicError):  # it has no open transaction
                 abort_transactional_id(server.served.root, self.rng.choice("tuv"))
@@ -261,11 +266,24 @@ class Simulation:
             each.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.full) for each in range(1, 30))])
-def test_transactions_of_many_clients_and_servers_are_never_torn(tmp_path: Path, number: int) -> None:
-    simulation = Simulation(tmp_path / "root", random.Random(f"{SEED} {number}"))
+def simulate(place: RootPlace, servers: Sequence[Path | StoreAddress], number: int) -> None:
+    simulation = Simulation(place, servers, random.Random(f"{SEED} {number}"))
     try:
         run(simulation.run())
     finally:
         simulation.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.full) for each in range(1, 30))])
+def test_transactions_of_many_clients_and_servers_are_never_torn(tmp_path: Path, number: int) -> None:
+    root = tmp_path / "root"
+    simulate(root, (root, root), number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.full) for each in range(1, 10))])
+def test_transactions_in_an_object_store_are_never_torn(number: int) -> None:
+    bucket = MemoryBucket()
+    url = memory_root(FaultyStore(bucket))
+    simulate(url, [client_address(url, FaultyStore(bucket)) for _ in range(2)], number)

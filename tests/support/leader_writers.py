@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open import leader_writer
 from pyspark_kafkalog.root.leader.units import (
     AppendedRange,
@@ -80,14 +80,12 @@ class Served:
     """A root as one server process has it; several may have the same root."""
 
     def __init__(
-        self, path: Path, *, flush: FlushMode = "os", fs: FileSystem = LOCAL, now_ms: int = T0 + 60_000
+        self, path: Path | StoreAddress, *, flush: FlushMode = "os", fs: FileSystem = LOCAL, now_ms: int = T0 + 60_000
     ) -> None:
         self.now_ms = now_ms
         self.log_dir = LogDir.open(path, clock=lambda: self.now_ms, fs=fs)
-        root = self.log_dir.root.native()
-        assert isinstance(root, FileRoot)
-        self.root = root
-        self.writer: LeaderWriter = leader_writer(root, flush=flush)
+        self.root = self.log_dir.root.native()
+        self.writer: LeaderWriter = leader_writer(self.root, flush=flush)
 
     def commit(self, *units: CommitUnit) -> list[UnitResult]:
         return self.writer.commit(units)

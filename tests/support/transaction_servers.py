@@ -17,6 +17,7 @@ from leader_writers import T0, Served, append, batch
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
@@ -136,7 +137,7 @@ class AnyMember:
 class Coordinated:
     """One server: its coordinator, its gate, and a client's calls of it."""
 
-    def __init__(self, path: Path, *, now_ms: int = T0 + MINUTE_MS) -> None:
+    def __init__(self, path: Path | StoreAddress, *, now_ms: int = T0 + MINUTE_MS) -> None:
         self.served = Served(path, now_ms=now_ms)
         self.committer = DirectCommitter(self.served)
         self.cluster = OneCluster()

@@ -24,6 +24,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.units import AppendedRange
 from pyspark_kafkalog.root.transactions import TransactionStatus, abort_transactional_id, transaction_states_of
 from pyspark_kafkalog.server.error_codes import RefusedError
@@ -62,8 +63,10 @@ def epoch_after(result: ProducerIdAndEpoch | ErrorCode) -> ProducerIdAndEpoch:
 
 
 def status_of(server: Coordinated, name: str = "t") -> TransactionStatus:
-    server.served.root.refresh()
-    return TransactionStatus(transaction_states_of(server.served.root)[name].status)
+    root = server.served.root
+    assert isinstance(root, FileRoot)
+    root.refresh()
+    return TransactionStatus(transaction_states_of(root)[name].status)
 
 
 async def with_epoch(server: Coordinated, epoch: int) -> ProducerIdAndEpoch:
@@ -440,8 +443,10 @@ def test_abort_by_the_operators_command_is_seen_by_the_server(start: Start) -> N
         server = start()
         producer = await server.begin()
         await server.produce(producer, [b"1"])
-        server.served.root.refresh()
-        abort_transactional_id(server.served.root, "t")
+        root = server.served.root
+        assert isinstance(root, FileRoot)
+        root.refresh()
+        abort_transactional_id(root, "t")
         assert server.unstable() == []
         assert error_of(await server.produce(producer, [b"2"], sequence=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
         after = await server.begin()
