@@ -181,9 +181,10 @@ class FetchPlan:
         for each in changed:
             each.records, each.aborted = None, ()
         room = _Room(self.max_bytes - self.size_bytes, is_first=self.size_bytes == 0)
-        local, remote = self._read_cached(changed, room)
-        if local:
-            await self._run_each(self._read_waiting, local)
+        remote: list[_Job] = []
+        read = self._read_in_order(changed, room, remote, may_wait=False)
+        if read < len(changed):
+            await self.context.run(lambda: self._read_in_order(changed[read:], room, remote, may_wait=True))
         if remote:
             await asyncio.gather(*(self._run_each(self._read_waiting, [job]) for job in remote))
         if not self.size_bytes:
@@ -192,30 +193,35 @@ class FetchPlan:
         if transactional:
             await self._run_each(self._find_aborted, transactional)
 
-    def _read_cached(self, changed: list[FetchedPartition], room: _Room) -> tuple[list[_Job], list[_Job]]:
-        """Read what is at hand; returns what a thread has to read, from local disks and elsewhere, with the room."""
-        local: list[_Job] = []
-        remote: list[_Job] = []
-        for each in changed:
+    def _read_in_order(
+        self, changed: Sequence[FetchedPartition], room: _Room, remote: list[_Job], *, may_wait: bool
+    ) -> int:
+        """Read local records, in the order of the request; returns how many partitions are done.
+
+        Stops at the first one for which a disk has to be waited for, unless it `may_wait`. What is not local is added
+        to `remote`, with the room for it: it is got later, from many partitions side by side.
+        """
+        for done, each in enumerate(changed):
             assert each.snapshot is not None
             offset = each.wanted.fetch_offset
-            if offset >= each.end_offset:
-                each.records = nothing(offset)
-                continue
             limits = room.limits(each)
-            if not limits.max_bytes:
-                each.records = nothing(offset, is_cut=True)
+            if offset >= each.end_offset or not limits.max_bytes:
+                each.records = nothing(offset, is_cut=offset < each.end_offset)
                 continue
             try:
                 each.records = self.slices.cached(each.snapshot, offset, limits)
-                room.take(each.size_bytes)
             except BlockingIOError:
-                room.take(limits.max_bytes)
-                is_local = each.snapshot.local_directory is not None and offset >= each.snapshot.local_log_start_offset
-                (local if is_local else remote).append((each, limits))
+                if each.snapshot.local_directory is None or offset < each.snapshot.local_log_start_offset:
+                    remote.append((each, limits))
+                    room.take(limits.max_bytes)
+                    continue
+                if not may_wait:
+                    return done
+                self._read_waiting((each, limits))
             except Exception as raised:
                 each.fail(error_code(raised, each.name))
-        return local, remote
+            room.take(each.size_bytes)
+        return len(changed)
 
     async def _run_each(self, work: Callable[[_T], None], items: Sequence[_T]) -> None:
         """Do the work for all items, one after the other, in one thread."""
