@@ -3,7 +3,7 @@
     topic            all topic configurations, with the broker-level settings that they fall back to
     broker ""        the broker-level settings that have been set; they are those of all servers
     broker 1         all broker-level settings, and what is known of the server 1
-    group            what the `consumer` protocol uses; it cannot be changed
+    group            what the `consumer` protocol uses, the same for all groups: the group.consumer.* settings
     client metrics   the values without a subscription: no telemetry is collected
 
 The configurations of a broker's directory are those that its metadata log has for the topics; for all others Kafka's
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType
 from pyspark_kafkalog.config.entries import (
     ConfigEntry,
@@ -62,17 +63,11 @@ _TYPE_NUMBERS: Final[Mapping[ConfigType, int]] = {
     ConfigType.LIST: 7,
 }
 
-_GROUP_CONFIGS: Final = (
-    ConfigDefinition(
-        "consumer.heartbeat.interval.ms", ConfigType.INT, 5_000, "How often members of the group send heartbeats."
-    ),
-    ConfigDefinition(
-        "consumer.session.timeout.ms",
-        ConfigType.INT,
-        45_000,
-        "A member of the group that sends no heartbeat for so long is removed.",
-    ),
-)
+#: The configurations of a group, and the broker-level settings that give their values.
+_GROUP_CONFIGS: Final = {
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+}
 
 _CLIENT_METRICS_CONFIGS: Final = (
     ConfigDefinition("interval.ms", ConfigType.INT, 300_000, "How often clients send metrics."),
@@ -127,9 +122,9 @@ def _entries(context: ServerContext, kind: ConfigResourceType, name: str) -> Seq
     if not name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the resource must not be empty")
     if kind is ConfigResourceType.GROUP:
-        return [_default_entry(each, has_synonym=True) for each in _GROUP_CONFIGS]
+        return _group_entries(_settings(context))
     if kind is ConfigResourceType.CLIENT_METRICS:
-        return [_default_entry(each, has_synonym=False) for each in _CLIENT_METRICS_CONFIGS]
+        return [_fixed_entry(each, each.name, each.default_text, ()) for each in _CLIENT_METRICS_CONFIGS]
     raise RefusedError(ErrorCode.INVALID_REQUEST, "log levels cannot be described: they are not kept as configurations")
 
 
@@ -189,10 +184,18 @@ def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]
     ]
 
 
-def _default_entry(definition: ConfigDefinition, *, has_synonym: bool) -> ConfigEntry:
-    text = definition.default_text
-    synonyms = (Synonym(ConfigSource.DEFAULT_CONFIG, definition.name, text),) if has_synonym else ()
-    return ConfigEntry(definition.name, text, synonyms, definition.type, definition.doc, is_read_only=True)
+def _group_entries(settings: Mapping[str, str]) -> Sequence[ConfigEntry]:
+    entries = []
+    for name, broker_name in _GROUP_CONFIGS.items():
+        definition = BROKER_CONFIGS[broker_name]
+        text = settings.get(broker_name, definition.default_text)
+        entries.append(_fixed_entry(definition, name, text, (Synonym(ConfigSource.DEFAULT_CONFIG, name, text),)))
+    return entries
+
+
+def _fixed_entry(definition: ConfigDefinition, name: str, text: str, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+    """A configuration that the resource cannot change."""
+    return ConfigEntry(name, text, synonyms, definition.type, definition.doc, is_read_only=True)
 
 
 def _result(entry: ConfigEntry, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

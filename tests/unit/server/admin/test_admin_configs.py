@@ -98,11 +98,12 @@ def test_broker_has_settings_and_properties_of_the_server(admin: AdminRequests) 
     assert entries["log.dirs"].value == str(admin.root.path)
 
 
-def test_group_and_client_metrics_have_their_defaults(admin: AdminRequests) -> None:
+def test_groups_have_the_settings_of_all_groups_and_client_metrics_their_defaults(admin: AdminRequests) -> None:
+    admin.root.alter_broker_configs(add={"group.consumer.session.timeout.ms": "50000"})
     group = describe(admin, ConfigResourceType.GROUP, "readers").configs
     assert {each.name: each.value for each in group} == {
         "consumer.heartbeat.interval.ms": "5000",
-        "consumer.session.timeout.ms": "45000",
+        "consumer.session.timeout.ms": "50000",
     }
     metrics = describe(admin, ConfigResourceType.CLIENT_METRICS, "any").configs
     assert {each.name: each.value for each in metrics} == {"interval.ms": "300000", "match": "", "metrics": ""}
