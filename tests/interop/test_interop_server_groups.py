@@ -187,6 +187,6 @@ def test_records_of_both_protocols_are_valid_to_kafkas_dump_tool(path: Path) -> 
                 wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
     files = [each for each in path.glob("__consumer_offsets-*/*.log") if each.stat().st_size]
     text = dump_log(files, "--offsets-decoder").stdout
-    for record_type in ("GROUP_METADATA", "OFFSET_COMMIT", "CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT"):
-        assert record_type.lower().replace("_", "") in text.lower().replace("_", "").replace(" ", "")
+    for record_type in (1, 2, 3, 5, 6, 7, 8):
+        assert f'{{"type":"{record_type}","data"' in text
     assert "isvalid: false" not in text

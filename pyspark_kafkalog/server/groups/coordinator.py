@@ -41,6 +41,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 #: A request waits so long for its partition to be loaded; then the client shall ask again.
 _LOAD_WAIT_S: Final = 1.0
+#: How often partitions are looked for that another server coordinates.
+_WATCH_MS: Final = 1_000
 #: Timers that are later than this show that the process was stopped.
 _STOPPED_MS: Final = 5_000
 
@@ -73,6 +75,7 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def start(self) -> None:
+        self._watch()
         self._task = asyncio.create_task(self._run_timers())
 
     async def stop(self) -> None:
@@ -176,6 +179,13 @@ class GroupCoordinator:
         if self._shards.get(shard.partition) is shard:
             del self._shards[shard.partition]
         shard.close(ErrorCode.NOT_COORDINATOR)
+
+    def _watch(self) -> None:
+        """Drop partitions that another server coordinates now: nobody may ask for them here any more."""
+        for shard in list(self._shards.values()):
+            if not self._is_here(shard.partition):
+                self._unload(shard)
+        self._timers.schedule("watch", _WATCH_MS, self._watch)
 
     # Timers
 

@@ -32,7 +32,7 @@ from pyspark_kafkalog.server.groups import consumer
 from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
-from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -110,11 +110,19 @@ class OffsetHandlers:
         accepted: dict[TopicPartition, wire.OffsetCommitRequestPartition] = {}
         if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
             return _committed(body, errors, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        await _know_topics(
+            context,
+            (TopicPartition(topic.name, each.partition_index) for topic in body.topics for each in topic.partitions),
+        )
         for topic in body.topics:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
                 named = TopicPartition(topic.name, each.partition_index)
-                error = _commit_error(context, named, each) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                error = (
+                    partition_error(context, named, each.committed_metadata)
+                    if is_allowed
+                    else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                )
                 if error is ErrorCode.NONE:
                     accepted[named] = each
                 errors[named] = error
@@ -280,17 +288,20 @@ def partition_error(context: ServerContext, named: TopicPartition, metadata: str
     return error
 
 
-def _commit_error(context: ServerContext, named: TopicPartition, each: wire.OffsetCommitRequestPartition) -> ErrorCode:
-    return partition_error(context, named, each.committed_metadata)
-
-
 def _existence_error(context: ServerContext, named: TopicPartition) -> ErrorCode:
-    for _ in range(2):
-        topic = context.image().topics.get(named.topic)
-        if topic is not None and 0 <= named.partition < len(topic.partitions):
-            return ErrorCode.NONE
-        context.root.refresh()  # another server may just have created it
+    topic = context.image().topics.get(named.topic)
+    if topic is not None and 0 <= named.partition < len(topic.partitions):
+        return ErrorCode.NONE
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _know_topics(
+    context: ServerContext, topics: Iterable[wire.OffsetCommitRequestTopic | wire.OffsetDeleteRequestTopic]
+) -> None:
+    """Bring the image up to date if it lacks one of the partitions: another server may just have created it."""
+    named = (TopicPartition(topic.name, each.partition_index) for topic in topics for each in topic.partitions)
+    if any(_existence_error(context, each) is not ErrorCode.NONE for each in named):
+        await refresh(context)
 
 
 def _committed(

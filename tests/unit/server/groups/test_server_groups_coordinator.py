@@ -131,6 +131,22 @@ def test_server_that_does_not_coordinate_the_group_says_so(servers: Callable[[],
     run(scenario())
 
 
+def test_waiting_join_is_answered_when_another_server_coordinates(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        server = servers()
+        await server.coordinator.start()
+        await server.become_member()
+        second = await server.join()
+        waiting = asyncio.create_task(server.join(second.member_id))
+        await asyncio.sleep(0)
+        server.parts.cluster.coordinator_id = 2
+        await server.pass_time(2000)
+        assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
+        await server.coordinator.stop()
+
+    run(scenario())
+
+
 def test_members_are_not_expired_after_the_process_was_stopped(servers: Callable[[], GroupServer]) -> None:
     async def scenario() -> None:
         server = servers()
