@@ -104,12 +104,12 @@ class EpochEnds:
         self._partitions = partitions
 
     async def handle(self, context: ServerContext, request: Request) -> Message:
-        """Versions 2 to 4. A replica needs CLUSTER_ACTION; whoever has it needs no rights on the topics."""
+        """Versions 2 to 4. Who may act for the cluster, as replicas do, needs no rights on the topics."""
         body = request.body
         assert isinstance(body, OffsetForLeaderEpochRequest)
-        is_broker = may_act_for_cluster(context, request.session)
         allowed = {
-            topic.topic: is_broker or may(context, request.session, AclOperation.DESCRIBE, topic.topic)
+            topic.topic: may(context, request.session, AclOperation.DESCRIBE, topic.topic)
+            or may_act_for_cluster(context, request.session)
             for topic in body.topics
         }
         wanted = [(topic.topic, each) for topic in body.topics if allowed[topic.topic] for each in topic.partitions]
