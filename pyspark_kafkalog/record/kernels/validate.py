@@ -1,7 +1,8 @@
 """Compiled checks of the records that clients send: the structure of every record, timestamps, keys, offset deltas.
 
-`accept_batches` does all that a leader does with the usual append in one call: uncompressed batches that are stored
-with the bytes that came. It refuses to decide about any other; storage/log/leader_append.py does, by `check_sections`.
+`accept_batches` does all that a leader does with the usual append in one call: uncompressed batches, or a compressed
+one, that are stored with the bytes that came. It refuses to decide about any other; storage/log/leader_append.py does,
+by `check_sections`.
 
 As in decode.py, a section is the decompressed bytes of a batch after its header, by address and length. Offset deltas
 may be anything here: batches of old clients count wrongly, and `renumber_records` corrects them.
@@ -95,13 +96,14 @@ LATEST_TIMESTAMP = 4
 NEEDS_KEYS = 5
 
 
-@kernel(types.int64(types.int64, UINT8, INT64_IN, BATCH_TABLE_OUT))
-def accept_batches(crc_function, data, rules, table):
+@kernel(types.int64(types.int64, UINT8, types.int64, types.int64, INT64_IN, BATCH_TABLE_OUT))
+def accept_batches(crc_function, data, records, records_size, rules, table):
     """Accept the batches of a client that `data` consists of, as `rules` say, or decide nothing.
 
+    `records` is the address of the decompressed records of the only batch, 0 if no batch may be compressed.
     Returns the number of batches, whose headers then have their offsets and leader epoch, and whose rows are in
-    `table`; -1, with `data` unchanged, for anything unusual: a fault, compression, a timestamp type or largest
-    timestamp to be set, more batches than `table` has rows.
+    `table`; -1, with `data` unchanged, for anything unusual: a fault, several batches of which one is compressed, a
+    timestamp type or largest timestamp to be set, more batches than `table` has rows.
     """
     rows, at, next_offset = np.int64(0), np.int64(0), rules[NEXT_OFFSET]
     memory = np.int64(data.ctypes.data)
@@ -118,14 +120,16 @@ def accept_batches(crc_function, data, rules, table):
             or row.size_bytes > rules[BATCH_BYTES_LIMIT]
             or count <= 0
             or row.last_offset != count - 1
-            or row.attributes & (COMPRESSION_MASK | TIMESTAMP_TYPE_MASK | CONTROL_MASK)
+            or row.attributes & (TIMESTAMP_TYPE_MASK | CONTROL_MASK)
+            or (row.attributes & COMPRESSION_MASK and (records == 0 or row.size_bytes != len(data)))
             or (row.producer_id >= 0 and row.base_sequence < 0)
             or next_offset >= _MAX_OFFSET - count
             or call_crc32c(crc_function, memory + at + ATTRIBUTES_AT, row.size_bytes - ATTRIBUTES_AT) != row.crc
         ):
             return -1
-        record_at = memory + at + RECORDS_AT
-        end = memory + at + row.size_bytes
+        record_at, end = memory + at + RECORDS_AT, memory + at + row.size_bytes
+        if row.attributes & COMPRESSION_MASK:
+            record_at, end = records, records + records_size
         largest = np.int64(NO_TIMESTAMP)
         for record in range(count):
             (

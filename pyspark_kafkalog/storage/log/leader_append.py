@@ -9,7 +9,7 @@
 
 Base offset and leader epoch are in the 16 header bytes that the CRC does not cover, so a batch that needs neither of
 the last two steps is stored with the bytes that came. Compiled loops look at records; compressed ones are decompressed
-for that, as in Kafka. The usual append, which needs neither of them and no decompression, is accepted in one call.
+for that, as in Kafka. The usual append, which needs neither of them, is accepted in one call.
 
 All batches of an append are checked before the first is stored, and nothing here writes.
 
@@ -73,7 +73,7 @@ REQUEST: Final = "<produce request>"
 #: Batches are decompressed for their checks until they take this much together.
 _DECOMPRESSED_BYTES: Final = 32 << 20
 _ERRORS_SHOWN: Final = 3
-#: Most batches of an append that are accepted in one call; appends with more are rare.
+#: Most batches of an append that are accepted in one call: Produce allows one.
 _ACCEPTED_BATCHES: Final = 64
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
@@ -138,14 +138,26 @@ def _accepted(
 ) -> LeaderBatches | None:
     """The batches of a client if a kernel accepts them all in one call; None, with `stored` unchanged, if not."""
     crc_function = crc32c_function()
-    is_kept = config.stored_compression(CompressionType.NONE) is CompressionType.NONE
-    if not is_kept or not crc_function or config.message_timestamp_type is not TimestampType.CREATE_TIME:
+    is_usual = crc_function and config.message_timestamp_type is TimestampType.CREATE_TIME
+    if not is_usual or len(stored) < RECORD_BATCH_OVERHEAD_BYTES:
         return None
+    bits = int(stored[ATTRIBUTES_AT + 1]) & COMPRESSION_MASK
+    if bits not in CODECS or config.stored_compression(CompressionType(bits)) != bits:
+        return None
+    records = None
+    if bits:
+        try:
+            records = CODECS[CompressionType(bits)].decompress(
+                stored[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT
+            )
+        except CorruptRecordError:
+            return None
     earliest, latest = _timestamp_bounds(config, now_ms)
     batch_bytes = min(config.max_message_bytes, config.segment_bytes)
     rules = np.array([next_offset, leader_epoch, batch_bytes, earliest, latest, config.compact], dtype=np.int64)
     table = np.empty(min(len(stored) // RECORD_BATCH_OVERHEAD_BYTES, _ACCEPTED_BATCHES), dtype=BATCH_DTYPE)
-    rows = accept_batches(crc_function, stored, rules, table)
+    address, size_bytes = (0, 0) if records is None else (address_of(records), len(records))
+    rows = accept_batches(crc_function, stored, address, size_bytes, rules, table)
     return None if rows < 0 else LeaderBatches(stored, table[:rows])
 
 

@@ -88,7 +88,18 @@ class ProducerState:
     def merged(self, newer: ProducerState) -> ProducerState:
         """This state with the changes of `newer`: batches of an older epoch are dropped."""
         kept = self.batches if self.producer_epoch == newer.producer_epoch else ()
-        return replace(newer, batches=(kept + newer.batches)[-BATCHES_TO_RETAIN:])
+        return newer.with_batches((kept + newer.batches)[-BATCHES_TO_RETAIN:])
+
+    def with_batches(self, batches: tuple[BatchMetadata, ...]) -> ProducerState:
+        """This state with other remembered batches. Made for every batch, so not by `replace`, which takes longer."""
+        return ProducerState(
+            self.producer_id,
+            self.producer_epoch,
+            self.coordinator_epoch,
+            self.last_timestamp_ms,
+            self.current_txn_first_offset,
+            batches,
+        )
 
     def entry(self) -> ProducerStateEntry:
         """The snapshot entry, which has only the last batch."""
@@ -201,7 +212,7 @@ class ProducerAppend:
 
     def __init__(self, current: ProducerState, *, is_fencing: bool) -> None:
         self._is_fencing = is_fencing
-        self.updated = replace(current, batches=())
+        self.updated = current.with_batches(())
         self.started_transactions: list[int] = []
 
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
@@ -228,12 +239,13 @@ class ProducerAppend:
         if open_since == NO_OFFSET and batch.is_transactional:
             open_since = batch.base_offset
             self.started_transactions.append(open_since)
-        self.updated = replace(
-            self.updated,
-            producer_epoch=batch.producer_epoch,
-            last_timestamp_ms=batch.max_timestamp_ms,
-            current_txn_first_offset=open_since,
-            batches=(*kept, metadata)[-BATCHES_TO_RETAIN:],
+        self.updated = ProducerState(
+            batch.producer_id,
+            batch.producer_epoch,
+            self.updated.coordinator_epoch,
+            batch.max_timestamp_ms,
+            open_since,
+            (*kept, metadata)[-BATCHES_TO_RETAIN:],
         )
 
     def _append_marker(self, batch: ProducerBatch, marker: EndTransactionMarker) -> CompletedTransaction | None:
