@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -20,7 +21,7 @@ from pyspark_kafkalog.protocol.api import ApiKey, find_api
 from pyspark_kafkalog.protocol.headers import decode_response, encode_request, encode_response, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.server.context import Cluster, Committer, Handler, Request, ServerContext, Session
+from pyspark_kafkalog.server.context import Cluster, Committer, Handler, NoTraffic, Request, ServerContext, Session
 from pyspark_kafkalog.server.reads.handlers import handlers
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -61,6 +62,16 @@ class Waiters:
                 event.set()
 
 
+class FetchedBytes(NoTraffic):
+    """The bytes of records in responses, by topic."""
+
+    def __init__(self) -> None:
+        self.by_topic: Counter[str] = Counter()
+
+    def fetched(self, topic: str, *, size_bytes: int) -> None:
+        self.by_topic[topic] += size_bytes
+
+
 class ReadServer:
     """The handlers of readers over the root of `log_dir`."""
 
@@ -68,6 +79,7 @@ class ReadServer:
         root = log_dir.root
         self.rights = Rights()
         self.waiters = Waiters()
+        self.traffic = FetchedBytes()
         self._executor = ThreadPoolExecutor(4)
         self.handlers: Mapping[ApiKey, Handler] = handlers()
         self.context = ServerContext(
@@ -77,6 +89,7 @@ class ReadServer:
             committer=cast(Committer, None),
             guard=self.rights,
             waiters=self.waiters,
+            traffic=self.traffic,
             executor=self._executor,
             clock=lambda: int(time.time() * 1000),
             monotonic_ms=lambda: int(time.monotonic() * 1000),

@@ -16,6 +16,7 @@ Source of the rules: KafkaApis.handleFetchRequest, FetchManager.newContext, Dela
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -74,6 +75,7 @@ class Fetches:
         await plan.evaluate()
         if not plan.is_satisfied and body.max_wait_ms > 0:
             await _wait(context, plan, body.max_wait_ms)
+        _count(context, plan)
         return _response(plan, by_id=request.api_version >= _TOPIC_IDS_FROM_VERSION)
 
     async def _authorize(self, context: ServerContext, request: Request, plan: FetchPlan) -> None:
@@ -148,6 +150,15 @@ async def _wait(context: ServerContext, plan: FetchPlan, max_wait_ms: int) -> No
                 return
     finally:
         context.waiters.unsubscribe(event)
+
+
+def _count(context: ServerContext, plan: FetchPlan) -> None:
+    sizes: Counter[str] = Counter()
+    for each in plan.fetched:
+        sizes[each.topic or ""] += each.size_bytes
+    for topic, size_bytes in sizes.items():
+        if size_bytes:
+            context.traffic.fetched(topic, size_bytes=size_bytes)
 
 
 def _response(plan: FetchPlan, *, by_id: bool) -> FetchResponse:

@@ -100,6 +100,15 @@ def test_whole_log_is_consumed_by_following_the_offsets(server: ReadServer) -> N
     assert bases == [0, 20, 40, 60]
 
 
+def test_bytes_of_records_are_counted_by_topic(server: ReadServer) -> None:
+    found = fetch(server, asked({0: 0, 1: 0, 2: 0}))
+    sent = sum(len(bytes(each.records or b"")) for each in found)  # type: ignore[arg-type]
+    assert server.traffic.by_topic == {TOPIC: sent}
+    assert sent > 0
+    fetch(server, asked({0: 80}))
+    assert server.traffic.by_topic == {TOPIC: sent}
+
+
 def test_response_holds_exactly_the_partitions_asked_for_in_their_order(server: ReadServer) -> None:
     names = FetchRequest(
         topics=(
