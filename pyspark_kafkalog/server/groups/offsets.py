@@ -110,10 +110,7 @@ class OffsetHandlers:
         accepted: dict[TopicPartition, wire.OffsetCommitRequestPartition] = {}
         if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
             return _committed(body, errors, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        await _know_topics(
-            context,
-            (TopicPartition(topic.name, each.partition_index) for topic in body.topics for each in topic.partitions),
-        )
+        await _know_topics(context, body.topics)
         for topic in body.topics:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
@@ -229,6 +226,7 @@ class OffsetHandlers:
         if not _may(context, request.session, AclOperation.DELETE, ResourceType.GROUP, body.group_id):
             return wire.OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
         errors: dict[TopicPartition, ErrorCode] = {}
+        await _know_topics(context, body.topics)
         for topic in body.topics:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
