@@ -19,13 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark_kafkalog.errors import (
-    InvalidOptionError,
     InvalidTopicError,
     KafkalogError,
     LogDirError,
     ProducerFencedError,
 )
-from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
@@ -53,6 +51,7 @@ from pyspark_kafkalog.root.transactions import TransactionStatus, producers_of, 
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import Markers
+from pyspark_kafkalog.server.transactions.id_patterns import compile_id_pattern
 from pyspark_kafkalog.server.transactions.metadata import NO_PARTITIONS, TransactionMetadata, by_topic
 from pyspark_kafkalog.server.transactions.units import coordinator_append, marker_batch
 from pyspark_kafkalog.storage.names import TopicPartition, validate_topic_name
@@ -72,16 +71,17 @@ class DescribingHandlers:
         assert isinstance(body, ListTransactionsRequest)
         try:
             is_wanted = _filter(body, context.clock())
-        except InvalidOptionError:
+        except ValueError:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        coordinated = await self._coordinator.coordinated()
         found = [
             ListTransactionsResponseTransactionState(
                 transactional_id=each.transactional_id,
                 producer_id=each.producer_id,
                 transaction_state=status_name(each.status),
             )
-            for each in await self._coordinator.coordinated()
-            if is_wanted(each) and _may_describe(context, request, each.transactional_id)
+            for each in await context.run(functools.partial(_filtered, is_wanted, coordinated))
+            if _may_describe(context, request, each.transactional_id)
         ]
         return ListTransactionsResponse(
             unknown_state_filters=tuple(each for each in body.state_filters if each not in _STATUS_NAMES),
@@ -158,18 +158,24 @@ def _may_describe(context: ServerContext, request: Request, transactional_id: st
     return context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
 
+def _filtered(
+    is_wanted: Callable[[TransactionMetadata], bool], found: Sequence[TransactionMetadata]
+) -> list[TransactionMetadata]:
+    return [each for each in found if is_wanted(each)]
+
+
 def _filter(body: ListTransactionsRequest, now_ms: int) -> Callable[[TransactionMetadata], bool]:
-    """Whether an id is listed. Raises InvalidOptionError for a wrong pattern."""
+    """Whether an id is listed. Raises ValueError for a wrong pattern."""
     statuses = {_STATUS_NAMES.get(each) for each in body.state_filters}
     producer_ids = frozenset(body.producer_id_filters)
-    pattern = compile_topic_pattern(body.transactional_id_pattern) if body.transactional_id_pattern else None
+    matches = compile_id_pattern(body.transactional_id_pattern) if body.transactional_id_pattern else None
 
     def is_wanted(each: TransactionMetadata) -> bool:
         return (
             (not producer_ids or each.producer_id in producer_ids)
             and (not statuses or each.status in statuses)
             and (body.duration_filter < 0 or now_ms - each.start_ms > body.duration_filter)
-            and (pattern is None or pattern.matches(each.transactional_id))
+            and (matches is None or matches(each.transactional_id))
         )
 
     return is_wanted
