@@ -3,4 +3,9 @@
 In reading order:
 
 - units: what goes into one commit together, and `LeaderWriter`, which makes the commits
+- plan: what each partition gets in a commit, checked before anything is stored
+- file_writer: the writer of roots on a file system
+- open_logs: the logs that it keeps open between commits
+- object_writer: the writer of roots in an object store
+- open: makes the writer of a root
 """

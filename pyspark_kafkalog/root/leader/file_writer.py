@@ -20,7 +20,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidRecordError,
+    KafkalogError,
+    LogDirError,
+)
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
@@ -57,22 +63,43 @@ class FileLeaderWriter:
         """As in LeaderWriter."""
         self._store.check_root()
         with root_lock(self._root.path, fs=self._fs):
-            for attempt in range(_ATTEMPTS):
-                plan = self._plan()
-                results = plan_units(plan, units)
-                try:
-                    self._carry_out(plan)
-                except CommitConflictError:
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-                    continue
-                if self._fs.waits_for_disk and any(map(_has_duplicate, results)):
-                    # Who stored the batch may have been killed before its commit was on disk.
-                    flush_earlier(self._root.path, self._fs)
-                    self._store.log.sync()
-                break
+            results = self._commit_locked(units)
+            if self._fs.waits_for_disk and any(map(_has_duplicate, results)):
+                # Who stored the batch may have been killed before its commit was on disk.
+                flush_earlier(self._root.path, self._fs)
+                self._store.log.sync()
         if self._root.store is not self._store:
             self._root.store.follow(self._store)
+        return results
+
+    def _commit_locked(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
+        for attempt in range(_ATTEMPTS):
+            plan = self._plan()
+            results = plan_units(plan, units)
+            try:
+                self._carry_out(plan)
+            except CommitConflictError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            except InvalidRecordError as error:
+                # The records of one unit break an invariant, or those of all are too large for one commit.
+                if len(units) == 1:
+                    return [error]
+                return self._commit_each(units)
+            else:
+                return results
+        raise AssertionError
+
+    def _commit_each(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
+        """Commit the units one by one. What prevents one of these commits is the result of its unit."""
+        results: list[UnitResult] = []
+        for unit in units:
+            try:
+                results += self._commit_locked([unit])
+            except KafkalogError as error:
+                results.append(error)
+            except OSError as error:
+                results.append(LogDirError(str(error)))
         return results
 
     def close(self) -> None:

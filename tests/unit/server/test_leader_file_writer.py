@@ -25,13 +25,15 @@ from pyspark_kafkalog.errors import (
     UnsupportedCompressionError,
 )
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeader, crc32c
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 
 @pytest.fixture
@@ -87,6 +89,20 @@ def test_unit_that_refuses_itself_by_the_image_is_refused_alone(serve: Callable[
     results = server.commit(CommitUnit(appends=refuse), CommitUnit.of(append(batch([b"1"]))))
     assert isinstance(results[0], InvalidRecordError)
     assert server.values() == [b"1"]
+
+
+def test_unit_whose_records_break_an_invariant_is_refused_alone(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.append(append(batch(), "b"))
+
+    def lower(image: MetadataImage, appended: object) -> list[MetadataRecord]:
+        return [partition_state_record(image.topic("b").topic_id, 0, LogState())]
+
+    bad = CommitUnit(appends=lambda image: [append(batch([b"no"]))], records=lower)
+    results = server.commit(CommitUnit.of(append(batch([b"1"]))), bad, CommitUnit.of(append(batch([b"2"]))))
+    assert isinstance(results[1], InvalidRecordError)
+    assert server.values() == [b"1", b"2"]
+    assert server.state("b").log_end_offset == 3
 
 
 def test_topic_that_was_created_anew_is_unknown_by_its_former_id(serve: Callable[[], Served]) -> None:
