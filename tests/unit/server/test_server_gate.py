@@ -1,0 +1,186 @@
+"""The gate of a running server, seen through sockets: who is let in, who is closed out, and how fast."""
+
+from __future__ import annotations
+
+import random
+import socket
+import ssl
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority, common_name
+from scram_client import ScramClient
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.metadata.client_quotas import USER, alter_quotas, quota_entity
+from pyspark_kafkalog.metadata.scram import ScramMechanism, alter_credentials, upsertion
+from pyspark_kafkalog.server.config import Address, ServerConfig
+from pyspark_kafkalog.server.run import serve
+from pyspark_kafkalog.server.security.limits import ConnectionSettings
+from pyspark_kafkalog.server.security.sasl import SaslSettings
+from pyspark_kafkalog.server.security.settings import SecuritySettings
+from pyspark_kafkalog.server.security.tls import TlsSettings
+
+SASL = SaslSettings(("SCRAM-SHA-256", "PLAIN"), failure_delay_ms=0)
+METADATA = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", -1, False)
+API_VERSIONS = struct.pack(">hhih", 18, 0, 2, -1)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """With the topic orders and the user ann."""
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("orders", partitions=1)
+    made = upsertion("ann", ScramMechanism.SCRAM_SHA_256, "secret", iterations=4096, rng=random.Random(1))
+    log_dir.root.native().commit(lambda image: alter_credentials({}, [], [made])[0], operation="make a user")
+    return tmp_path / "log"
+
+
+def config(**security: Any) -> ServerConfig:
+    return ServerConfig(listen=Address("127.0.0.1", 0), security=SecuritySettings(is_insecure=True, **security))
+
+
+def connect(bootstrap: str) -> socket.socket:
+    host, _, port = bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=5)
+
+
+def send(sock: socket.socket, frame: bytes) -> None:
+    sock.sendall(struct.pack(">i", len(frame)) + frame)
+
+
+def receive(sock: socket.socket) -> bytes | None:
+    """The next frame; None if the server has closed the connection."""
+    found = bytearray()
+    size = 4
+    try:
+        while len(found) < size:
+            data = sock.recv(size - len(found))
+            if not data:
+                return None
+            found += data
+            if len(found) == 4 == size:
+                size += struct.unpack(">i", found)[0]
+    except ConnectionResetError:
+        return None
+    return bytes(found[4:])
+
+
+def ask(sock: socket.socket, frame: bytes) -> bytes | None:
+    send(sock, frame)
+    return receive(sock)
+
+
+def handshake(version: int, mechanism: str = "SCRAM-SHA-256") -> bytes:
+    return struct.pack(">hhihh", 17, version, 7, -1, len(mechanism)) + mechanism.encode()
+
+
+def test_bare_tokens_authenticate_clients_of_handshake_version_0(root: Path) -> None:
+    with serve(root, config(sasl=SASL)) as bootstrap, connect(bootstrap) as sock:
+        assert ask(sock, API_VERSIONS) is not None
+        answer = ask(sock, handshake(0))
+        assert answer is not None
+        assert answer[4:6] == b"\0\0"
+        client = ScramClient("ann", "secret")
+        first = ask(sock, client.first())
+        assert first is not None
+        last = ask(sock, client.final(first))
+        assert last is not None
+        assert client.accepts(last)
+        assert b"orders" in (ask(sock, METADATA) or b"")
+
+
+def test_failed_bare_token_and_requests_before_authentication_end_the_connection(root: Path) -> None:
+    with serve(root, config(sasl=SASL)) as bootstrap:
+        for frames in (
+            [METADATA],
+            [API_VERSIONS, METADATA],
+            [handshake(1), METADATA],
+            [handshake(1), handshake(1)],
+            [handshake(0, "PLAIN"), b"\0ann\0wrong"],
+            [handshake(0, "PLAIN"), METADATA],
+            [struct.pack(">hhihi", 36, 0, 1, -1, 3) + b"abc"],
+        ):
+            with connect(bootstrap) as sock:
+                for frame in frames[:-1]:
+                    assert ask(sock, frame) is not None
+                assert ask(sock, frames[-1]) is None
+
+
+def test_mechanism_that_is_not_enabled_is_answered_with_those_that_are_and_the_connection_closed(root: Path) -> None:
+    with serve(root, config(sasl=SASL)) as bootstrap, connect(bootstrap) as sock:
+        answer = ask(sock, handshake(1, "GSSAPI"))
+        assert answer is not None
+        assert struct.unpack(">h", answer[4:6]) == (33,)
+        assert b"SCRAM-SHA-256" in answer
+        assert receive(sock) is None
+
+
+def test_unauthenticated_client_may_send_little(root: Path) -> None:
+    with serve(root, config(sasl=SASL)) as bootstrap, connect(bootstrap) as sock:
+        sock.sendall(struct.pack(">i", 16 * 1024 + 1))
+        assert receive(sock) is None
+
+
+def test_tls_to_a_plain_port_and_plain_to_a_tls_port_fail_at_once(root: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.sign("server", common_name("server"))
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    with serve(root, config()) as bootstrap, connect(bootstrap) as sock, pytest.raises(OSError):  # noqa: PT011
+        context.wrap_socket(sock, server_hostname="localhost")
+    with serve(root, config(tls=TlsSettings(server.certificate, server.key))) as bootstrap:
+        with connect(bootstrap) as sock:
+            send(sock, METADATA)
+            rest = b"".join(iter(lambda: _received(sock), b""))
+            assert len(rest) <= 7  # at most the alert of TLS
+        with context.wrap_socket(connect(bootstrap), server_hostname="localhost") as tls:
+            assert b"orders" in (ask(tls, METADATA) or b"")
+
+
+def _received(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(100)
+    except ConnectionResetError:
+        return b""
+
+
+def test_connection_above_the_limit_is_closed_and_the_others_stay(root: Path) -> None:
+    limits = ConnectionSettings(connections_max=2, per_host_max=2)
+    with serve(root, config(connections=limits)) as bootstrap, connect(bootstrap) as first:
+        assert ask(first, METADATA) is not None
+        with connect(bootstrap) as second:
+            assert ask(second, METADATA) is not None
+            with connect(bootstrap) as third:
+                assert receive(third) is None
+        assert ask(first, METADATA) is not None
+
+
+def test_throttled_fetch_is_answered_without_records(root: Path) -> None:
+    import pyarrow as pa
+
+    log_dir = LogDir.open(root)
+    log_dir.append("orders", pa.table({"value": ["x" * 5_000] * 4}))
+    anonymous = quota_entity([(USER, "ANONYMOUS")])
+    log_dir.root.native().commit(
+        lambda image: alter_quotas({}, anonymous, {"consumer_byte_rate": 100.0}), operation="set a quota"
+    )
+    fetch = struct.pack(">hhih", 1, 4, 3, -1) + struct.pack(">iiiib", -1, 0, 1, 1 << 20, 0)
+    fetch += struct.pack(">ih", 1, 6) + b"orders" + struct.pack(">iiqi", 1, 0, 0, 1 << 20)
+    with serve(root, config()) as bootstrap, connect(bootstrap) as sock:
+        answer = ask(sock, fetch)
+        assert answer is not None
+        throttle_ms, topics = struct.unpack(">ii", answer[4:12])
+        assert throttle_ms > 100_000
+        assert topics == 0
+
+
+def test_open_server_refuses_to_listen_for_other_machines(root: Path) -> None:
+    open_to_all = ServerConfig(listen=Address("0.0.0.0", 0))
+    with pytest.raises(InvalidOptionError, match="--insecure"), serve(root, open_to_all):
+        pass
+    passwords = ServerConfig(listen=Address("127.0.0.1", 0), security=SecuritySettings(sasl=SASL))
+    with pytest.raises(InvalidOptionError, match="PLAIN"), serve(root, passwords):
+        pass

@@ -1,0 +1,31 @@
+"""`kafkalog serve` refuses security options that leave a log directory open or do not belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kafkalog_command import Command
+
+OPEN = ("--listen", "0.0.0.0:0")
+MINE = ("--listen", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (OPEN, "--insecure"),
+        ((*OPEN, "--workers", "2"), "--insecure"),
+        ((*MINE, "--sasl", "PLAIN"), "PLAIN sends passwords"),
+        ((*MINE, "--sasl", "GSSAPI"), "no SASL mechanism GSSAPI"),
+        ((*MINE, "--tls-cert", "server.pem"), "belong together"),
+        ((*MINE, "--tls-client-ca", "ca.pem"), "need --tls-cert"),
+        ((*MINE, "--tls-cert", "gone.pem", "--tls-key", "gone.key"), "gone.pem"),
+        ((*MINE, "--tls-cert", "c", "--tls-key", "k", "--tls-client-auth", "required"), "--tls-client-ca"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
+) -> None:
+    serve = Command("serve", tmp_path / "log", capsys)
+    assert reason in serve.fails(*arguments)
