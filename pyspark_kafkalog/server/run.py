@@ -44,6 +44,7 @@ from pyspark_kafkalog.units import SECOND_MS
 _LOG: Final = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 _ACCEPT_PAUSE_S: Final = 0.1
+_CANCEL_AGAIN_S: Final = 0.5
 
 T = TypeVar("T")
 
@@ -177,9 +178,11 @@ class Server:
             return None
 
     async def _end_connections(self) -> None:
-        for task in tuple(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        while self._connections:
+            for task in tuple(self._connections):
+                task.cancel()
+            # Before Python 3.12 asyncio.wait_for may swallow a cancellation (gh-86296): then it is repeated.
+            await asyncio.wait(tuple(self._connections), timeout=_CANCEL_AGAIN_S)
 
 
 def open_served_root(path: str | RootPath | StoreAddress, config: ServerConfig) -> Root:
