@@ -110,7 +110,8 @@ def check_marker(directory: Path) -> None:
     data = _read_marker(directory)
     if data is None:
         raise _damaged_marker(path, "no such file, although the directory has commits of this package")
-    refuse_unfinished_copy(directory)
+    if data == _UNFINISHED_COPY:
+        refuse_unfinished_copy(directory)
     match = _MARKER.fullmatch(data)
     if match is None:
         raise _damaged_marker(path, repr(data))
