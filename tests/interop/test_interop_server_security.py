@@ -254,3 +254,68 @@ def test_producer_above_its_quota_is_slowed_down(log_dir: LogDir, capsys: pytest
             took_s = time.monotonic() - began
     assert 1 < took_s < 10
     assert throttled
+
+
+@pytest.mark.full
+def test_user_without_any_permission_sees_and_changes_nothing(log_dir: LogDir) -> None:
+    from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+    from confluent_kafka.admin import (
+        AclBindingFilter,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        NewPartitions,
+        NewTopic,
+        OffsetSpec,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    everything = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    with serve(log_dir.path, config(sasl=SaslSettings(("SCRAM-SHA-256", "SCRAM-SHA-512")))) as bootstrap:
+        root = AdminClient({"bootstrap.servers": bootstrap, **scram("root", "root-secret", "SCRAM-SHA-512")})
+        offsets = [TopicPartition("orders", 0, 1)]
+        group = ConsumerGroupTopicPartitions("readers", offsets)
+        root.alter_consumer_group_offsets([group])["readers"].result(20)
+        before = log_dir.root.native().store.refresh()
+        settings = {"bootstrap.servers": bootstrap, **scram("ann", "ann-secret")}
+        admin = AdminClient(settings)
+        assert admin.list_topics(timeout=20).topics == {}
+        assert admin.list_consumer_groups().result(20).valid == []
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "orders")
+        change = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+        altered = ConfigResource(ConfigResource.Type.TOPIC, "orders", incremental_configs=[change])
+        at_start = {TopicPartition("orders", 0): OffsetSpec.earliest()}
+        for refused in (
+            admin.create_topics([NewTopic("mine", 1, 1)]),
+            admin.create_partitions([NewPartitions("orders", 9)]),
+            admin.describe_configs([resource]),
+            admin.incremental_alter_configs([altered]),
+            admin.describe_consumer_groups(["readers"]),
+            admin.delete_consumer_groups(["readers"]),
+            admin.alter_consumer_group_offsets([group]),
+            admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("readers", [TopicPartition("orders", 0)])]),
+            admin.delete_topics(["orders"]),
+            admin.delete_records(offsets),
+            admin.list_offsets(at_start),
+            admin.delete_acls([everything]),
+        ):
+            for what, future in refused.items():
+                with pytest.raises(KafkaException, match=r"AUTHORIZATION_FAILED|UNKNOWN_TOPIC|No leaders found"):
+                    pytest.fail(f"{what}: {future.result(20)}")
+        with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            Producer({**settings, "transactional.id": "t"}).init_transactions(20)
+        consumer = Consumer({**settings, "group.id": "readers", "auto.offset.reset": "earliest"})
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        messages = [consumer.poll(0.5) for _ in range(4)]
+        assert not any(each.value() for each in messages if each is not None and each.error() is None)
+        consumer.close()
+        after = log_dir.root.native().store.refresh()
+    assert after.topics == before.topics
+    assert after.acls == before.acls
+    assert values(log_dir) == [b"first"]
