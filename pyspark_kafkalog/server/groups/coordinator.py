@@ -154,7 +154,7 @@ class GroupCoordinator:
             loading.add_done_callback(lambda task: self._loading.pop(partition, None))
         try:
             return await asyncio.wait_for(asyncio.shield(loading), _LOAD_WAIT_S)
-        except TimeoutError:
+        except asyncio.TimeoutError:
             raise GroupRequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
         except (KafkalogError, OSError) as error:
             _LOG.warning("%s-%d could not be loaded: %s", OFFSETS_TOPIC, partition, error)
@@ -214,7 +214,7 @@ class GroupCoordinator:
                 continue
             wait_ms = due_ms - self.context.monotonic_ms()
             if wait_ms > 0:
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), wait_ms / 1000)
                 continue
             self.run_due()
