@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka_oracle import Broker, dump_log, run_tool
+from server_processes import serving
 from tiered_exports import new_broker
 from transaction_client import KafkaClientError, TransactionClient
 
@@ -257,3 +258,30 @@ def test_broker_serves_the_log_and_goes_on_with_its_transactions(root: Path, tmp
         client("send", "p", "b", 0, "by-the-broker")
         client("commit", "p")
         assert client("read", "read_committed", "b", 0) == ["3", "by-the-broker"]
+
+
+@pytest.mark.full
+def test_server_that_is_killed_loses_and_repeats_no_transaction(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("a", 4)
+    committed = []
+    with (
+        serving(log_dir.path) as one,
+        serving(log_dir.path) as two,
+        TransactionClient(f"{one.bootstrap},{two.bootstrap}", tmp_path / "java.log") as java,
+    ):
+        for name in ("p", "q"):
+            java.begin(name, name)
+        for number in range(10):
+            for name in ("p", "q"):
+                values = [f"{name}{number}.{partition}" for partition in range(4)]
+                java("begin", name)
+                for partition, value in enumerate(values):
+                    java("send", name, "a", partition, value)
+                if (number, name) == (4, "q"):
+                    two.process.kill()
+                java("commit", name)
+                committed += values
+    log_dir.refresh()
+    seen = [value.decode() for value in log_dir.read("a", isolation="read_committed")["value"].to_pylist()]
+    assert sorted(seen) == sorted(committed)
