@@ -18,5 +18,14 @@ In reading order:
 - status_page: metrics and health over HTTP
 - authorized_operations: what a principal may do, as a bit field
 
-Packages: metadata (APIs, topics, coordinators), writes (Produce), cluster (the live servers over one root).
+Packages:
+
+- metadata: ApiVersions, Metadata, FindCoordinator
+- writes: Produce
+- reads: Fetch, ListOffsets, OffsetForLeaderEpoch
+- groups: the classic and the consumer protocol, committed offsets
+- transactions: producer ids, transactions, and offsets in them
+- admin: topics, partitions, configurations, log directories, the cluster
+- security: TLS, SASL, access control entries, quotas, limits of connections
+- cluster: the live servers over one root
 """
