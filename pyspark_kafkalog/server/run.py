@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.java_regex.re2_pattern import why_no_re2_patterns
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.protocol import Root
@@ -67,6 +68,9 @@ class Server:
         Raises OSError if the address is in use, InvalidOptionError for security settings that cannot be used.
         """
         self._config.check()
+        missing = why_no_re2_patterns()
+        if missing is not None:
+            _LOG.warning("%s", missing)
         try:
             listeners = [self._closing.enter_context(each) for each in self._listeners()]
             advertised = self._config.advertised or Address(*listeners[0].getsockname()[:2])

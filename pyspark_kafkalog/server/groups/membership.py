@@ -10,13 +10,14 @@ Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorService 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.groups.offset_records import group_key, parse_offset_key
-from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -35,6 +36,7 @@ from pyspark_kafkalog.server.groups.shard import Planned, Shard
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
 
+_LOG: Final = logging.getLogger(__name__)
 _LEAVES: Final = -1
 #: JoinGroup and LeaveGroup versions from which a rule holds.
 _KNOWN_ID_FROM, _SKIPS_ASSIGNMENT_FROM, _PROTOCOL_TYPE_FROM = 4, 9, 7
@@ -278,7 +280,7 @@ class MembershipHandlers:
             self._regexes_resolved_ms.clear()
         self._regexes_resolved_ms[body.group_id] = now_ms
         image = context.image()
-        found = await context.run(lambda: {each: _matching(image, each) for each in wanted})
+        found = await context.run(lambda: _matching(image, wanted))
 
         def visible(topics: frozenset[str]) -> frozenset[str]:
             allows, session = context.guard.allows, request.session
@@ -378,7 +380,7 @@ def _check_heartbeat(body: consumer_wire.ConsumerGroupHeartbeatRequest, api_vers
         )
     if body.subscribed_topic_regex:
         try:
-            compile_topic_pattern(body.subscribed_topic_regex)
+            compile_re2_pattern(body.subscribed_topic_regex)
         except ValueError as error:
             raise GroupRequestError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
 
@@ -389,9 +391,17 @@ def _check_topics(context: ServerContext, request: Request, body: consumer_wire.
             raise GroupRequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
-def _matching(image: MetadataImage, regex: str) -> frozenset[str]:
-    pattern = compile_topic_pattern(regex)
-    return frozenset(name for name in image.topics if pattern.matches(name))
+def _matching(image: MetadataImage, regexes: Iterable[str]) -> dict[str, frozenset[str]]:
+    """The topics of each regular expression; without those that this server cannot read, which keep their topics."""
+    found = {}
+    for regex in regexes:
+        try:
+            matches = compile_re2_pattern(regex)
+        except ValueError as error:  # of a record: a member's own expression has been checked
+            _LOG.warning("a group's subscription is not looked up again: %s", error)
+        else:
+            found[regex] = frozenset(filter(matches, image.topics))
+    return found
 
 
 def _member_to_remove(group: ConsumerGroup, member_id: str, instance_id: str | None) -> str | ErrorCode:

@@ -12,7 +12,6 @@ about any id, and commits say who was first. In reading order:
 - gate: the batches of transactional producers
 - offsets: offsets of a group in a transaction
 - producing: the handlers of a producer's requests
-- id_patterns: which transactional ids are listed
 - describing: the handlers of tools: list, describe, markers
 - handlers: all of them
 """

@@ -24,6 +24,7 @@ from pyspark_kafkalog.errors import (
     LogDirError,
     ProducerFencedError,
 )
+from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
@@ -51,7 +52,6 @@ from pyspark_kafkalog.root.transactions import TransactionStatus, producers_of, 
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import Markers
-from pyspark_kafkalog.server.transactions.id_patterns import compile_id_pattern
 from pyspark_kafkalog.server.transactions.metadata import NO_PARTITIONS, TransactionMetadata, by_topic
 from pyspark_kafkalog.server.transactions.units import coordinator_append, marker_batch
 from pyspark_kafkalog.storage.names import TopicPartition, validate_topic_name
@@ -168,7 +168,7 @@ def _filter(body: ListTransactionsRequest, now_ms: int) -> Callable[[Transaction
     """Whether an id is listed. Raises ValueError for a wrong pattern."""
     statuses = {_STATUS_NAMES.get(each) for each in body.state_filters}
     producer_ids = frozenset(body.producer_id_filters)
-    matches = compile_id_pattern(body.transactional_id_pattern) if body.transactional_id_pattern else None
+    matches = compile_re2_pattern(body.transactional_id_pattern) if body.transactional_id_pattern else None
 
     def is_wanted(each: TransactionMetadata) -> bool:
         return (

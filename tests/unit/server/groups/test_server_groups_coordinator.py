@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -329,6 +330,38 @@ def test_regular_expression_subscribes_to_later_topics_too(servers: Callable[[],
         assert len(later.assignment.topic_partitions) == 2
         bad = await server.beat("n", 0, subscribed_topic_names=None, subscribed_topic_regex="(")
         assert bad.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    run(scenario())
+
+
+def test_regular_expression_that_would_backtrack_for_ever_holds_nobody_up(
+    servers: Callable[[], GroupServer], path: Path
+) -> None:
+    async def scenario() -> None:
+        LogDir.open(path).create_topic("a" * 200, partitions=1)
+        server = servers()
+        joined = await server.beat("m", 0, subscribed_topic_names=None, subscribed_topic_regex="(a+)+b")
+        assert joined.error_code == ErrorCode.NONE
+        assert joined.assignment.topic_partitions == ()
+
+    run(scenario())
+
+
+def test_without_re2_new_expressions_are_refused_and_known_ones_keep_their_topics(
+    servers: Callable[[], GroupServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = servers()
+        joined = await server.beat("m", 0, subscribed_topic_names=None, subscribed_topic_regex="a.*")
+        assert len(joined.assignment.topic_partitions) == 1
+        monkeypatch.setitem(sys.modules, "re2", None)
+        refused = await server.beat("n", 0, subscribed_topic_names=None, subscribed_topic_regex="b.*")
+        assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert "pyspark_kafkalog[server]" in (refused.error_message or "")
+        await server.pass_time(11_000)
+        later = await server.beat("m", joined.member_epoch)
+        assert later.error_code == ErrorCode.NONE
+        assert later.member_epoch == joined.member_epoch
 
     run(scenario())
 
