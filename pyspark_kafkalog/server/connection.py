@@ -7,8 +7,11 @@
 Kafka's broker reads nothing from a connection while a request of it is handled; reading Produce ahead is what lets one
 producer with several requests in flight share commits. A client sees the same either way: answers come in order.
 
-What ends a connection: its end, a frame that is no request of a known API and version, too large a frame, a failed
-Produce with acks 0, a defect in a handler. A crash of the server ends all; nothing of a connection outlives it.
+What ends a connection: its end, a frame that is no request of a known API and version, too large a frame, one that does
+not arrive, a response that is not taken, a failed Produce with acks 0, a defect in a handler. Produce requests that
+were read are committed all the same, and count as memory until then. Who leaves while a request waits (Fetch,
+JoinGroup, SyncGroup) is noticed after some seconds. A crash of the server ends all; nothing of a connection outlives
+it.
 
 Source of the rules: kafka.network.SocketServer, Processor and RequestChannel.
 """
@@ -19,16 +22,32 @@ import asyncio
 import contextlib
 import logging
 import struct
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import CloseConnection, Session
 from pyspark_kafkalog.server.dispatch import Dispatcher, Exchange, TokenExchange
-from pyspark_kafkalog.server.sending import SocketTransport, Transport, send_pieces
+from pyspark_kafkalog.server.request_bytes import (
+    SMALL_REQUEST_BYTES,
+    RequestBytes,
+    RequestBytesBySize,
+    ResponseBytes,
+)
+from pyspark_kafkalog.server.sending import (
+    SocketTransport,
+    Transport,
+    has_hung_up,
+    send_pieces,
+    shut_down,
+    wake,
+    within,
+)
 
 _LOG: Final = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">i")
@@ -38,27 +57,39 @@ _FRAME_STEP_BYTES: Final = 1 << 20
 #: A frame has to arrive within so many seconds, and those that its bytes take at this rate.
 _FRAME_MAX_S: Final = 30.0
 _FRAME_MIN_BYTES_A_SECOND: Final = 1 << 20
+#: How often it is looked whether a frame arrives at this rate while others wait for its bytes of the budget.
+_FRAME_LOOK_S: Final = 1.0
 _IN_FLIGHT_MAX: Final = 32
+#: Requests that may wait for as long as the client says, and how soon it is looked whether it is still there.
+_WAITING_APIS: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+_LOOK_S: Final = 5.0
+_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
 class ClientTransport(Transport, Protocol):
-    """The socket of a connection, plain or TLS. All methods raise OSError when the connection is lost."""
+    """The socket of a connection, plain or TLS.
 
-    async def recv_into(self, buffer: memoryview) -> int:
+    All methods raise OSError when the connection is lost; those that receive raise asyncio.TimeoutError if nothing
+    arrives within `seconds_max`.
+    """
+
+    async def recv(self, size_max: int, seconds_max: float) -> bytes:
+        """What has arrived, at least a byte; none at the end of the stream. Takes no memory while it waits."""
+        ...
+
+    async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
         """Fill `buffer` with what has arrived, at least a byte; 0 at the end of the stream."""
         ...
 
-    def close(self) -> None: ...
-
-
-class BytesBudget(Protocol):
-    """The bytes of requests that are in memory, of all connections together."""
-
-    async def acquire(self, size_bytes: int) -> None:
-        """Wait until so many bytes are free."""
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection, though there may be bytes of it to read."""
         ...
 
-    def release(self, size_bytes: int) -> None: ...
+    def abort(self) -> None:
+        """End the stream in both directions, for whoever waits for it. Raises nothing."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +112,16 @@ class Connection:
         dispatcher: Dispatcher,
         *,
         limits: FrameLimits,
-        budget: BytesBudget,
+        requests: RequestBytesBySize,
+        responses: ResponseBytes,
         monotonic_ms: Callable[[], int],
     ) -> None:
         self._transport = transport
         self._session = session
         self._dispatcher = dispatcher
         self._limits = limits
-        self._budget = budget
+        self._requests = requests
+        self._responses = responses
         self._monotonic_ms = monotonic_ms
         self._input = _Input(transport)
         self._pending: deque[asyncio.Task[None]] = deque()
@@ -97,19 +130,7 @@ class Connection:
         """Handle requests until the connection ends, for whatever reason; closes the socket. Raises nothing."""
         try:
             while (size := await self._next_size()) is not None:
-                frame = await self._read_frame(size)
-                handed_over = False
-                try:
-                    exchange = self._dispatcher.open(frame, self._session)
-                    if exchange.api_key == ApiKey.PRODUCE:
-                        handed_over = True
-                        await self._begin(exchange, size)
-                    else:
-                        await self._settle()
-                        await self._answer(exchange)
-                finally:
-                    if not handed_over:
-                        self._budget.release(size)
+                await self._serve_frame(size)
                 await self._stay_muted()
         except CloseConnection as reason:
             # What strangers can cause as often as they like does not fill the log.
@@ -120,12 +141,14 @@ class Connection:
         except Exception:
             _LOG.exception("closing the connection of %s:%d", self._session.host, self._session.port)
         finally:
-            await self._abandon()
-            self._transport.close()
+            try:
+                await self._abandon()
+            finally:
+                self._transport.close()
 
     async def _next_size(self) -> int | None:
         """The size of the next frame; None at the end of the stream. Raises CloseConnection for an illegal size."""
-        head = await asyncio.wait_for(self._input.read(_SIZE.size), self._limits.idle_max_s)
+        head = await self._input.read(_SIZE.size, self._limits.idle_max_s)
         if head is None:
             return None
         (size,) = _SIZE.unpack(head)
@@ -135,32 +158,63 @@ class Connection:
             raise CloseConnection(f"expected a request of 1 to {limit} bytes, found the size {size}")
         return int(size)
 
-    async def _read_frame(self, size: int) -> bytearray:
+    async def _serve_frame(self, size: int) -> None:
+        """Read a frame and handle it. Its memory is counted until it is handled, and given back before the answer is
+        sent, which may take as long as the client likes."""
+        budget = self._requests.of(size)
+        frame = await self._read_frame(size, budget)
+        is_handed_over = False
+        try:
+            exchange = self._dispatcher.open(frame, self._session)
+            del frame
+            if exchange.api_key == ApiKey.PRODUCE:
+                is_handed_over = True
+                self._begin(exchange, size, budget)
+                del exchange
+                await self._keep_up()
+                return
+            await self._settle()
+            with self._watched(exchange.api_key):
+                pieces = await exchange.handle()
+            del exchange
+        finally:
+            if not is_handed_over:
+                budget.release(size)
+        if pieces is not None:
+            await self._send(pieces)
+        if self._session.is_closing:
+            raise CloseConnection("the client could not authenticate")
+
+    async def _read_frame(self, size: int, budget: RequestBytes) -> bytearray:
         """The bytes of a frame, which the budget then counts; those of a large one before they are read.
 
         A client must send a frame without long pauses: what it has announced is taken from the others.
         """
-        is_large = size > _RECEIVE_BYTES
+        is_large = size > SMALL_REQUEST_BYTES
         if is_large:
-            await self._budget.acquire(size)
+            await budget.acquire(size)
         try:
-            frame = await asyncio.wait_for(self._input.read(size), _FRAME_MAX_S + size / _FRAME_MIN_BYTES_A_SECOND)
+            seconds_max = _FRAME_MAX_S + size / _FRAME_MIN_BYTES_A_SECOND
+            frame = await self._input.read(size, seconds_max, (lambda: budget.is_short) if is_large else None)
             if frame is None:
                 raise asyncio.IncompleteReadError(b"", size)
         except BaseException:
             if is_large:
-                self._budget.release(size)
+                budget.release(size)
             raise
         if not is_large:
-            await self._budget.acquire(size)
+            await budget.acquire(size)
         return frame
 
-    async def _begin(self, exchange: Exchange | TokenExchange, size: int) -> None:
+    def _begin(self, exchange: Exchange | TokenExchange, size: int, budget: RequestBytes) -> None:
         """Handle a Produce request while further ones are read; its answer follows those of the earlier ones."""
         previous = self._pending[-1] if self._pending else None
         handling = asyncio.ensure_future(exchange.handle())
-        self._pending.append(asyncio.create_task(self._answer_after(previous, handling, size)))
-        # Let the handler submit its batches before the next request is read: they are to be committed in this order.
+        handling.add_done_callback(partial(_release, budget, size))
+        self._pending.append(asyncio.create_task(self._answer_after(previous, handling)))
+
+    async def _keep_up(self) -> None:
+        """Let the handler submit its batches before the next request is read: they are committed in this order."""
         await asyncio.sleep(0)
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
@@ -168,33 +222,45 @@ class Connection:
             await self._pending[0]
 
     async def _answer_after(
-        self, previous: asyncio.Task[None] | None, handling: asyncio.Future[Sequence[Piece] | None], size: int
+        self, previous: asyncio.Task[None] | None, handling: asyncio.Future[Sequence[Piece] | None]
     ) -> None:
         try:
-            pieces = await handling
+            # What was read is committed, whether the client waits for the answer or not.
+            pieces = await asyncio.shield(handling)
             if previous is not None:
                 await previous
             if pieces is not None:
-                await send_pieces(self._transport, pieces)
+                await self._send(pieces)
         except BaseException:
-            handling.cancel()
             # The reading side may wait for the client: end it.
-            self._transport.close()
+            self._transport.abort()
             raise
-        finally:
-            self._budget.release(size)
 
     async def _settle(self) -> None:
         """Wait until all earlier requests are answered. Raises what ended one of them."""
         while self._pending:
             await self._pending.popleft()
 
-    async def _answer(self, exchange: Exchange | TokenExchange) -> None:
-        pieces = await exchange.handle()
-        if pieces is not None:
+    async def _send(self, pieces: Sequence[Piece]) -> None:
+        size_bytes = sum(len(each) for each in pieces if isinstance(each, _MEMORY))
+        with self._responses.sending(size_bytes, self._transport.abort):
             await send_pieces(self._transport, pieces)
-        if self._session.is_closing:
-            raise CloseConnection("the client could not authenticate")
+
+    @contextlib.contextmanager
+    def _watched(self, api_key: ApiKey) -> Iterator[None]:
+        """Cancels a request that waits once the client has left: ConnectionResetError."""
+        if api_key not in _WAITING_APIS:
+            yield
+            return
+        watch = _Watch(self._transport)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if watch.has_left:
+                raise ConnectionResetError("the client has left") from None
+            raise
+        finally:
+            watch.end()
 
     async def _stay_muted(self) -> None:
         """Read nothing for the time that a quota has set."""
@@ -206,60 +272,153 @@ class Connection:
         """The client is gone: nobody waits for the answers that are left. Their commits go on."""
         for task in self._pending:
             task.cancel()
+        if self._pending:
+            await asyncio.wait(self._pending)
         for task in self._pending:
-            with contextlib.suppress(BaseException):
-                await task
+            if not task.cancelled():
+                task.exception()  # it has been seen
 
 
-class _Input:
-    """Reads exact numbers of bytes; small reads come from one buffer."""
+class _Watch:
+    """Looks from time to time whether the client is still there, and cancels the current task if not."""
 
     def __init__(self, transport: ClientTransport) -> None:
         self._transport = transport
-        self._buffer = bytearray(_RECEIVE_BYTES)
-        self._start = 0
-        self._end = 0
+        self._task = asyncio.current_task()
+        self.has_left = False
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
-    async def read(self, size: int) -> bytearray | None:
-        """`size` bytes; None if the stream ends here. Raises IncompleteReadError if it ends in the middle."""
-        taken = min(size, self._end - self._start)
-        result = self._buffer[self._start : self._start + taken]
-        self._start += taken
-        while len(result) < size:
-            missing = size - len(result)
+    def _look(self) -> None:
+        if self._transport.has_left():
+            self.has_left = True
+            if self._task is not None:
+                self._task.cancel()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
+class _Input:
+    """Reads exact numbers of bytes. What follows them is kept; while nothing arrives no memory is taken."""
+
+    def __init__(self, transport: ClientTransport) -> None:
+        self._transport = transport
+        self._rest = b""
+        self._start = 0
+
+    async def read(
+        self, size: int, seconds_max: float, is_wanted: Callable[[], bool] | None = None
+    ) -> bytearray | None:
+        """`size` bytes; None if the stream ends here. Raises IncompleteReadError if it ends in the middle.
+
+        Raises asyncio.TimeoutError if they have not arrived in time, or too slowly while others want their memory.
+        """
+        result = bytearray(self._take(size))
+        if len(result) == size:
+            return result
+        began_s = time.monotonic()
+        while (at := len(result)) < size:
+            missing = size - at
             if missing < _RECEIVE_BYTES:
-                if not await self._fill():
+                self._rest = await self._transport.recv(_RECEIVE_BYTES, _left_s(began_s, seconds_max))
+                if not self._rest:
                     _check_whole(result, size)
                     return None
-                taken = min(missing, self._end)
-                result += self._buffer[:taken]
-                self._start = taken
-            else:
-                at = len(result)
-                result += bytes(min(missing, max(_FRAME_STEP_BYTES, at)))
-                with memoryview(result) as view:
-                    while at < len(view):
-                        received = await self._transport.recv_into(view[at:])
-                        if not received:
-                            _check_whole(view[:at], size)
-                            return None
-                        at += received
+                result += self._take(missing)
+                continue
+            result += bytes(min(missing, max(_FRAME_STEP_BYTES, at)))
+            with memoryview(result) as view:
+                while at < len(view):
+                    left_s = _left_s(began_s, seconds_max)
+                    _check_rate(at, seconds_max - left_s, is_wanted)
+                    try:
+                        received = await self._transport.recv_into(view[at:], min(left_s, _FRAME_LOOK_S))
+                    except asyncio.TimeoutError:
+                        continue
+                    if not received:
+                        _check_whole(view[:at], size)
+                        return None
+                    at += received
         return result
 
-    async def _fill(self) -> bool:
-        with memoryview(self._buffer) as view:
-            self._start, self._end = 0, await self._transport.recv_into(view)
-        return self._end > 0
+    def _take(self, size: int) -> memoryview | bytes:
+        """At most so many of the bytes that are kept."""
+        rest, start = self._rest, self._start
+        if not rest:
+            return rest
+        end = min(start + size, len(rest))
+        if end == len(rest):
+            self._rest, self._start = b"", 0
+        else:
+            self._start = end
+        return memoryview(rest)[start:end]
 
 
 class PlainTransport(SocketTransport):
     """Plain TCP on a non-blocking socket."""
 
-    async def recv_into(self, buffer: memoryview) -> int:
-        return await asyncio.get_running_loop().sock_recv_into(self._socket, buffer)
+    async def recv(self, size_max: int, seconds_max: float) -> bytes:
+        """See ClientTransport."""
+        while True:
+            try:
+                return self._socket.recv(size_max)
+            except BlockingIOError:
+                await self._readable(seconds_max)
+
+    async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
+        """See ClientTransport."""
+        while True:
+            try:
+                return self._socket.recv_into(buffer)
+            except BlockingIOError:
+                await self._readable(seconds_max)
+
+    async def _readable(self, seconds_max: float) -> None:
+        """Wait until something has arrived."""
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        descriptor = self._socket.fileno()
+        loop.add_reader(descriptor, wake, ready)
+        try:
+            await within(ready, seconds_max)
+        finally:
+            loop.remove_reader(descriptor)
+
+    def has_left(self) -> bool:
+        """See ClientTransport."""
+        return has_hung_up(self._socket)
+
+    def abort(self) -> None:
+        """See ClientTransport."""
+        shut_down(self._socket)
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _release(budget: RequestBytes, size: int, handling: asyncio.Future[Sequence[Piece] | None]) -> None:
+    """A Produce request is handled, though its client may be gone."""
+    budget.release(size)
+    error = None if handling.cancelled() else handling.exception()
+    if error is not None and not isinstance(error, (CloseConnection, OSError)):
+        _LOG.debug("a Produce request failed: %s", error)
+
+
+def _left_s(began_s: float, seconds_max: float) -> float:
+    """The seconds that are left. Raises asyncio.TimeoutError if there are none."""
+    left_s = began_s + seconds_max - time.monotonic()
+    if left_s <= 0:
+        raise asyncio.TimeoutError("a request has not arrived in time")
+    return left_s
+
+
+def _check_rate(read: int, seconds: float, is_wanted: Callable[[], bool] | None) -> None:
+    """Raise asyncio.TimeoutError for a frame that arrives too slowly while others wait for its memory."""
+    is_slow = seconds > _FRAME_LOOK_S and read < _FRAME_MIN_BYTES_A_SECOND * seconds
+    if is_slow and is_wanted is not None and is_wanted():
+        raise asyncio.TimeoutError("a request arrives too slowly, and others wait")
 
 
 def _check_whole(read: bytearray | memoryview, size: int) -> None:

@@ -1,13 +1,30 @@
-"""Bounds the bytes of the requests that are in memory, over all connections (Kafka: queued.max.request.bytes).
+"""Bounds the bytes of requests and of responses that are in memory, over all connections.
 
-A connection that would exceed the budget is not read until others have been answered; the client's TCP window fills up.
-A request larger than the whole budget waits until it is alone.
+RequestBytes         a budget (Kafka: queued.max.request.bytes). A connection that would exceed it is not read until
+                     other requests are handled; the client's TCP window fills up. A request larger than the whole
+                     budget waits until it is alone.
+RequestBytesBySize   a budget of its own for small requests: they do not wait for large ones, whose bytes are taken
+                     when they are announced
+ResponseBytes        responses that clients have not taken yet. A client cannot be made to: if there are too many
+                     bytes, the connection that takes the longest ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark_kafkalog.units import KIB, SECOND_MS
+
+#: Requests up to this size are read before their bytes are taken from a budget.
+SMALL_REQUEST_BYTES: Final = 64 * KIB
+#: The part of the budget that only small requests have.
+_SMALL_REQUESTS_SHARE: Final = 4
+#: A response may take so long, however many bytes wait.
+_SENDING_S: Final = 5.0
 
 
 class RequestBytes:
@@ -21,6 +38,11 @@ class RequestBytes:
     @property
     def used_bytes(self) -> int:
         return self._used_bytes
+
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody waits for bytes."""
+        return bool(self._waiting)
 
     async def acquire(self, size_bytes: int) -> None:
         """Wait until so many bytes are free, and take them."""
@@ -50,3 +72,55 @@ class RequestBytes:
 
     def _fits(self, size_bytes: int) -> bool:
         return not self._used_bytes or self._used_bytes + size_bytes <= self._limit_bytes
+
+
+class RequestBytesBySize:
+    """Two budgets, which have `limit_bytes` together."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        small_bytes = limit_bytes // _SMALL_REQUESTS_SHARE
+        self._small = RequestBytes(small_bytes)
+        self._large = RequestBytes(limit_bytes - small_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        return self._small.used_bytes + self._large.used_bytes
+
+    def of(self, size_bytes: int) -> RequestBytes:
+        """The budget of requests of this size."""
+        return self._small if size_bytes <= SMALL_REQUEST_BYTES else self._large
+
+
+class ResponseBytes:
+    """The responses that are being sent, the oldest first. Used in the event loop's thread."""
+
+    def __init__(self, limit_bytes: int, monotonic_ms: Callable[[], int]) -> None:
+        self._limit_bytes = limit_bytes
+        self._monotonic_ms = monotonic_ms
+        self._sending: dict[object, tuple[int, int, Callable[[], None]]] = {}
+        self.used_bytes = 0
+
+    @contextmanager
+    def sending(self, size_bytes: int, abort: Callable[[], None]) -> Iterator[None]:
+        """Counts a response while the block runs; `abort`, which does not raise, ends its connection."""
+        key = object()
+        self._sending[key] = size_bytes, self._monotonic_ms(), abort
+        self.used_bytes += size_bytes
+        try:
+            self._make_room()
+            yield
+        finally:
+            self._forget(key)
+
+    def _make_room(self) -> None:
+        latest_ms = self._monotonic_ms() - _SENDING_S * SECOND_MS
+        while self.used_bytes > self._limit_bytes:
+            key, (_, began_ms, abort) = next(iter(self._sending.items()))
+            if began_ms > latest_ms:
+                break
+            self._forget(key)
+            abort()
+
+    def _forget(self, key: object) -> None:
+        size_bytes = self._sending.pop(key, (0,))[0]
+        self.used_bytes -= size_bytes

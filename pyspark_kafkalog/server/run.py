@@ -30,7 +30,7 @@ from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.connection import ClientTransport, Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.dispatch import Dispatcher
-from pyspark_kafkalog.server.request_bytes import RequestBytes
+from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.security.limits import (
@@ -57,7 +57,8 @@ class Server:
         self._root = root
         self._config = config
         self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="kafkalog-server")
-        self._budget = RequestBytes(config.queued_max_bytes)
+        self._requests = RequestBytesBySize(config.queued_max_bytes)
+        self._responses = ResponseBytes(config.queued_max_bytes, monotonic_ms)
         self._connections: set[asyncio.Task[None]] = set()
         self._closing = contextlib.AsyncExitStack()
         self._refusals = BoundedLog(_LOG, monotonic_ms)
@@ -91,7 +92,7 @@ class Server:
         cluster = parts.context.cluster
         parts.metrics.watch(
             connections=lambda: len(self._connections),
-            request_bytes=lambda: self._budget.used_bytes,
+            request_bytes=lambda: self._requests.used_bytes,
             servers=lambda: len(cluster.nodes()),
         )
         if self._config.status is not None:
@@ -162,7 +163,8 @@ class Server:
                 session,
                 dispatcher,
                 limits=FrameLimits(config.request_max_bytes, AUTHENTICATION_REQUEST_BYTES_MAX, config.idle_max_s),
-                budget=self._budget,
+                requests=self._requests,
+                responses=self._responses,
                 monotonic_ms=monotonic_ms,
             )
             await connection.serve()
@@ -172,9 +174,9 @@ class Server:
     async def _transport(self, client: socket.socket, session: Session, gate: Gate) -> ClientTransport | None:
         """The transport of a new connection; None if it could not begin, and is closed."""
         if not gate.has_tls:
-            return PlainTransport(client, self._executor)
+            return PlainTransport(client, self._executor, idle_max_s=self._config.idle_max_s)
         try:
-            return await gate.start_tls(client, session)
+            return await gate.start_tls(client, session, idle_max_s=self._config.idle_max_s)
         except (OSError, InvalidRecordError, asyncio.TimeoutError) as error:
             self._refusals.info(
                 "no TLS with %s:%d: %s", session.host, session.port, error or "the handshake took too long"

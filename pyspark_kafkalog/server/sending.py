@@ -15,14 +15,16 @@ or the file system cannot tell, a thread reads the chunk into the cache.
 
 A slice keeps its file open (`OpenFile`), whatever retention, the cleaner or a cache of files do meanwhile. If the file
 is shorter than the slice, which only a crashed broker's torn tail can be, the frame cannot be completed: SendError, and
-the connection has to be closed. The same holds if a send is cancelled.
+the connection has to be closed. The same holds if a send is cancelled, or the peer takes nothing for too long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import select
 import socket
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
@@ -38,6 +40,8 @@ from pyspark_kafkalog.storage.filesystem import READ_FLAGS, described
 CHUNK_BYTES: Final = 1 << 20
 #: Buffers of one sendmsg (Linux: UIO_MAXIOV).
 BUFFERS_MAX: Final = 1024
+#: How long a peer may take nothing of a response (Kafka: connections.max.idle.ms).
+IDLE_MAX_S: Final = 600.0
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -122,11 +126,15 @@ async def _send_memory(transport: Transport, buffers: Sequence[Memory], *, more:
 
 
 class SocketTransport:
-    """Plain TCP. The socket is non-blocking; nothing else adds writers for it to the event loop."""
+    """Plain TCP. The socket is non-blocking; nothing else adds writers for it to the event loop.
 
-    def __init__(self, connection: socket.socket, executor: Executor) -> None:
+    A peer that takes nothing for `idle_max_s` is given up: asyncio.TimeoutError.
+    """
+
+    def __init__(self, connection: socket.socket, executor: Executor, *, idle_max_s: float = IDLE_MAX_S) -> None:
         self._socket = connection
         self._executor = executor
+        self._idle_max_s = idle_max_s
 
     async def sendmsg(self, buffers: Sequence[Memory], *, more: bool) -> None:
         """See Transport."""
@@ -173,11 +181,33 @@ class SocketTransport:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         descriptor = self._socket.fileno()
-        loop.add_writer(descriptor, _set, ready)
+        loop.add_writer(descriptor, wake, ready)
         try:
-            await ready
+            await within(ready, self._idle_max_s)
         finally:
             loop.remove_writer(descriptor)
+
+
+async def within(ready: asyncio.Future[None], seconds: float) -> None:
+    """Wait for the future, at most so long: asyncio.TimeoutError. Unlike asyncio.wait_for it makes no task."""
+    timer = asyncio.get_running_loop().call_later(seconds, _time_out, ready)
+    try:
+        await ready
+    finally:
+        timer.cancel()
+
+
+def has_hung_up(connection: socket.socket) -> bool:
+    """Whether the peer has closed its side of the connection, whatever of it has not been read yet."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def shut_down(connection: socket.socket) -> None:
+    """End both directions: who waits for the socket wakes up, and finds the end. It is still to be closed."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def is_cached(fd: int, position: int) -> bool:
@@ -204,9 +234,15 @@ def _read_into_cache(file: OpenFile, position: int, end: int) -> None:
         position += read
 
 
-def _set(ready: asyncio.Future[None]) -> None:
+def wake(ready: asyncio.Future[None]) -> None:
+    """End a wait."""
     if not ready.done():
         ready.set_result(None)
+
+
+def _time_out(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_exception(asyncio.TimeoutError("the peer takes or sends nothing"))
 
 
 def _too_short(file: OpenFile, position: int) -> SendError:

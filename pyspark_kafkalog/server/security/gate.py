@@ -120,14 +120,14 @@ class Gate:
     def has_tls(self) -> bool:
         return self._tls is not None
 
-    async def start_tls(self, client: socket.socket, session: Session) -> TlsTransport:
+    async def start_tls(self, client: socket.socket, session: Session, *, idle_max_s: float) -> TlsTransport:
         """The transport after the handshake; without SASL the client's certificate says who it is.
 
         Raises OSError, asyncio.TimeoutError, or InvalidRecordError for a certificate without a readable subject; the
         socket is closed then.
         """
         assert self._tls is not None
-        transport = TlsTransport(client, self._tls, self._executor)
+        transport = TlsTransport(client, self._tls, self._executor, idle_max_s=idle_max_s)
         try:
             await transport.handshake(AUTHENTICATION_MS_MAX / SECOND_MS)
             if self.sasl is None:

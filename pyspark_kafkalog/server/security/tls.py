@@ -26,7 +26,16 @@ from typing import Final
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.server.context import ANONYMOUS
 from pyspark_kafkalog.server.security.distinguished_name import subject_principal
-from pyspark_kafkalog.server.sending import FileSlice, Memory, OpenFile, is_cached
+from pyspark_kafkalog.server.sending import (
+    IDLE_MAX_S,
+    FileSlice,
+    Memory,
+    OpenFile,
+    has_hung_up,
+    is_cached,
+    shut_down,
+    within,
+)
 
 #: What is encrypted in one call, and read from a file at once.
 _CHUNK_BYTES: Final = 256 << 10
@@ -85,10 +94,18 @@ def _no_password() -> str:
 class TlsTransport:
     """One connection over TLS, for the reading and the sending side; see `sending.Transport`."""
 
-    def __init__(self, connection: socket.socket, context: ssl.SSLContext, executor: Executor) -> None:
-        """Takes over the socket, which is non-blocking. `handshake` comes next."""
+    def __init__(
+        self,
+        connection: socket.socket,
+        context: ssl.SSLContext,
+        executor: Executor,
+        *,
+        idle_max_s: float = IDLE_MAX_S,
+    ) -> None:
+        """Takes over the socket, which is non-blocking. `handshake` comes next; `idle_max_s` as in SocketTransport."""
         self._socket = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         self._executor = executor
+        self._idle_max_s = idle_max_s
         self._ready = _Readiness(self._socket.fileno())
         self._waiting = bytearray()  # small pieces that others follow
 
@@ -102,7 +119,7 @@ class TlsTransport:
                 self._socket.do_handshake()
                 return
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
-                await self._ready.wait(wanted)
+                await self._ready.wait(wanted, self._idle_max_s)
 
     @property
     def principal(self) -> str:
@@ -113,13 +130,21 @@ class TlsTransport:
         certificate = self._socket.getpeercert(binary_form=True)
         return subject_principal(certificate) if certificate else ANONYMOUS
 
-    async def recv_into(self, buffer: memoryview) -> int:
-        """Fill `buffer` with what has arrived, at least a byte; 0 at the end of the stream. Raises OSError."""
+    async def recv(self, size_max: int, seconds_max: float) -> bytes:
+        """See `connection.ClientTransport`."""
+        while True:
+            try:
+                return self._socket.recv(size_max)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
+                await self._ready.wait(wanted, seconds_max)
+
+    async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
+        """See `connection.ClientTransport`."""
         while True:
             try:
                 return self._socket.recv_into(buffer)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
-                await self._ready.wait(wanted)
+                await self._ready.wait(wanted, seconds_max)
 
     async def sendmsg(self, buffers: Sequence[Memory], *, more: bool) -> None:
         """See `sending.Transport`."""
@@ -159,10 +184,18 @@ class TlsTransport:
             try:
                 at += self._socket.send(view[at : at + _CHUNK_BYTES])
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
-                await self._ready.wait(wanted)
+                await self._ready.wait(wanted, self._idle_max_s)
                 continue
             if at < len(view):
                 await asyncio.sleep(0)  # encrypting takes time: others come first
+
+    def has_left(self) -> bool:
+        """See `connection.ClientTransport`."""
+        return has_hung_up(self._socket)
+
+    def abort(self) -> None:
+        """See `connection.ClientTransport`."""
+        shut_down(self._socket)
 
     def close(self) -> None:
         """Say that nothing more comes, if the socket takes it now, and close."""
@@ -180,8 +213,8 @@ class _Readiness:
         self._readers: list[asyncio.Future[None]] = []
         self._writers: list[asyncio.Future[None]] = []
 
-    async def wait(self, wanted: ssl.SSLError) -> None:
-        """Wait for what OpenSSL wanted. Raises ConnectionError once the connection is closed."""
+    async def wait(self, wanted: ssl.SSLError, seconds_max: float) -> None:
+        """Wait for what OpenSSL wanted. Raises asyncio.TimeoutError, ConnectionError once the connection is closed."""
         if self._descriptor < 0:
             raise ConnectionResetError("the connection is closed")
         loop = asyncio.get_running_loop()
@@ -192,7 +225,7 @@ class _Readiness:
         else:
             self._writers.append(ready)
             loop.add_writer(self._descriptor, self._writable)
-        await ready
+        await within(ready, seconds_max)
 
     def _readable(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)

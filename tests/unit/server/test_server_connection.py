@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import pytest
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.request_bytes import RequestBytes
+from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
 
 REQUEST_MAX_BYTES = 1 << 20
 
@@ -87,12 +88,13 @@ class Client:
         return received
 
 
-def run(work: Callable[[Client, FakeDispatcher, RequestBytes], Awaitable[None]], **limits: Any) -> None:
+def run(work: Callable[[Client, FakeDispatcher, RequestBytesBySize], Awaitable[None]], **limits: Any) -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        dispatcher, budget = FakeDispatcher(), RequestBytes(4 * REQUEST_MAX_BYTES)
+        dispatcher, budget = FakeDispatcher(), RequestBytesBySize(4 * REQUEST_MAX_BYTES)
+        responses = ResponseBytes(1 << 20, lambda: int(time.monotonic() * 1000))
         values = {"request_max_bytes": REQUEST_MAX_BYTES, "unauthenticated_max_bytes": 64, "idle_max_s": 5.0, **limits}
         with ThreadPoolExecutor(1) as executor:
             connection = Connection(
@@ -100,7 +102,8 @@ def run(work: Callable[[Client, FakeDispatcher, RequestBytes], Awaitable[None]],
                 Session("127.0.0.1", 1, is_authenticated=True),
                 dispatcher,  # type: ignore[arg-type]  # the test's own
                 limits=FrameLimits(**values),
-                budget=budget,
+                requests=budget,
+                responses=responses,
                 monotonic_ms=lambda: 0,
             )
             serving = asyncio.create_task(connection.serve())
@@ -109,13 +112,13 @@ def run(work: Callable[[Client, FakeDispatcher, RequestBytes], Awaitable[None]],
             finally:
                 theirs.close()
                 await asyncio.wait_for(serving, 10)
-        assert budget.used_bytes == 0
+        assert budget.used_bytes == responses.used_bytes == 0
 
     asyncio.run(main())
 
 
 def test_produce_requests_begin_before_earlier_ones_are_answered_and_answers_keep_their_order() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         first, second = dispatcher.hold("a"), dispatcher.hold("b")
         await client.send(produce("a") + produce("b") + produce("c"))
         while dispatcher.begun != ["a", "b", "c"]:
@@ -129,7 +132,7 @@ def test_produce_requests_begin_before_earlier_ones_are_answered_and_answers_kee
 
 
 def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         held = dispatcher.hold("a")
         await client.send(produce("a") + fetch("b") + produce("c"))
         await asyncio.sleep(0.02)
@@ -141,7 +144,7 @@ def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
 
 
 def test_request_without_answer_does_not_hold_up_the_next() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         await client.send(produce("silent") + produce("b"))
         assert await client.receive(1) == b"b"
 
@@ -149,7 +152,7 @@ def test_request_without_answer_does_not_hold_up_the_next() -> None:
 
 
 def test_frames_in_pieces_and_frames_larger_than_the_buffer_arrive_whole() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         large = bytes([ApiKey.FETCH]) + b"large".ljust(500_000, b".")
         for byte in fetch("slow"):
             await client.send(bytes([byte]))
@@ -161,7 +164,7 @@ def test_frames_in_pieces_and_frames_larger_than_the_buffer_arrive_whole() -> No
 
 @pytest.mark.parametrize("size", [0, -1, REQUEST_MAX_BYTES + 1, 2**31 - 1, -(2**31)])
 def test_illegal_size_ends_the_connection(size: int) -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         await client.send(struct.pack(">i", size))
         assert await client.receive(1) == b""
 
@@ -170,7 +173,7 @@ def test_illegal_size_ends_the_connection(size: int) -> None:
 
 @pytest.mark.parametrize("data", [frame(b"bad"), produce("fail"), fetch("fail")], ids=["bad", "produce", "fetch"])
 def test_connection_ends_after_what_cannot_be_answered(data: bytes) -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         await client.send(fetch("a") + data)
         assert await client.receive(2) == b"a"
 
@@ -178,7 +181,7 @@ def test_connection_ends_after_what_cannot_be_answered(data: bytes) -> None:
 
 
 def test_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         await client.send(frame(b"x" * 300_000)[:100_000])
         client.sock.shutdown(socket.SHUT_WR)
         assert await client.receive(1) == b""
@@ -187,18 +190,23 @@ def test_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind() -> 
 
 
 def test_silent_connection_is_closed() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         assert await client.receive(1) == b""
 
     run(work, idle_max_s=0.05)
 
 
-def test_produce_in_flight_when_the_client_leaves_is_handled() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytes) -> None:
-        dispatcher.hold("a")
+def test_produce_in_flight_when_the_client_leaves_is_handled_and_counted_until_then() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+        held = dispatcher.hold("a")
         await client.send(produce("a"))
         while dispatcher.begun != ["a"]:
             await asyncio.sleep(0.001)
         client.sock.shutdown(socket.SHUT_RDWR)
+        await asyncio.sleep(0.01)
+        assert budget.used_bytes == 2
+        held.set()
+        await asyncio.sleep(0.01)
+        assert budget.used_bytes == 0
 
     run(work)

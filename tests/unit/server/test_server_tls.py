@@ -88,7 +88,7 @@ def test_pieces_and_files_arrive_in_order_and_both_sides_may_talk_at_once(
     async def serve(transport: TlsTransport) -> None:
         async def receive() -> None:
             buffer = memoryview(bytearray(10_000))
-            while count := await transport.recv_into(buffer):
+            while count := await transport.recv_into(buffer, 10):
                 received.extend(buffer[:count])
 
         assert transport.principal == ANONYMOUS
@@ -178,7 +178,7 @@ def test_closing_wakes_who_waits_for_bytes(
     authority: Authority, server: Certificate, executor: ThreadPoolExecutor
 ) -> None:
     async def serve(transport: TlsTransport) -> None:
-        waiting = asyncio.ensure_future(transport.recv_into(memoryview(bytearray(10))))
+        waiting = asyncio.ensure_future(transport.recv_into(memoryview(bytearray(10)), 10))
         await asyncio.sleep(0.01)
         transport.close()
         with pytest.raises(ConnectionResetError):
