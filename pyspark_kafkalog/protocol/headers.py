@@ -55,6 +55,11 @@ class ParsedRequest:
     def is_supported(self) -> bool:
         return self.api_version in self.api.versions
 
+    @property
+    def has_many_elements(self) -> bool:
+        """Whether `body` has found more elements than `parse_request` was to accept."""
+        return self.reader.elements_left < 0
+
     def body(self) -> ApiMessage:
         """The message; its records are views of the frame. Raises CorruptRecordError. To be called once.
 
@@ -68,12 +73,12 @@ class ParsedRequest:
         return encode_response(self.api, version, self.correlation_id, response)
 
 
-def parse_request(frame: bytes | bytearray | memoryview) -> ParsedRequest:
-    """A request from its frame, without the size that precedes it.
+def parse_request(frame: bytes | bytearray | memoryview, *, elements_max: int = REQUEST_ELEMENTS_MAX) -> ParsedRequest:
+    """A request from its frame, without the size that precedes it. Its arrays may have `elements_max` together.
 
     Raises CorruptRecordError, or UnsupportedApiError for an API or version that this package does not have.
     """
-    reader = FrameReader(frame, file="<request>", elements_max=REQUEST_ELEMENTS_MAX)
+    reader = FrameReader(frame, file="<request>", elements_max=elements_max)
     start = reader.advance(_REQUEST_START.size, "the header of a request")
     api_key, api_version, correlation_id = _REQUEST_START.unpack_from(frame, start)
     api = find_api(api_key)

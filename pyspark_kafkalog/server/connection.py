@@ -39,6 +39,7 @@ from pyspark_kafkalog.server.request_bytes import (
     RequestBytesBySize,
     ResponseBytes,
 )
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.sending import (
     SocketTransport,
     Transport,
@@ -103,7 +104,8 @@ class FrameLimits:
 
 
 class Connection:
-    """Serves one client until it leaves. `monotonic_ms` is the clock of `Session.mute_until_ms`."""
+    """Serves one client until it leaves. `monotonic_ms` is the clock of `Session.mute_until_ms`; `log` is told why the
+    server ended the connection."""
 
     def __init__(
         self,
@@ -114,6 +116,7 @@ class Connection:
         limits: FrameLimits,
         requests: RequestBytesBySize,
         responses: ResponseBytes,
+        log: BoundedLog,
         monotonic_ms: Callable[[], int],
     ) -> None:
         self._transport = transport
@@ -122,6 +125,7 @@ class Connection:
         self._limits = limits
         self._requests = requests
         self._responses = responses
+        self._log = log
         self._monotonic_ms = monotonic_ms
         self._input = _Input(transport)
         self._pending: deque[asyncio.Task[None]] = deque()
@@ -133,9 +137,7 @@ class Connection:
                 await self._serve_frame(size)
                 await self._stay_muted()
         except CloseConnection as reason:
-            # What strangers can cause as often as they like does not fill the log.
-            level = logging.INFO if self._session.is_authenticated else logging.DEBUG
-            _LOG.log(level, "closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
+            self._log.info("closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
             _LOG.debug("the connection of %s:%d ended: %s", self._session.host, self._session.port, error)
         except Exception:
@@ -165,7 +167,7 @@ class Connection:
         frame = await self._read_frame(size, budget)
         is_handed_over = False
         try:
-            exchange = self._dispatcher.open(frame, self._session)
+            exchange = await self._dispatcher.open(frame, self._session)
             del frame
             if exchange.api_key == ApiKey.PRODUCE:
                 is_handed_over = True
@@ -328,7 +330,7 @@ class _Input:
                     return None
                 result += self._take(missing)
                 continue
-            result += bytes(min(missing, max(_FRAME_STEP_BYTES, at)))
+            result += bytes(min(missing, _FRAME_STEP_BYTES))
             with memoryview(result) as view:
                 while at < len(view):
                     left_s = _left_s(began_s, seconds_max)

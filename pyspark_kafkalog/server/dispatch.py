@@ -6,6 +6,9 @@ ApiVersions is answered in any version, so that a later client can learn what th
 not advertised ends the connection, as in Kafka. Until a client is authenticated, where that is required, only
 ApiVersions and the SASL requests are handled.
 
+Requests run in the event loop's thread. One with many elements is read, and its answer encoded, in another one: it
+takes up to a second, in which others are served.
+
 Source of the rules: kafka.network.Processor.processCompletedReceives, kafka.server.KafkaApis.handle.
 """
 
@@ -16,6 +19,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
@@ -35,6 +39,21 @@ from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 _LOG: Final = logging.getLogger(__name__)
 _TOKEN_SIZE: Final = struct.Struct(">i")
 _MEMORY: Final = (bytes, bytearray, memoryview)
+#: A request with more elements than this is read in a thread; so many are read within some milliseconds.
+_FEW_ELEMENTS: Final = 2000
+#: APIs whose answers are long if there is much in the root, though the request is short.
+_LONG_ANSWERS: Final = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.LIST_TRANSACTIONS,
+    }
+)
 
 
 #: Told of each request that was handled: its API and version, the seconds that it took, its top-level error code.
@@ -52,27 +71,37 @@ class Dispatcher:
         self._gate = gate
         self._handled = handled
 
-    def open(self, frame: bytearray, session: Session) -> Exchange | TokenExchange:
+    async def open(self, frame: bytearray, session: Session) -> Exchange | TokenExchange:
         """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
         sasl = self._gate.sasl
         if sasl is not None and sasl.expects_token(session):
             return TokenExchange(sasl, session, bytes(frame))
         try:
-            parsed = parse_request(frame)
+            parsed = parse_request(frame, elements_max=_FEW_ELEMENTS)
             handler = self._handlers.get(parsed.api.key)
             if handler is None:
                 raise CloseConnection(f"{parsed.api.key.name} is not served here")
             if not self._gate.admits(session, parsed.api.key):
                 raise CloseConnection(f"{parsed.api.key.name} from a client that is not authenticated")
-            body = parsed.body() if parsed.is_supported else None
+            body = await self._body(parsed, frame) if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:
             raise CloseConnection(str(error)) from None
-        return Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), self._handled)
+        is_long = parsed.has_many_elements or parsed.api.key in _LONG_ANSWERS
+        return Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), is_long, self._handled)
+
+    async def _body(self, parsed: ParsedRequest, frame: bytearray) -> Message:
+        try:
+            return parsed.body()
+        except CorruptRecordError:
+            if not parsed.has_many_elements:
+                raise
+        return await self._context.run(lambda: parse_request(frame).body())
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version."""
+    """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version; `is_long`:
+    the answer may be long."""
 
     context: ServerContext
     gate: Gate
@@ -81,6 +110,7 @@ class Exchange:
     body: Message | None
     session: Session
     size_bytes: int
+    is_long: bool
     handled: Handled
 
     @property
@@ -96,7 +126,13 @@ class Exchange:
         self.handled(self.api_key, self.parsed.api_version, time.perf_counter() - began, error_code)
         if response is None:
             return None
-        pieces = self._pieces(response.replace(throttle_time_ms=throttle_ms) if throttle_ms else response)
+        if throttle_ms:
+            response = response.replace(throttle_time_ms=throttle_ms)
+        if self.is_long:
+            encode = partial(self._pieces, response)
+            pieces = await self.context.run(encode)
+        else:
+            pieces = self._pieces(response)
         if self.api_key == ApiKey.FETCH and self.gate.quotas.has(CONSUMER_BYTE_RATE):
             size_bytes = sum(len(each) if isinstance(each, _MEMORY) else each.size_bytes for each in pieces)
             throttle_ms = self._charge(CONSUMER_BYTE_RATE, size_bytes)

@@ -165,6 +165,7 @@ class Server:
                 limits=FrameLimits(config.request_max_bytes, AUTHENTICATION_REQUEST_BYTES_MAX, config.idle_max_s),
                 requests=self._requests,
                 responses=self._responses,
+                log=self._refusals,
                 monotonic_ms=monotonic_ms,
             )
             await connection.serve()

@@ -156,5 +156,6 @@ def plan_units(plan: CommitPlan, units: Sequence[CommitUnit]) -> list[tuple[Appe
         try:
             results.append(plan.add(unit))
         except KafkalogError as error:
-            results.append(error)
+            # Its frames hold the batches of the unit, and `results`: only the garbage collector would free them.
+            results.append(error.with_traceback(None))
     return results

@@ -33,6 +33,8 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 _EMPTY_IS_ALL_BELOW: Final = 1
 #: Before this version the request cannot forbid that a topic is created.
 _HAS_CREATION_CHOICE: Final = 4
+#: The topics that one request creates. To others of it the answer is that they are unknown: clients ask again.
+_CREATED_MAX: Final = 1000
 
 
 async def handle_metadata(context: ServerContext, request: Request) -> MetadataResponse:
@@ -40,7 +42,12 @@ async def handle_metadata(context: ServerContext, request: Request) -> MetadataR
     assert isinstance(body, MetadataRequest)
     lookup = _Lookup(context, request, body)
     found = await context.run(lookup.topics)
-    topics = [await lookup.create(each.name) if each.is_to_create else each.response for each in found]
+    created = 0
+    topics: list[MetadataResponseTopic] = []
+    for each in found:
+        is_created = each.is_to_create and created < _CREATED_MAX
+        created += is_created
+        topics.append(await lookup.create(each.name) if is_created else each.response)
     cluster = context.cluster
     return MetadataResponse(
         brokers=tuple(

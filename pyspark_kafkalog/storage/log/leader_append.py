@@ -46,6 +46,7 @@ from pyspark_kafkalog.record.header import (
     CONTROL_MASK,
     LEADER_EPOCH_AT,
     LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_AT,
@@ -111,7 +112,9 @@ def validate_batches(
     Raises CorruptRecordError for damage, InvalidRecordError (RecordTooLargeError, InvalidTimestampError, ...) for what
     a leader refuses.
     """
-    stored = np.array(as_bytes_array(data))
+    given = as_bytes_array(data)
+    _check_first_size(given, config)
+    stored = np.array(given)
     if is_client:
         accepted = _accepted(stored, next_offset, leader_epoch, config, now_ms)
         if accepted is not None:
@@ -162,6 +165,14 @@ def _accepted(
 
 
 # Batches
+
+
+def _check_first_size(data: NDArray[np.uint8], config: LogConfig) -> None:
+    """Refuse a batch that is too large before it is copied or decompressed. The others are checked with their CRCs."""
+    if len(data) >= RECORD_BATCH_OVERHEAD_BYTES:
+        size_bytes = int.from_bytes(data[LENGTH_AT : LENGTH_AT + 4].tobytes(), "big", signed=True) + LOG_OVERHEAD_BYTES
+        if size_bytes <= len(data):
+            check_batch_size(size_bytes, config)
 
 
 def _assign_offsets(

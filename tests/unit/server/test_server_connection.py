@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 import time
@@ -17,6 +18,7 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.context import CloseConnection, Session
 from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 
 REQUEST_MAX_BYTES = 1 << 20
 
@@ -42,7 +44,7 @@ class FakeDispatcher:
     begun: list[str] = field(default_factory=list)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
 
-    def open(self, frame: bytearray, session: Session) -> FakeExchange:
+    async def open(self, frame: bytearray, session: Session) -> FakeExchange:
         if frame == b"bad":
             raise CloseConnection("bad")
         return FakeExchange(ApiKey(frame[0]), bytes(frame[1:32]).rstrip(b".").decode(), self)
@@ -104,6 +106,7 @@ def run(work: Callable[[Client, FakeDispatcher, RequestBytesBySize], Awaitable[N
                 limits=FrameLimits(**values),
                 requests=budget,
                 responses=responses,
+                log=BoundedLog(logging.getLogger(__name__), lambda: 0),
                 monotonic_ms=lambda: 0,
             )
             serving = asyncio.create_task(connection.serve())
