@@ -91,9 +91,10 @@ class ReadOnlyRoot:
         return self._topic_id(topic)
 
     def _topic_id(self, topic: str) -> str | None:
-        if topic not in self._topic_ids:
-            self._topic_ids[topic] = self._find_topic_id(topic)
-        return self._topic_ids[topic]
+        known = self._topic_ids  # a refresh in another thread replaces it
+        if topic not in known:
+            known[topic] = self._find_topic_id(topic)
+        return known[topic]
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         """Numbers of the topic's partitions that have a directory."""

@@ -106,16 +106,16 @@ def _handlers(context: ServerContext, gate: Gate, services: list[Service]) -> Ma
         **reads.handlers(),
         **security.handlers(gate.guard, gate.sasl),
     }
+    group_coordinator = GroupCoordinator(context)
+    handlers |= groups.handlers(group_coordinator)
     if context.native is None:
         handlers |= writes.READ_ONLY_HANDLERS
     else:
         coordinator = TransactionCoordinator(context)
         services.append(coordinator)
         handlers |= writes.handlers(TransactionGate(coordinator.logs))
-        group_coordinator = GroupCoordinator(context)
-        services.append(group_coordinator)
-        handlers |= groups.handlers(group_coordinator)
         handlers |= transactions.handlers(coordinator, TransactionalCommits(group_coordinator))
+    services.append(group_coordinator)
     handlers[ApiKey.API_VERSIONS] = api_versions_handler(frozenset(handlers))
     return handlers
 

@@ -14,20 +14,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
+from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.config.broker import BrokerConfig
     from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
     from pyspark_kafkalog.metadata.image import MetadataImage
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.protocol import Root
 
 T = TypeVar("T")
+_DEFAULTS: Final = BrokerConfig()
 ANONYMOUS = "User:ANONYMOUS"
 #: Why a change is refused by a server without `ServerContext.native`.
 READ_ONLY = "this server only reads the log directory"
@@ -193,9 +194,8 @@ class ServerContext:
         return self.native.store.image
 
     def broker_config(self) -> BrokerConfig:
-        """The broker-level settings of a native root."""
-        assert self.native is not None
-        return self.native.broker_config()
+        """The broker-level settings; Kafka's defaults for a broker's directory."""
+        return _DEFAULTS if self.root.is_broker_directory else self.root.native().broker_config()
 
 
 Handler: TypeAlias = Callable[[ServerContext, Request], Awaitable[Message | None]]

@@ -7,6 +7,7 @@ servers over one root believe to coordinate everything, unless a test says other
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
+from pyspark_kafkalog.server.committer import ReadOnlyCommitter
 from pyspark_kafkalog.server.context import Request
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.handlers import handlers
@@ -24,11 +26,16 @@ GROUP = "g"
 
 
 class GroupServer:
-    """One server. `pass_time` moves its clock, and runs the timers that are due."""
+    """One server. `pass_time` moves its clock, and runs the timers that are due.
 
-    def __init__(self, path: Path, *, now_ms: int | None = None) -> None:
+    With `read_only`, it only reads the log directory.
+    """
+
+    def __init__(self, path: Path, *, now_ms: int | None = None, read_only: bool = False) -> None:
         self.parts = Coordinated(path) if now_ms is None else Coordinated(path, now_ms=now_ms)
         self.context = self.parts.context
+        if read_only:
+            self.context = replace(self.context, native=None, committer=ReadOnlyCommitter(str(path)))
         self.coordinator = GroupCoordinator(self.context)
         self._handlers = handlers(self.coordinator)
 

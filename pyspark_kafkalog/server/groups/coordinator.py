@@ -30,11 +30,12 @@ from pyspark_kafkalog.server.groups.consumer import without
 from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, encoded
 from pyspark_kafkalog.server.groups.expiry import plan_expiry
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.server.groups.local_shard import GroupRecords, LocalShard
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.groups.timers import Timers
+from pyspark_kafkalog.server.metadata.known_topics import known_topics
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.image import MetadataImage
     from pyspark_kafkalog.server.context import ServerContext
 
 _LOG: Final = logging.getLogger(__name__)
@@ -47,21 +48,6 @@ _WATCH_MS: Final = 1_000
 _STOPPED_MS: Final = 5_000
 
 
-class ImageTopics:
-    """The topics of an image, as the consumer protocol asks for them."""
-
-    def __init__(self, image: MetadataImage) -> None:
-        self._image = image
-
-    def topic_id(self, name: str) -> str | None:
-        topic = self._image.topics.get(name)
-        return None if topic is None else topic.topic_id
-
-    def partitions_count(self, topic_id: str) -> int:
-        name = self._image.topic_names.get(topic_id)
-        return 0 if name is None else len(self._image.topics[name].partitions)
-
-
 class GroupCoordinator:
     """A service of the server: `start` it before the first request. Used in the event loop's thread."""
 
@@ -70,8 +56,10 @@ class GroupCoordinator:
         self._wake = asyncio.Event()
         self._timers = Timers(context.monotonic_ms, on_earlier=self._wake.set)
         self._shards: dict[int, Shard] = {}
+        self._local: GroupRecords = {}
         self._loading: dict[int, asyncio.Task[Shard]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def start(self) -> None:
@@ -80,6 +68,7 @@ class GroupCoordinator:
 
     async def stop(self) -> None:
         """Answer who waits, and let commits that are under way end."""
+        self._is_stopping = True  # before Python 3.12 asyncio.wait_for may swallow a cancellation (gh-86296)
         for task in [*self._loading.values(), *([self._task] if self._task else [])]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -93,20 +82,33 @@ class GroupCoordinator:
     # Partitions
 
     async def shard_of(self, group_id: str) -> Shard:
-        """The partition of the group. Raises GroupRequestError if it is not coordinated here, or not loaded yet."""
-        return await self._shard(group_partition(group_id, await self._partitions_count()))
+        """The partition of the group, for a request that may change it.
+
+        Raises GroupRequestError if it is not coordinated here, or not loaded yet.
+        """
+        shard = await self._shard_with(group_id)
+        shard.take_over(group_id)
+        return shard
 
     async def read_shard_of(self, group_id: str) -> Shard:
-        """As `shard_of`, with all that others have written to it."""
-        shard = await self.shard_of(group_id)
+        """The partition of the group, for a request that reads it, with all that others have written to it.
+
+        Raises GroupRequestError as `shard_of` does.
+        """
+        shard = await self._shard_with(group_id)
         await self._caught_up(shard)
         return shard
+
+    async def _shard_with(self, group_id: str) -> Shard:
+        return await self._shard(group_partition(group_id, await self._partitions_count()))
 
     async def all_shards(self) -> list[Shard]:
         """The partitions that are coordinated here, with all that others have written to them.
 
         Raises GroupRequestError if one of them is not loaded yet.
         """
+        if self._is_read_only:
+            return [await self.read_shard_of("")]
         if OFFSETS_TOPIC not in self.context.root.topics():
             await refresh(self.context)
             if OFFSETS_TOPIC not in self.context.root.topics():
@@ -125,16 +127,20 @@ class GroupCoordinator:
             raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
     async def _partitions_count(self) -> int:
-        """The number of partitions; the topic is created if it does not exist."""
+        """The number of partitions, 1 for a LocalShard; the topic is created if it does not exist."""
+        if self._is_read_only:
+            return 1
         root = self.context.root
         if OFFSETS_TOPIC not in root.topics():
-            if self.context.native is None:
-                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             try:
                 await self.context.run(lambda: ensure_offsets_topic(root))
             except (KafkalogError, OSError) as error:
                 raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         return len(root.partition_numbers(OFFSETS_TOPIC))
+
+    @property
+    def _is_read_only(self) -> bool:
+        return self.context.native is None
 
     def _is_here(self, partition: int) -> bool:
         cluster = self.context.cluster
@@ -161,7 +167,7 @@ class GroupCoordinator:
             raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
     async def _load(self, partition: int) -> Shard:
-        shard = Shard(self.context, partition, lambda shard, group_id: _GroupHost(self, shard, group_id))
+        shard = self._new_shard(partition)
         try:
             await shard.load()
         except BaseException:
@@ -174,6 +180,14 @@ class GroupCoordinator:
                 self.await_revocation(shard, group.group_id, member)
         self._schedule_expiry(shard)
         return shard
+
+    def _new_shard(self, partition: int) -> Shard:
+        def host_of(shard: Shard, group_id: str) -> ClassicHost:
+            return _GroupHost(self, shard, group_id)
+
+        if self._is_read_only:
+            return LocalShard(self.context, host_of, own=self._local)
+        return Shard(self.context, partition, host_of)
 
     def _unload(self, shard: Shard) -> None:
         if self._shards.get(shard.partition) is shard:
@@ -206,7 +220,7 @@ class GroupCoordinator:
         self._timers.cancel((shard, group_id, key))
 
     async def _run_timers(self) -> None:
-        while True:
+        while not self._is_stopping:
             self._wake.clear()
             due_ms = self._timers.next_due_ms()
             if due_ms is None:
@@ -289,7 +303,7 @@ class GroupCoordinator:
         self.schedule(shard, key, group_id, delay_ms, due)
 
     def _removal(self, shard: Shard, group: ConsumerGroup, member_id: str) -> Planned:
-        changes, after = without(group, [member_id], ImageTopics(self.context.image()))
+        changes, after = without(group, [member_id], known_topics(self.context))
 
         def done() -> None:
             shard.set_consumer(after)
@@ -306,7 +320,7 @@ class GroupCoordinator:
                 self.spawn(asyncio.ensure_future(shard.write(group_id, plan, is_exclusive=True)))
             self._schedule_expiry(shard)
 
-        if self.context.native is not None:
+        if not self._is_read_only:  # what is only in memory is kept as long as the server runs
             interval_ms = self.context.broker_config().offsets_retention_check_interval_ms
             self.schedule(shard, ("expiry", ""), "", interval_ms, due)
 

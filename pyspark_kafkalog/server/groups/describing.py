@@ -10,7 +10,7 @@ Source of the rules: org.apache.kafka.coordinator.group.GroupMetadataManager and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.groups.group_state import describe_group
@@ -29,6 +29,7 @@ from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, Consume
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.server.context import ServerContext
@@ -234,13 +235,14 @@ def _described_classic_member(member: ClassicMember, protocol: str | None) -> wi
 
 def _check_topics_seen(context: ServerContext, session: Session, group: ConsumerGroup) -> None:
     """Who may not describe a topic of the group is not told of its members."""
-    names = context.image().topic_names
+    known = known_topics(context)
     ids = {
         topic_id
         for part in (*(each.assigned for each in group.members.values()), *group.targets.values())
         for topic_id in part
     }
-    topics = {names[each] for each in ids if each in names}.union(*(each.topics for each in group.members.values()))
+    names = {name for each in ids if (name := known.name(each)) is not None}
+    topics = names.union(*(each.topics for each in group.members.values()))
     for topic in sorted(topics):
         if not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
             raise GroupRequestError(
@@ -250,7 +252,7 @@ def _check_topics_seen(context: ServerContext, session: Session, group: Consumer
 
 
 def _described_member(context: ServerContext, group: ConsumerGroup, member: ConsumerMember) -> consumer_wire.Member:
-    names = context.image().topic_names
+    known = known_topics(context)
     return consumer_wire.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -260,22 +262,22 @@ def _described_member(context: ServerContext, group: ConsumerGroup, member: Cons
         client_host=member.client_host,
         subscribed_topic_names=member.topics,
         subscribed_topic_regex=member.regex,
-        assignment=_described_assignment(names, member.assigned),
-        target_assignment=_described_assignment(names, group.targets.get(member.member_id, {})),
+        assignment=_described_assignment(known, member.assigned),
+        target_assignment=_described_assignment(known, group.targets.get(member.member_id, {})),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 
 
 def _described_assignment(
-    names: Mapping[str, str], assignment: Assignment
+    known: KnownTopics, assignment: Assignment
 ) -> consumer_wire.ConsumerGroupDescribeResponseAssignment:
     parts: Iterable[tuple[str, frozenset[int]]] = sorted(assignment.items())
     return consumer_wire.ConsumerGroupDescribeResponseAssignment(
         topic_partitions=tuple(
             consumer_wire.ConsumerGroupDescribeResponseTopicPartitions(
-                topic_id=topic_id, topic_name=names[topic_id], partitions=tuple(sorted(numbers))
+                topic_id=topic_id, topic_name=name, partitions=tuple(sorted(numbers))
             )
             for topic_id, numbers in parts
-            if topic_id in names
+            if (name := known.name(topic_id)) is not None
         )
     )

@@ -14,7 +14,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.groups.offset_records import group_key, parse_offset_key
 from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
@@ -29,12 +29,10 @@ from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
 from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
 from pyspark_kafkalog.server.groups.consumer_group import LEFT_FOR_A_WHILE, ConsumerGroup, ResolvedRegex, encoded
-from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator, ImageTopics
+from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.server.metadata.known_topics import known_topics
 
 _LOG: Final = logging.getLogger(__name__)
 _LEAVES: Final = -1
@@ -164,7 +162,7 @@ class MembershipHandlers:
             errors = [ErrorCode.NONE if isinstance(each, str) else each for each in found]
             if not gone:
                 return Planned({}, errors)
-            changes, after = consumer.without(group, gone, ImageTopics(context.image()))
+            changes, after = consumer.without(group, gone, known_topics(context))
 
             def done() -> None:
                 shard.set_consumer(after)
@@ -279,18 +277,14 @@ class MembershipHandlers:
         if len(self._regexes_resolved_ms) > _REGEX_GROUPS_MAX:
             self._regexes_resolved_ms.clear()
         self._regexes_resolved_ms[body.group_id] = now_ms
-        image = context.image()
-        found = await context.run(lambda: _matching(image, wanted))
+        topics = known_topics(context)
+        found = await context.run(lambda: _matching(topics.names(), wanted))
 
-        def visible(topics: frozenset[str]) -> frozenset[str]:
+        def visible(names: frozenset[str]) -> frozenset[str]:
             allows, session = context.guard.allows, request.session
-            return frozenset(
-                each for each in topics if allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, each)
-            )
+            return frozenset(each for each in names if allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, each))
 
-        return {
-            regex: ResolvedRegex(visible(topics), image.next_offset, context.clock()) for regex, topics in found.items()
-        }
+        return {regex: ResolvedRegex(visible(names), topics.version, context.clock()) for regex, names in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +304,7 @@ def _heartbeat_step(
     resolved: Mapping[str, ResolvedRegex],
 ) -> _Step:
     group_id = body.group_id
-    topics = ImageTopics(context.image())
+    topics = known_topics(context)
     group = shard.consumer(group_id)
     first: dict[bytes, bytes | None] = {}
     if group is None:
@@ -391,7 +385,7 @@ def _check_topics(context: ServerContext, request: Request, body: consumer_wire.
             raise GroupRequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
-def _matching(image: MetadataImage, regexes: Iterable[str]) -> dict[str, frozenset[str]]:
+def _matching(names: Iterable[str], regexes: Iterable[str]) -> dict[str, frozenset[str]]:
     """The topics of each regular expression; without those that this server cannot read, which keep their topics."""
     found = {}
     for regex in regexes:
@@ -400,7 +394,7 @@ def _matching(image: MetadataImage, regexes: Iterable[str]) -> dict[str, frozens
         except ValueError as error:  # of a record: a member's own expression has been checked
             _LOG.warning("a group's subscription is not looked up again: %s", error)
         else:
-            found[regex] = frozenset(filter(matches, image.topics))
+            found[regex] = frozenset(filter(matches, names))
     return found
 
 

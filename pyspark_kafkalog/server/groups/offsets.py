@@ -33,6 +33,7 @@ from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE,
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
+from pyspark_kafkalog.server.metadata.known_topics import known_topics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -262,17 +263,16 @@ def offset_changes(
     context: ServerContext, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> dict[bytes, bytes | None]:
     """The records of committed offsets, with the ids of the topics as of now."""
-    image = context.image()
+    topics = known_topics(context)
     changes: dict[bytes, bytes | None] = {}
     for named, committed in offsets.items():
-        topic = image.topics.get(named.topic)
         with_id = OffsetAndMetadata(
             offset=committed.offset,
             leader_epoch=committed.leader_epoch,
             metadata=committed.metadata,
             commit_timestamp_ms=committed.commit_timestamp_ms,
             expire_timestamp_ms=committed.expire_timestamp_ms,
-            topic_id=None if topic is None else topic.topic_id,
+            topic_id=topics.topic_id(named.topic),
         )
         changes[offset_key(group_id, named)] = offset_value(with_id)
     return changes
@@ -287,10 +287,8 @@ def partition_error(context: ServerContext, named: TopicPartition, metadata: str
 
 
 def _existence_error(context: ServerContext, named: TopicPartition) -> ErrorCode:
-    topic = context.image().topics.get(named.topic)
-    if topic is not None and 0 <= named.partition < len(topic.partitions):
-        return ErrorCode.NONE
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    is_known = known_topics(context).has(named.topic, named.partition)
+    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _know_topics(
@@ -352,7 +350,7 @@ def _fetched(
         return _unknown_offset(named.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     value = shard.log.records(group_id).get(key)
     committed = None if value is None else parse_offset_value(value)
-    if committed is None or not _is_of_current_topic(context, named.topic, committed.topic_id):
+    if committed is None or not known_topics(context).is_current(named.topic, committed.topic_id):
         return _unknown_offset(named.partition, ErrorCode.NONE)
     return wire.OffsetFetchResponsePartitions(
         partition_index=named.partition,
@@ -360,13 +358,6 @@ def _fetched(
         committed_leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
     )
-
-
-def _is_of_current_topic(context: ServerContext, topic: str, topic_id: str | None) -> bool:
-    if context.native is None:
-        return True
-    found = context.image().topics.get(topic)
-    return found is not None and topic_id in (None, found.topic_id)
 
 
 def _unknown_offset(number: int, error: int) -> wire.OffsetFetchResponsePartitions:

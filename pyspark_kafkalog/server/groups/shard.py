@@ -148,6 +148,9 @@ class Shard:
             return None
         return int.from_bytes(value[:2], "big"), parse_value(GroupMetadataValue, value)
 
+    def take_over(self, group_id: str) -> None:
+        """Called before a request that may change the group: here, groups always are this server's."""
+
     # Groups
 
     def classic(self, group_id: str) -> ClassicProtocol | None:
@@ -261,7 +264,7 @@ class Shard:
         error: BaseException = GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         for _ in range(_CONFLICTS_MAX):
             try:
-                await self.catch_up()
+                await self._follow_log()
                 batch = [each for each in batch if not each.result.done()]
                 await self._commit([(each, planned) for each in batch if (planned := _plan(each)) is not None])
                 return
@@ -275,6 +278,10 @@ class Shard:
                 _fail(batch, failure)
                 raise
         _fail(batch, error)
+
+    async def _follow_log(self) -> None:
+        """Read all that writes have to be planned on."""
+        await self.catch_up()
 
     async def _commit(self, writes: Sequence[tuple[_Write, Planned]]) -> None:
         changes: dict[bytes, bytes | None] = {}
@@ -346,8 +353,8 @@ def _fail(writes: Sequence[_Write], error: BaseException) -> None:
 
 
 async def refresh(context: ServerContext) -> None:
-    """Bring the image up to date. In an object store that is a request, so a thread makes it."""
-    if context.root.directories:
+    """Bring the root up to date, in a thread if that takes a request to an object store, or lists directories."""
+    if context.native is not None and context.root.directories:
         context.root.refresh()
     else:
         await context.run(context.root.refresh)

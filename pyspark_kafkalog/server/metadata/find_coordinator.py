@@ -16,7 +16,7 @@ from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
-from pyspark_kafkalog.server.context import Node, Request, ServerContext
+from pyspark_kafkalog.server.context import READ_ONLY, Node, Request, ServerContext
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -46,6 +46,8 @@ def _find(context: ServerContext, request: Request, key_type: int, key: str) -> 
         return _failed(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is neither a group nor a transactional id")
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, resource_type, key):
         return _failed(key, denied, denied.message)
+    if key_type == _TRANSACTION and context.native is None:
+        return _failed(key, denied, READ_ONLY)  # of the errors, one that all clients take as final
     root = context.root
     partitions = len(root.partition_numbers(topic)) if topic in root.topics() else default_partitions
     node = context.cluster.coordinator(topic, group_partition(key, partitions))

@@ -8,10 +8,13 @@ from typing import Final
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import Handler
 from pyspark_kafkalog.server.writes.produce import TransactionGate, produce_handler
-from pyspark_kafkalog.server.writes.read_only import refuse_produce
+from pyspark_kafkalog.server.writes.read_only import refuse_produce, refuse_producer_id
 
 #: The handlers of a server that only reads.
-READ_ONLY_HANDLERS: Final[Mapping[ApiKey, Handler]] = {ApiKey.PRODUCE: refuse_produce}
+READ_ONLY_HANDLERS: Final[Mapping[ApiKey, Handler]] = {
+    ApiKey.PRODUCE: refuse_produce,
+    ApiKey.INIT_PRODUCER_ID: refuse_producer_id,
+}
 
 
 def handlers(gate: TransactionGate) -> Mapping[ApiKey, Handler]:

@@ -1,7 +1,10 @@
-"""Produce on a server that only reads its log directory: every batch is refused.
+"""Produce and InitProducerId on a server that only reads its log directory: they are refused.
 
-The API is there nevertheless: from the versions of Produce that a broker announces librdkafka tells the record formats
-and codecs that it may fetch.
+The APIs are there nevertheless: from the versions of Produce that a broker announces librdkafka tells the record
+formats and codecs that it may fetch, and without InitProducerId it takes the server for a Kafka before 0.11.
+
+InitProducerId has no text for the reason. Its errors are the two that all clients take as final: with others,
+librdkafka asks again for ever.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from pyspark_kafkalog.protocol.messages.records import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from pyspark_kafkalog.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.server.context import READ_ONLY, CloseConnection, Request, ServerContext
 
 
@@ -40,3 +45,15 @@ async def refuse_produce(context: ServerContext, request: Request) -> ProduceRes
             for topic in body.topic_data
         )
     )
+
+
+async def refuse_producer_id(context: ServerContext, request: Request) -> InitProducerIdResponse:
+    """For idempotent producers and transactional ones."""
+    body = request.body
+    assert isinstance(body, InitProducerIdRequest)
+    error = (
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if body.transactional_id is None
+        else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    )
+    return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)

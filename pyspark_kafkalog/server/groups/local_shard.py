@@ -1,0 +1,206 @@
+"""The groups of a server that only reads its log directory: they begin as in the log, and go on in memory.
+
+    in the log      a group is what its records say, of whichever server or broker they are; reads see what comes to the
+                    log within a second
+    taken over      with the first request that may change it here, the group is this server's: it begins with its
+                    committed offsets, without the members, who are another server's, and the log counts no more for it
+
+Nothing is written. The end of the process loses what was committed here; clients then go on as of the log again.
+
+All partitions of `__consumer_offsets` are one shard: a broker's directory may hold only some of them, so that a group's
+own one cannot be told. A partition that cannot be read is logged, and its groups begin without offsets. Open
+transactions do not make offsets unstable, since nobody ends them here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.group_log import GroupLog, LogTail, ReplayStep
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, parse_offset_key
+from pyspark_kafkalog.groups.offsets_topic import offsets_partitions
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.groups.classic import ClassicHost
+from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup
+from pyspark_kafkalog.server.groups.shard import Changes, Shard
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.server.context import ServerContext
+
+_LOG: Final = logging.getLogger(__name__)
+#: The log is looked at so often at most: for a broker's directory, that means to list it and read the ends of logs.
+_LOOK_MS: Final = 1_000
+
+#: The live records of groups, value by key, by group.
+GroupRecords = dict[str, dict[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read of one partition: all of it, or the rest."""
+
+    log: GroupLog
+    tail: LogTail | None = None
+    steps: Sequence[ReplayStep] = field(default=())
+
+
+class LocalGroupLog(GroupLog):
+    """The live records of all groups: those of the log's partitions, but of groups in `own` the ones there."""
+
+    def __init__(self, own: GroupRecords) -> None:
+        super().__init__(partition=0)
+        self._own = own
+        self._logs: dict[int, GroupLog] = {}
+        self._unreadable: dict[int, str] = {}
+
+    def take_over(self, group_id: str) -> bool:
+        """Make the group, with its offsets, one of `own`; False if it is, or is not in the log."""
+        if group_id in self._own:
+            return False
+        found = self._logged(group_id)
+        if found:
+            offsets = {key: value for key, value in found.items() if parse_offset_key(key) is not None}
+            self._own[group_id] = offsets
+        return bool(found)
+
+    def own_groups(self) -> set[str]:
+        return {group_id for group_id, records in self._own.items() if records}
+
+    # As of a GroupLog
+
+    def groups(self) -> set[str]:
+        logged: set[str] = set().union(*(log.groups() for log in self._logs.values()))
+        return self.own_groups() | (logged - self._own.keys())
+
+    def records(self, group: str) -> Mapping[bytes, bytes]:
+        return self._own[group] if group in self._own else self._logged(group)
+
+    def is_pending(self, key: bytes) -> bool:
+        return False
+
+    def pending_keys(self) -> Iterable[bytes]:
+        return ()
+
+    def advance(self, first_offset: int, end_offset: int, changes: Mapping[bytes, bytes | None]) -> None:
+        for key, value in changes.items():
+            named = group_of_key(key)
+            assert named is not None
+            records = self._own.setdefault(named[1], {})
+            if value is None:
+                records.pop(key, None)
+            else:
+                records[key] = value
+            if not records and not self._logged(named[1]):
+                del self._own[named[1]]
+
+    # The log
+
+    def read(self, root: Root) -> list[_Read]:
+        """What there is to `follow`: reads files, and changes nothing but the notes on partitions that cannot be read.
+
+        Raises KafkalogError, OSError if the log directory as a whole cannot be read.
+        """
+        found = []
+        for number in offsets_partitions(root):
+            try:
+                found.append(self._read_partition(root, number))
+            except (KafkalogError, OSError) as error:
+                if self._unreadable.get(number) != str(error):
+                    self._unreadable[number] = str(error)
+                    _LOG.error("%s-%d is left out: its groups have no offsets here: %s", OFFSETS_TOPIC, number, error)
+        return found
+
+    def _read_partition(self, root: Root, number: int) -> _Read:
+        topic_id = root.topic(OFFSETS_TOPIC, without_links=True).topic_id
+        known = self._logs.get(number)
+        if known is not None:
+            tail = known.tail(root, topic_id)
+            if not tail.is_new:
+                return _Read(known, tail, list(tail.steps))
+        log = GroupLog(number)
+        log.catch_up(root, topic_id)
+        return _Read(log)
+
+    def follow(self, found: Sequence[_Read]) -> None:
+        """Take over what was read."""
+        for each in found:
+            if each.tail is not None:
+                each.log.apply(
+                    LogTail(each.tail.origin, False, each.tail.start_offset, each.tail.end_offset, each.steps)
+                )
+        self._logs = {each.log.partition: each.log for each in found}
+
+    def _logged(self, group_id: str) -> Mapping[bytes, bytes]:
+        found = (log.records(group_id) for log in self._logs.values())
+        return next((records for records in found if records), {})
+
+
+class LocalShard(Shard):
+    """All groups of the root. `own` outlives the shard: it has the records of the groups that were taken over."""
+
+    log: LocalGroupLog
+
+    def __init__(
+        self, context: ServerContext, host_of: Callable[[Shard, str], ClassicHost], *, own: GroupRecords
+    ) -> None:
+        super().__init__(context, 0, host_of)
+        self.log = LocalGroupLog(own)
+        self._looked_ms: int | None = None
+
+    async def load(self) -> None:
+        """Read the log. Raises KafkalogError, OSError."""
+        await self.catch_up()
+        for group_id in self.log.own_groups():
+            self._follow_classic(group_id)
+
+    async def catch_up(self) -> None:
+        """Read what has come to the log, unless that was done a moment ago. Raises KafkalogError, OSError."""
+        async with self._reading:
+            now_ms = self._context.monotonic_ms()
+            if self._looked_ms is not None and now_ms - self._looked_ms < _LOOK_MS:
+                return
+            root, log = self._context.root, self.log
+
+            def look() -> list[_Read]:
+                root.refresh()
+                return log.read(root)
+
+            log.follow(await self._context.run(look))
+            self._looked_ms = now_ms
+            own = log.own_groups()
+            for group_id in self.classics.keys() - own:
+                if log.records(group_id) or not self._is_beginning(group_id):
+                    self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
+            for group_id in self._consumers.keys() - own:
+                del self._consumers[group_id]
+
+    def _is_beginning(self, group_id: str) -> bool:
+        """Whether clients join a group that has no records yet."""
+        machine = self.classics[group_id]
+        return machine.last_record is None and bool(machine.group.members or machine.group.pending_joins)
+
+    def take_over(self, group_id: str) -> None:
+        if self.log.take_over(group_id):
+            self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
+            self._consumers.pop(group_id, None)
+            _LOG.info(
+                "group %s goes on in this server's memory, from its committed offsets: %s is not written to",
+                group_id,
+                self._context.root.path,
+            )
+
+    def consumers(self) -> list[ConsumerGroup]:
+        """Those that were taken over: members of the others have their sessions elsewhere."""
+        found = (self.consumer(group_id) for group_id in self.log.own_groups())
+        return [each for each in found if each is not None]
+
+    async def _follow_log(self) -> None:
+        pass  # the log does not count for a group that is written
+
+    async def _append(self, changes: Changes) -> tuple[int, int]:
+        return self.log.end_offset, self.log.end_offset

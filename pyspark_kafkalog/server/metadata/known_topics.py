@@ -1,0 +1,123 @@
+"""The topics of a root as group coordination asks for them: names, ids, numbers of partitions.
+
+Of a native root they are those of the image. Of a broker's directory they are those that it holds: without ids if the
+broker was older than 2.8, and with as many partitions as the highest number that is there says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.root.read_only import ReadOnlyRoot
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.server.context import ServerContext
+
+
+class KnownTopics(Protocol):
+    """The topics as of some time."""
+
+    @property
+    def version(self) -> int:
+        """Grows with each change; 0 if changes are not counted."""
+        ...
+
+    def names(self) -> Iterable[str]: ...
+
+    def topic_id(self, name: str) -> str | None: ...
+
+    def name(self, topic_id: str) -> str | None: ...
+
+    def partitions_count(self, topic_id: str) -> int: ...
+
+    def has(self, name: str, partition: int) -> bool: ...
+
+    def is_current(self, name: str, topic_id: str | None) -> bool:
+        """Whether an offset of that name, committed with that id of the topic, concerns a topic of today."""
+        ...
+
+
+def known_topics(context: ServerContext) -> KnownTopics:
+    """The topics of the server's root as of its last refresh."""
+    root = context.root
+    return RootTopics(root) if isinstance(root, ReadOnlyRoot) else ImageTopics(root.native().store.image)
+
+
+class ImageTopics:
+    """The topics of a native root."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+
+    @property
+    def version(self) -> int:
+        return self._image.next_offset
+
+    def names(self) -> Iterable[str]:
+        return self._image.topics
+
+    def topic_id(self, name: str) -> str | None:
+        topic = self._image.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def name(self, topic_id: str) -> str | None:
+        return self._image.topic_names.get(topic_id)
+
+    def partitions_count(self, topic_id: str) -> int:
+        name = self._image.topic_names.get(topic_id)
+        return 0 if name is None else len(self._image.topics[name].partitions)
+
+    def has(self, name: str, partition: int) -> bool:
+        return self._image.find(name, partition) is not None
+
+    def is_current(self, name: str, topic_id: str | None) -> bool:
+        topic = self._image.topics.get(name)
+        return topic is not None and topic_id in (None, topic.topic_id)
+
+
+class RootTopics:
+    """The topics of a broker's directory, or of several. Ids are read from the directories when they are asked for."""
+
+    version = 0
+
+    def __init__(self, root: ReadOnlyRoot) -> None:
+        self._root = root
+        self._names: dict[str, str] = {}
+
+    def names(self) -> Iterable[str]:
+        return self._root.topics()
+
+    def topic_id(self, name: str) -> str | None:
+        try:
+            found = self._root.topic_id(name)
+        except UnknownTopicError:
+            return None
+        if found is not None:
+            self._names[found] = name
+        return found
+
+    def name(self, topic_id: str) -> str | None:
+        if topic_id not in self._names:
+            for each in self._root.topics():
+                self.topic_id(each)
+        return self._names.get(topic_id)
+
+    def partitions_count(self, topic_id: str) -> int:
+        name = self.name(topic_id)
+        return 0 if name is None else max(self._numbers(name), default=-1) + 1
+
+    def has(self, name: str, partition: int) -> bool:
+        return partition in self._numbers(name)
+
+    def is_current(self, name: str, topic_id: str | None) -> bool:
+        """A topic that is not here may be in the directory of another broker."""
+        return topic_id is None or self.topic_id(name) in (None, topic_id)
+
+    def _numbers(self, name: str) -> tuple[int, ...]:
+        try:
+            return self._root.partition_numbers(name)
+        except UnknownTopicError:
+            return ()

@@ -1,0 +1,145 @@
+"""Groups at a server that only reads its log directory: they begin as in the log, and go on in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+
+import pytest
+from group_servers import GROUP, GroupServer
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages import groups
+from pyspark_kafkalog.storage.names import TopicPartition
+
+A0 = TopicPartition("a", 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "1000"})
+    log_dir.create_topic("a", partitions=2)
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def server(path: Path) -> Iterator[GroupServer]:
+    made = GroupServer(path, read_only=True)
+    yield made
+    made.close()
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 20)
+
+    asyncio.run(bounded())
+
+
+def logged(path: Path) -> dict[int, int]:
+    return {each.partition: found.offset for each, found in LogDir.open(path).group(GROUP).fetch().items()}
+
+
+async def listed(server: GroupServer) -> dict[str, str]:
+    response = await server.ask(ApiKey.LIST_GROUPS, 5, groups.ListGroupsRequest())
+    return {each.group_id: each.group_state for each in response.groups}
+
+
+def test_group_follows_the_log_until_it_is_committed_to_here(server: GroupServer, path: Path) -> None:
+    async def scenario() -> None:
+        LogDir.open(path).group(GROUP).commit({A0: 3})
+        assert await server.fetch() == (3, ErrorCode.NONE)
+        LogDir.open(path).group(GROUP).commit({A0: 4})
+        await server.pass_time(1000)
+        assert await server.fetch() == (4, ErrorCode.NONE)
+        assert await server.commit(7, partition=1) is ErrorCode.NONE
+        LogDir.open(path).group(GROUP).commit({A0: 5})
+        await server.pass_time(1000)
+        assert await server.fetch() == (4, ErrorCode.NONE)
+        assert await server.fetch(partition=1) == (7, ErrorCode.NONE)
+        assert logged(path) == {0: 5}
+
+    run(scenario())
+
+
+def test_group_is_rebalanced_and_commits_without_a_topic_of_offsets(server: GroupServer, path: Path) -> None:
+    async def scenario() -> None:
+        assert await server.fetch() == (-1, ErrorCode.NONE)
+        assert await listed(server) == {}
+        member = await server.become_member()
+        assert await server.commit(2, member=member, generation=1) is ErrorCode.NONE
+        assert await server.heartbeat(member, 1) is ErrorCode.NONE
+        assert await listed(server) == {GROUP: "Stable"}
+        await server.pass_time(11_000)
+        assert await listed(server) == {GROUP: "Empty"}
+        assert await server.fetch() == (2, ErrorCode.NONE)
+        assert LogDir.open(path).topics() == ("a",)
+
+    run(scenario())
+
+
+def test_member_of_the_consumer_protocol_has_partitions_and_commits(server: GroupServer, path: Path) -> None:
+    async def scenario() -> None:
+        LogDir.open(path).group(GROUP).commit({A0: 3})
+        joined = await server.beat("m", 0)
+        assert joined.error_code == ErrorCode.NONE
+        assert [each.partitions for each in joined.assignment.topic_partitions] == [(0, 1)]
+        assert await server.fetch() == (3, ErrorCode.NONE)
+        assert await server.commit(9, member="m", generation=joined.member_epoch) is ErrorCode.NONE
+        assert await server.fetch() == (9, ErrorCode.NONE)
+        await server.pass_time(50_000)
+        assert (await server.beat("m", joined.member_epoch)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert logged(path) == {0: 3}
+
+    run(scenario())
+
+
+def test_members_in_the_log_are_shown_but_do_not_hold_up_a_group_that_is_taken_over(
+    server: GroupServer, path: Path
+) -> None:
+    async def scenario() -> None:
+        other = GroupServer(path)
+        held = await other.become_member()
+        assert await other.commit(6, member=held, generation=1) is ErrorCode.NONE
+        await server.pass_time(1000)
+        assert await listed(server) == {GROUP: "Stable"}
+        await server.pass_time(60_000)  # nobody's session ends here
+        assert await listed(server) == {GROUP: "Stable"}
+        member = await server.become_member()
+        assert member != held
+        assert await server.heartbeat(held, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await server.fetch() == (6, ErrorCode.NONE)
+        assert await other.heartbeat(held, 1) is ErrorCode.NONE
+        other.close()
+
+    run(scenario())
+
+
+def test_memory_outlives_a_stop_of_the_process(server: GroupServer) -> None:
+    async def scenario() -> None:
+        member = await server.become_member()
+        await server.commit(2, member=member, generation=1)
+        server.parts.served.now_ms += 60_000
+        server.coordinator.run_due()
+        assert not server.coordinator._shards
+        assert await server.heartbeat(member, 1) is ErrorCode.NONE
+        assert await server.fetch() == (2, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_deleted_group_is_gone_here_and_stays_in_the_log(server: GroupServer, path: Path) -> None:
+    async def scenario() -> None:
+        LogDir.open(path).group(GROUP).commit({A0: 3})
+        assert await server.delete() is ErrorCode.NONE
+        assert await listed(server) == {}
+        assert await server.fetch() == (-1, ErrorCode.NONE)
+        assert await server.commit(1) is ErrorCode.NONE
+        assert await server.fetch() == (1, ErrorCode.NONE)
+        assert logged(path) == {0: 3}
+
+    run(scenario())
