@@ -20,5 +20,8 @@ def authorized_operations(
     """The bit field: bit n for the operation with the number n; NOT_ASKED unless the request has `asked`."""
     if not asked:
         return NOT_ASKED
-    allowed = (each for each in OPERATIONS[resource_type] if context.guard.allows(session, each, resource_type, name))
+    allows = context.guard.allows
+    allowed = (
+        each for each in OPERATIONS[resource_type] if allows(session, each, resource_type, name, logs_denial=False)
+    )
     return sum(1 << each for each in allowed)

@@ -123,8 +123,19 @@ class Committer(Protocol):
 class Guard(Protocol):
     """Decides by the root's access control entries, super.users and the host of the connection."""
 
-    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Whether the session's principal may do `operation`; denials are logged for the audit."""
+    def allows(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        logs_denial: bool = True,
+    ) -> bool:
+        """Whether the session's principal may do `operation`; a denial is logged for the audit.
+
+        `logs_denial` is false where a denial refuses nothing: it shortens a list, or another permission is asked next.
+        """
         ...
 
     def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:

@@ -48,7 +48,15 @@ class Permissions:
     def __init__(self, denied: Denied) -> None:
         self._denied = set(denied)
 
-    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+    def allows(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        logs_denial: bool = True,
+    ) -> bool:
         return (operation, resource_type, name) not in self._denied
 
 

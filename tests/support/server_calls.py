@@ -36,7 +36,15 @@ class Rights:
     def __init__(self) -> None:
         self.denied: set[tuple[AclOperation, str]] = set()
 
-    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+    def allows(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        logs_denial: bool = True,
+    ) -> bool:
         return (operation, name) not in self.denied
 
 

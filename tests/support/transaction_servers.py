@@ -101,7 +101,15 @@ class Permissions:
     def __init__(self) -> None:
         self.denied: set[tuple[AclOperation, ResourceType]] = set()
 
-    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+    def allows(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        logs_denial: bool = True,
+    ) -> bool:
         return (operation, resource_type) not in self.denied
 
     def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:

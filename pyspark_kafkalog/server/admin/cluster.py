@@ -128,8 +128,11 @@ async def handle_describe_topic_partitions(context: ServerContext, request: Requ
     names = sorted({each.name for each in body.topics} or context.root.topics())
     if cursor is not None:
         names = [each for each in names if each >= cursor.topic_name]
+    allows, is_asked = context.guard.allows, bool(body.topics)
     allowed = {
-        each for each in names if context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, each)
+        each
+        for each in names
+        if allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, each, logs_denial=is_asked)
     }
     limit = max(min(PARTITIONS_MAX, body.response_partition_limit), 1)
     shown = [each for each in names if each in allowed]

@@ -85,7 +85,7 @@ def _why_not_created(context: ServerContext, request: Request, name: str, *, is_
     if name == CLUSTER_METADATA_TOPIC:
         return RefusedError(ErrorCode.INVALID_REQUEST, f"the topic {name} is the metadata log's: it cannot be created")
     may_create = context.guard.allows(
-        request.session, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
+        request.session, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
     ) or context.guard.allows(request.session, AclOperation.CREATE, ResourceType.TOPIC, name)
     return why_read_only(context) if may_create else _DENIED
 
@@ -192,7 +192,8 @@ def _created(context: ServerContext, request: Request, name: str, outcome: _Crea
     error = ApiError.of(outcome.error)
     if error.code:
         return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
-    if not context.guard.allows(request.session, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
+    allows = context.guard.allows
+    if not allows(request.session, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name, logs_denial=False):
         return CreatableTopicResult(
             name=name,
             topic_id=outcome.topic_id,
@@ -344,7 +345,7 @@ class _DeletionChoice:
 
     def _may(self, operation: AclOperation, name: str) -> bool:
         return self._guard.allows(
-            self._session, AclOperation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME
+            self._session, AclOperation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
         ) or self._guard.allows(self._session, operation, ResourceType.TOPIC, name)
 
     def by_id(self, topic_id: str, *, is_duplicate: bool) -> None:

@@ -55,7 +55,7 @@ class DescribingHandlers:
         states = {each.lower() for each in body.states_filter}
         types = {each.lower() for each in body.types_filter}
         allows, session = context.guard.allows, request.session
-        sees_all = allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, _CLUSTER_NAME)
+        sees_all = allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, _CLUSTER_NAME, logs_denial=False)
         listed = [_listed(shard, group_id) for shard in shards for group_id in sorted(shard.group_ids())]
         return wire.ListGroupsResponse(
             groups=tuple(
@@ -63,7 +63,10 @@ class DescribingHandlers:
                 for each in listed
                 if (not states or each.group_state.lower() in states)
                 and (not types or each.group_type.lower() in types)
-                and (sees_all or allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, each.group_id))
+                and (
+                    sees_all
+                    or allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, each.group_id, logs_denial=False)
+                )
             )
         )
 

@@ -282,7 +282,11 @@ class MembershipHandlers:
 
         def visible(names: frozenset[str]) -> frozenset[str]:
             allows, session = context.guard.allows, request.session
-            return frozenset(each for each in names if allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, each))
+            return frozenset(
+                each
+                for each in names
+                if allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, each, logs_denial=False)
+            )
 
         return {regex: ResolvedRegex(visible(names), topics.version, context.clock()) for regex, names in found.items()}
 

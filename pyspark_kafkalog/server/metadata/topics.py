@@ -89,7 +89,7 @@ class _Lookup:
         root, asked = self.context.root, self.body.topics
         if asked is None or (not asked and self.request.api_version < _EMPTY_IS_ALL_BELOW):
             root.refresh()
-            return [self.by_name(each) for each in root.topics() if self._may(AclOperation.DESCRIBE, each)]
+            return [self.by_name(each) for each in root.topics() if self._may_list(each)]
         names = self._names_by_id() if any(each.name is None for each in asked) else {}
         known = frozenset(root.topics())
         if any((names.get(each.topic_id) if each.name is None else each.name) not in known for each in asked):
@@ -133,9 +133,9 @@ class _Lookup:
         is_wanted = body.allow_auto_topic_creation or self.request.api_version < _HAS_CREATION_CHOICE
         if not is_wanted or context.native is None or not context.broker_config().auto_create_topics_enable:
             return _Found(name, unknown)
-        may_create = self._may(AclOperation.CREATE, name) or context.guard.allows(
-            self.request.session, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
-        )
+        may_create = context.guard.allows(
+            self.request.session, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
+        ) or self._may(AclOperation.CREATE, name)
         if not may_create:
             return _Found(name, _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         # Coordinators create their topics, with the settings that these need.
@@ -180,6 +180,11 @@ class _Lookup:
 
     def _may(self, operation: AclOperation, topic: str) -> bool:
         return self.context.guard.allows(self.request.session, operation, ResourceType.TOPIC, topic)
+
+    def _may_list(self, topic: str) -> bool:
+        return self.context.guard.allows(
+            self.request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic, logs_denial=False
+        )
 
 
 def _failed(name: str, error_code: ErrorCode) -> MetadataResponseTopic:

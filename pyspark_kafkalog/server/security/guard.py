@@ -55,12 +55,21 @@ class AclGuard:
         """Whether there is an authorizer; if not, everything is allowed."""
         return self._current() is not None
 
-    def allows(self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Whether the session's principal may do `operation` on the resource; a denial is logged."""
+    def allows(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        logs_denial: bool = True,
+    ) -> bool:
+        """Whether the session's principal may do `operation` on the resource; a denial is logged unless told not to."""
         authorizer = self._current()
         if authorizer is None or authorizer.allows(session.principal, operation, resource_type, name, session.host):
             return True
-        self._denied(session, operation, f"{_type_name(resource_type)}:LITERAL:{name}")
+        if logs_denial:
+            self._denied(session, operation, f"{_type_name(resource_type)}:LITERAL:{name}")
         return False
 
     def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:

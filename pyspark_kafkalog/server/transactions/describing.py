@@ -81,7 +81,7 @@ class DescribingHandlers:
                 transaction_state=status_name(each.status),
             )
             for each in await context.run(functools.partial(_filtered, is_wanted, coordinated))
-            if _may_describe(context, request, each.transactional_id)
+            if _may_describe(context, request, each.transactional_id, logs_denial=False)
         ]
         return ListTransactionsResponse(
             unknown_state_filters=tuple(each for each in body.state_filters if each not in _STATUS_NAMES),
@@ -143,10 +143,10 @@ class DescribingHandlers:
     async def write_markers(self, context: ServerContext, request: Request) -> WriteTxnMarkersResponse:
         body = request.body
         assert isinstance(body, WriteTxnMarkersRequest)
-        may_write = any(
-            context.guard.allows(request.session, each, ResourceType.CLUSTER, CLUSTER_NAME)
-            for each in (AclOperation.ALTER, AclOperation.CLUSTER_ACTION)
-        )
+        allows, session = context.guard.allows, request.session
+        may_write = allows(
+            session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
+        ) or allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         results = await asyncio.gather(*(_write(context, each, may_write) for each in body.markers))
         return WriteTxnMarkersResponse(markers=tuple(results))
 
@@ -154,8 +154,14 @@ class DescribingHandlers:
 # ListTransactions and DescribeTransactions
 
 
-def _may_describe(context: ServerContext, request: Request, transactional_id: str) -> bool:
-    return context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+def _may_describe(context: ServerContext, request: Request, transactional_id: str, *, logs_denial: bool = True) -> bool:
+    return context.guard.allows(
+        request.session,
+        AclOperation.DESCRIBE,
+        ResourceType.TRANSACTIONAL_ID,
+        transactional_id,
+        logs_denial=logs_denial,
+    )
 
 
 def _filtered(

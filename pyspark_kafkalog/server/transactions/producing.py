@@ -254,9 +254,9 @@ def may_write_as(context: ServerContext, request: Request, transactional_id: str
 def may_write_idempotently(context: ServerContext, request: Request) -> bool:
     """Whether the client may write to some topic."""
     guard, session = context.guard, request.session
-    return guard.allows(session, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME) or guard.allows_any(
-        session, AclOperation.WRITE, ResourceType.TOPIC
-    )
+    return guard.allows(
+        session, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
+    ) or guard.allows_any(session, AclOperation.WRITE, ResourceType.TOPIC)
 
 
 def offsets_partition(context: ServerContext, group_id: str) -> TopicPartition:

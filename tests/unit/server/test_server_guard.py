@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.authorized_operations import authorized_operations
+from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.security.guard import AclGuard
 from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
 
@@ -88,6 +91,20 @@ def test_denials_are_logged_a_bounded_number_a_second(log_dir: LogDir, caplog: p
         "Principal = User:eve is Denied operation = READ from host = 10.0.0.1 on resource = Topic:LITERAL:orders "
         "(80 lines before this one were left out)"
     )
+
+
+def test_denial_that_refuses_nothing_is_not_logged(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
+    log_dir.access_control().add([acl()])
+    guard = AclGuard(log_dir.root, monotonic_ms=Clock())
+    context = cast("ServerContext", SimpleNamespace(guard=guard))
+    with caplog.at_level(logging.INFO, "kafka.authorizer.logger"):
+        assert not guard.allows(session("User:eve"), READ, TOPIC, "orders", logs_denial=False)
+        assert authorized_operations(context, session(), TOPIC, "orders", asked=True) == (
+            1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
+        )
+        assert caplog.messages == []
+        assert not guard.allows(session("User:eve"), READ, TOPIC, "orders")
+    assert len(caplog.messages) == 1
 
 
 def check(host: str, **settings: bool) -> None:
