@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from root_places import KINDS, RootPlace, forget, memory_root
 from s3_proxy import S3Proxy
-from tiers import SEED, TIER
+from tiers import SEED, TIER, chosen_cases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,18 +38,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     What takes longest comes first: who waits for it at the end would have nothing else to do.
     """
 
-    def folder(item: pytest.Item) -> str:
-        return item.path.relative_to(_HERE).parts[0]
-
     if TIER != "full":
         markers = ("full", "slow") if TIER == "check" else ("full",)
-        left_out = [item for item in items if folder(item) in _FULL_ONLY or any(map(item.get_closest_marker, markers))]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+        marked = {item for item in items if any(map(item.get_closest_marker, markers))}
+        kept = [item for item in items if item not in marked and _folder(item.path) not in _FULL_ONLY]
+        if not _names_module(config):
+            kept = _sampled(kept)
+        left_out = set(items).difference(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = kept
     for item in items:
-        in_session = folder(item) == "spark" or "spark" in getattr(item, "fixturenames", ())
+        in_session = _folder(item.path) == "spark" or "spark" in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("spark" if in_session else item.path.stem))
-    items.sort(key=lambda item: _BEGIN_WITH.index(folder(item)) if folder(item) in _BEGIN_WITH else len(_BEGIN_WITH))
+    order = {folder: at for at, folder in enumerate(_BEGIN_WITH)}
+    items.sort(key=lambda item: order.get(_folder(item.path), len(order)))
+
+
+@cache
+def _folder(path: Path) -> str:
+    return path.relative_to(_HERE).parts[0]
+
+
+def _names_module(config: pytest.Config) -> bool:
+    """Whether the run was asked for modules or tests by their names: of these all cases are tried."""
+    return any(".py" in argument for argument in config.args)
+
+
+def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of each test that this tier tries (tiers.py)."""
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for test, cases in by_test.items():
+        if cases[0].get_closest_marker("all_cases") is not None:
+            kept.update(cases)
+        else:
+            kept.update(cases[at] for at in chosen_cases(test, len(cases)))
+    return [item for item in items if item in kept]
 
 
 def pytest_report_header() -> str:

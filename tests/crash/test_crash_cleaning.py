@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from crash_power import LOSSES, Loss, PowerFileSystem, power_cuts
+from tiers import rest_full
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
@@ -46,7 +47,7 @@ def clean(root: Path, fs: PowerFileSystem | None = None) -> None:
     assert clean_partition(log_dir.root, "orders", 0).error is None
 
 
-@pytest.mark.parametrize("loss", [LOSSES[0], *(pytest.param(each, marks=pytest.mark.full) for each in LOSSES[1:])])
+@pytest.mark.parametrize("loss", rest_full(LOSSES))
 def test_power_cut_during_cleaning_keeps_records_and_next_run_cleans(root: Path, tmp_path: Path, loss: Loss) -> None:
     before = read(root)
     undisturbed = tmp_path / "undisturbed"

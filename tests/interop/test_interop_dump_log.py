@@ -11,6 +11,7 @@ import pytest
 from interop_samples import sample_records
 from kafka_clients import producing
 from kafka_oracle import Broker, dump_log
+from tiers import rest_full
 
 OPTIONS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "plain": ((), ("*.log", "*.index", "*.timeindex", "*.snapshot", "*.txnindex")),
@@ -71,8 +72,8 @@ def assert_same_dump(files: Sequence[Path], *options: str) -> None:
     assert found.returncode == expected.returncode
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("topic", ["dump-none", "dump-zstd", "dump-txn"])
+@pytest.mark.parametrize("name", rest_full(OPTIONS, 2))
+@pytest.mark.parametrize("topic", rest_full(["dump-zstd", "dump-txn", "dump-none"], 2))
 def test_dump_of_fresh_files_equals_kafkas_line_for_line(stopped: Path, topic: str, name: str) -> None:
     options, patterns = OPTIONS[name]
     files = sorted(file for pattern in patterns for file in (stopped / f"{topic}-0").glob(pattern))

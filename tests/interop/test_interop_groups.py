@@ -164,6 +164,7 @@ def test_both_tools_change_groups_alike(
         assert out == kafkas(broker, *arguments)
 
 
+@pytest.mark.full
 def test_groups_of_running_broker_are_read_and_printed_as_by_kafka(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:

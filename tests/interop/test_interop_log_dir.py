@@ -13,6 +13,7 @@ import pytest
 from interop_samples import CODECS, assert_dumps_clean, sample_records, to_table
 from kafka_clients import ConsumedRecord, consume, producing
 from kafka_oracle import Broker, dump_log
+from tiers import rest_full
 
 from pyspark_kafkalog import LogDir
 
@@ -58,6 +59,7 @@ def broker(written: Path, start_broker: Callable[..., Broker]) -> Broker:
     return broker
 
 
+@pytest.mark.full
 def test_kafka_finds_written_segments_and_indexes_valid(written: Path) -> None:
     directories = [written / f"logdir-{codec}-{partition}" for codec in CODECS for partition in range(PARTITIONS)]
     assert len(list(directories[0].glob("*.log"))) > 1, "the segments were meant to roll"
@@ -65,6 +67,7 @@ def test_kafka_finds_written_segments_and_indexes_valid(written: Path) -> None:
     assert_dumps_clean(directories, batches_min=APPENDS * len(directories))
 
 
+@pytest.mark.full
 def test_kafka_rebuilds_same_indexes(
     written: Path, start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -99,7 +102,7 @@ def test_kafka_serves_log_append_time(start_broker: Callable[..., Broker], tmp_p
     ]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", rest_full(CODECS))
 def test_kafka_serves_written_topics_record_for_record(broker: Broker, codec: str) -> None:
     assert consume(broker.bootstrap, f"logdir-{codec}", isolation="read_committed") == expected_records(codec)
 

@@ -43,6 +43,7 @@ def command(*arguments: str) -> list[dict[str, object]]:
     return sorted(map(json.loads, done.stdout.splitlines()), key=lambda each: each["partition"])
 
 
+@pytest.mark.full
 def test_merged_and_expired_records_are_as_on_a_file_system(url: str) -> None:
     log_dir = LogDir.create(url)
     log_dir.create_topic("orders", partitions=2, configs={"internal.segment.bytes": "1000000"})

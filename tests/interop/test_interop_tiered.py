@@ -41,6 +41,7 @@ def opened(broker: Broker, tier: Path) -> LogDir:
     return LogDir.open(broker.data, remote_storage=tier)
 
 
+@pytest.mark.full
 def test_reads_see_every_record_once_while_the_broker_tiers(broker: Broker, tmp_path: Path) -> None:
     tier = tmp_path / "tier"
     broker.create_topic("orders", 1, SEGMENTS)

@@ -194,9 +194,8 @@ def put_in_local_layout(root: ObjectRoot, directory: Path) -> list[SegmentObject
     return found
 
 
-@pytest.mark.parametrize(
-    "fixture", [ALL[0], *(pytest.param(each, marks=pytest.mark.full) for each in ALL[1:])], ids=lambda each: each.name
-)
+@pytest.mark.full
+@pytest.mark.parametrize("fixture", ALL, ids=lambda each: each.name)
 def test_new_broker_serves_what_another_one_tiered(fixture: TieredFixture, tmp_path: Path) -> None:
     disk, tier = tmp_path / "disk", tmp_path / "tier"
     shutil.copytree(fixture.log_dir, disk)

@@ -14,8 +14,8 @@ from s3_proxy import S3Proxy
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELL_SECONDS_MAX = 240
-#: Starts Spark several times, to kill it.
-LONG = ("3_exactly_once",)
+#: Start Spark several times, to kill it, and beside a server of an object store.
+LONG = ("3_exactly_once", "6_object_store")
 WITH_SPARK = ("1_quickstart", "3_exactly_once", "6_object_store")
 
 

@@ -132,6 +132,7 @@ def test_installed_command_prints_help_and_version(with_wheel: Environment) -> N
     assert with_wheel.run("kafkalog", "--version").strip() == f"kafkalog {pyspark_kafkalog.__version__}"
 
 
+@pytest.mark.full
 def test_sdist_installs_same_package(distributions: Distributions, tmp_path: Path) -> None:
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(distributions.sdist)])
     (built,) = tmp_path.glob("*.whl")
@@ -147,6 +148,7 @@ def editable(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment(home / "venv", "--editable", str(sources(home / "source")))
 
 
+@pytest.mark.full
 def test_plain_editable_install_is_listed_where_spark_looks(editable: Environment) -> None:
     source = editable.path.parent / "source"
     assert str(source) in editable.python("import pyspark_kafkalog; print(pyspark_kafkalog.__file__)")

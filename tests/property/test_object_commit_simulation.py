@@ -165,6 +165,7 @@ def test_clean_up_keeps_newest_snapshot_and_what_it_needs() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.all_cases
 @pytest.mark.parametrize("run", range(examples(6)))
 def test_long_random_run_keeps_every_commit_once(run: int) -> None:
     """KAFKALOG_SIMULATION_STEPS: how many steps in all runs; a failure prints its seed."""

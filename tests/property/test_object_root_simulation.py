@@ -30,6 +30,7 @@ calls_of: dict[str, int] = {}
 ACTIONS = ("write", "version", "merge", "retain", "remove_records", "clean_up", "change_topics")
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("run", range(RUNS))
 def test_long_random_run_loses_doubles_and_changes_no_record(run: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKALOG_SIMULATION_STEPS: how many steps in all runs; a failure prints its seed.

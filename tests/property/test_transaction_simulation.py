@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from faulty_store import FaultyStore, MemoryBucket
 from root_places import RootPlace, client_address, memory_root
-from tiers import SEED
+from tiers import SEED, rest_full
 from transaction_servers import MINUTE_MS, Coordinated, run
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
@@ -275,14 +275,14 @@ def simulate(place: RootPlace, servers: Sequence[Path | StoreAddress], number: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.full) for each in range(1, 30))])
+@pytest.mark.parametrize("number", rest_full(range(30)))
 def test_transactions_of_many_clients_and_servers_are_never_torn(tmp_path: Path, number: int) -> None:
     root = tmp_path / "root"
     simulate(root, (root, root), number)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.full) for each in range(1, 10))])
+@pytest.mark.parametrize("number", rest_full(range(10)))
 def test_transactions_in_an_object_store_are_never_torn(number: int) -> None:
     bucket = MemoryBucket()
     url = memory_root(FaultyStore(bucket))

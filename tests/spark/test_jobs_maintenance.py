@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tiers import rest_full
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
@@ -98,7 +99,7 @@ def is_lock(name: str) -> bool:
     return name.endswith((".maintenance-lock", ".lock"))
 
 
-@pytest.mark.parametrize("name", ["retention", "log-cleaner", "merge-segments"])
+@pytest.mark.parametrize("name", rest_full(["retention", "log-cleaner", "merge-segments"]))
 def test_dry_run_reports_every_partition_and_changes_no_file(job: Run, root: Path, name: str) -> None:
     before = files_of(root)
     status, reports = job(name, "--dry-run")
@@ -180,6 +181,7 @@ def test_cleaning_spread_over_tasks_keeps_same_records(root: Path, spark: SparkS
     assert LogDir.open(root).read("users") == LogDir.open(tmp_path / "whole").read("users")
 
 
+@pytest.mark.full
 def test_killed_worker_fails_its_task_only(spark: SparkSession) -> None:
     tasks = SparkTasks(spark)
     dead = tasks.submit(partial(exec, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
@@ -192,6 +194,7 @@ def test_killed_worker_fails_its_task_only(spark: SparkSession) -> None:
     tasks.close()
 
 
+@pytest.mark.full
 def test_stopped_run_ends_without_waiting_for_its_tasks(spark: SparkSession) -> None:
     stop = threading.Event()
     tasks = SparkTasks(spark, stop=stop)
@@ -218,6 +221,7 @@ class Reader:
         self.ended = True
 
 
+@pytest.mark.full
 def test_sink_is_ended_when_round_ends_early(root: Path, spark: SparkSession) -> None:
     tasks, sink = SparkTasks(spark), Reader()
     with pytest.raises(BrokenPipeError):

@@ -21,6 +21,7 @@ KEYS = 11
 SMALL = {"internal.segment.bytes": "500", "delete.retention.ms": "0"}
 
 
+@pytest.mark.full
 def test_latest_by_key_equals_what_compaction_leaves(spark: SparkSession, tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("t", partitions=2, configs=SMALL)

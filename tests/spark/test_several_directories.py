@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from broker_disks import cluster, cluster_rows
 from kafkalog_command import Command
+from tiers import rest_full
 
 from pyspark_kafkalog.maintenance.verify import job as verify_job
 
@@ -28,7 +29,7 @@ def joined(cluster: list[Path]) -> str:
     return ",".join(map(str, cluster))
 
 
-@pytest.mark.parametrize("topic", ["orders", "elected", "again"])
+@pytest.mark.parametrize("topic", rest_full(["orders", "elected", "again"]))
 def test_batch_reads_what_consumers_got(spark: SparkSession, cluster: list[Path], topic: str) -> None:
     read = spark.read.format("kafkalog").option("subscribe", topic)
     assert rows(read.load(joined(cluster))) == cluster_rows(topic)
@@ -50,6 +51,7 @@ def test_sql_table_of_several_directories(spark: SparkSession, cluster: list[Pat
         spark.sql("DROP TABLE several")
 
 
+@pytest.mark.full
 def test_stream_reads_all_and_continues_with_a_further_directory(
     spark: SparkSession, cluster: list[Path], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row
+from tiers import rest_full
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +58,7 @@ def as_expected(row: Row) -> tuple[object, ...]:
     return (*binary, row.timestamp_ms, row.timestampType, headers)
 
 
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("isolation", rest_full(["read_committed", "read_uncommitted"]))
 @pytest.mark.parametrize("fixture", WITH_RECORDS)
 def test_rows_equal_those_of_kafkas_consumer(load: Callable[..., DataFrame], fixture: str, isolation: str) -> None:
     topics = ",".join(manifest(fixture)["records"])

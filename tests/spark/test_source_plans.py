@@ -41,6 +41,7 @@ def rows(spark: SparkSession, name: str) -> int:
     return int(spark.sql(f"SELECT count(*) FROM {name}").first()[0])  # type: ignore[index]
 
 
+@pytest.mark.full
 def test_dataframe_and_its_view_keep_offsets_of_first_action(
     spark: SparkSession, load: Callable[..., DataFrame], log_dir: LogDir, sql_names: None
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.full]
 
 SCRIPT_SECONDS_MAX = 240
 
@@ -153,7 +153,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory, kafka_fixtures: Path) -> T
     return run_session(home, "connect", CONNECT, WRITE_AND_READ, STREAM_SOURCE, STREAM_SINK)
 
 
-@pytest.mark.parametrize("kind", ["cluster", pytest.param("connect", marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
 def test_write_and_read_work_on_cluster_and_connect(request: pytest.FixtureRequest, kind: str) -> None:
     facts = dict(request.getfixturevalue(kind).lines)
     assert facts["rows"] == "20000 20000 True"

@@ -14,6 +14,7 @@ from http_relay import HttpRelay
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from s3_proxy import S3Proxy
+from tiers import rest_full
 
 from pyspark_kafkalog import LogDir, register
 from pyspark_kafkalog.object_store.address import StoreAddress
@@ -79,7 +80,7 @@ def numbers(spark: SparkSession, start: int, end: int, tasks: int = 2) -> DataFr
     return spark.range(start, end, 1, tasks).selectExpr("cast(id % 17 as string) key", "cast(id as string) value")
 
 
-@pytest.mark.parametrize("count", [20, 200_000], ids=["inside the commit", "in objects"])
+@pytest.mark.parametrize("count", rest_full([20, 200_000]), ids=["inside the commit", "in objects"])
 def test_written_rows_are_read_back_in_the_order_of_their_keys(spark: SparkSession, place: Place, count: int) -> None:
     place.open().create_topic("t", partitions=3)
     for start in (0, count):
@@ -120,6 +121,7 @@ def test_stream_reads_what_is_there_and_what_comes_in_limited_batches(
     assert target.values("copy") == sorted([*range(100), *range(20), 1000, 1001])
 
 
+@pytest.mark.full
 def test_stream_without_its_last_commit_in_the_checkpoint_repeats_no_row(
     spark: SparkSession, filled: Place, tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_stream_without_its_last_commit_in_the_checkpoint_repeats_no_row(
     assert target.values("copy") == before
 
 
+@pytest.mark.full
 def test_group_starts_a_query_and_follows_it(spark: SparkSession, filled: Place, tmp_path: Path) -> None:
     filled.open().group("g").commit({("t", 0): 95, ("t", 1): 20})
     target = Place(f"{filled.url}-copy", filled.options)
@@ -167,6 +170,7 @@ def session_settings(spark: SparkSession, s3_proxy: S3Proxy) -> Iterator[dict[st
     register(spark)
 
 
+@pytest.mark.full
 def test_sql_table_is_read_and_inserted_into_with_credentials_of_session(
     spark: SparkSession, filled: Place, session_settings: dict[str, str], tmp_path: Path
 ) -> None:
@@ -224,6 +228,7 @@ def reads_and_puts(relay: HttpRelay, title: str) -> tuple[int, int]:
     return found.total() - found["PUT"], found["PUT"]
 
 
+@pytest.mark.full
 def test_commit_of_write_is_one_put_a_task_and_one_more(spark: SparkSession, counted: Place, relay: HttpRelay) -> None:
     """Workers that have written to the root before: opening it is of the plan, and also tells of the last commit."""
     for _ in range(2):
@@ -240,6 +245,7 @@ def test_commit_of_write_is_one_put_a_task_and_one_more(spark: SparkSession, cou
         assert reads - len(opening) <= 2
 
 
+@pytest.mark.full
 def test_first_write_of_a_session_opens_root_twice(spark: SparkSession, counted: Place, relay: HttpRelay) -> None:
     counted.save(numbers(spark, 0, 40, 4), topic="t")
     reads, puts = reads_and_puts(relay, "first write")
@@ -276,6 +282,7 @@ def test_micro_batch_into_root_is_one_put(
     assert counted.values("t") == list(range(6))
 
 
+@pytest.mark.full
 def test_idle_trigger_is_one_get_and_batch_of_one_commit_five(
     spark: SparkSession, filled: Place, relay: HttpRelay, s3_proxy: S3Proxy, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def versions(root: Place) -> list[int | None]:
     return [each.version for each in root.open().history(newest_first=False) if each.operation == "write"]
 
 
+@pytest.mark.full
 def test_driver_killed_before_and_after_sink_commit_writes_every_row_once(
     spark: SparkSession, root: Place, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_query_stopped_anywhere_and_restarted_loses_and_repeats_no_row(
     assert partitions_written() == 8
 
 
+@pytest.mark.full
 def test_two_queries_write_to_one_topic_concurrently(
     spark: SparkSession, files: Input, root: Path, tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ def test_trigger_once_creates_root_and_topic_and_writes_all_rows(
     assert sorted(numbers(tmp_path / "new", "made")) == list(range(20))
 
 
+@pytest.mark.full
 def test_complete_mode_appends_each_result_as_sparks_kafka_sink(files: Input, root: Path, tmp_path: Path) -> None:
     files.add_files(2)
     counts = files.stream("value").groupBy().count().selectExpr("cast(count as string) value")
@@ -207,6 +209,7 @@ def test_update_mode_is_refused_by_spark(files: Input, root: Path, tmp_path: Pat
         run(counts, root, tmp_path / "checkpoint", "update", topic="t")
 
 
+@pytest.mark.full
 def test_continuous_processing_commits_no_batch(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     # Spark 4.2 starts such a query with a Python sink, and would take its rows for written: it asks for a commit with
     # nothing from the tasks. The sink refuses; Spark logs that and goes on, so that nobody but the log tells the user.
@@ -278,6 +281,7 @@ def test_invalid_row_fails_batch_and_leaves_no_record(files: Input, root: Path, 
     assert list(root.glob("*/*.staged")) == []
 
 
+@pytest.mark.full
 def test_stream_between_log_directories_keeps_partitions_and_order_over_restarts(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from stream_queries import plain
+from tiers import rest_full
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.image import partition_state_record
@@ -125,6 +126,7 @@ def test_running_query_reads_new_records_partitions_and_topics(
     assert plain(offset_log(checkpoint)[-1]) == {"t": {"0": 110, "1": 20, "2": 5}, "v": {"0": 7}}
 
 
+@pytest.mark.full
 def test_latest_is_default_and_no_record_is_missed_over_restarts(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def test_progress_shows_latest_offset_and_bytes_limit_splits_batches(
     assert source["numInputRows"] == len(run.batches[0])
 
 
+@pytest.mark.full
 def test_recreated_topic_fails_running_query_or_is_read_from_start_if_data_loss_is_allowed(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
@@ -203,6 +206,7 @@ def test_range_deleted_by_retention_fails_query_or_is_skipped_if_data_loss_is_al
     assert lenient.rows == rows_of("t", 0, 40, 100)
 
 
+@pytest.mark.full
 def test_segments_deleted_by_broker_fail_query_or_are_skipped_if_data_loss_is_allowed(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path
 ) -> None:
@@ -225,7 +229,8 @@ def test_segments_deleted_by_broker_fail_query_or_are_skipped_if_data_loss_is_al
 
 
 @pytest.mark.parametrize(
-    ("fixture", "isolation"), [("compacted-4-cleaned", "read_uncommitted"), ("transactions", "read_committed")]
+    ("fixture", "isolation"),
+    rest_full([("transactions", "read_committed"), ("compacted-4-cleaned", "read_uncommitted")]),
 )
 def test_stream_of_broker_directory_equals_batch_read(
     spark: SparkSession, kafka_fixtures: Path, tmp_path: Path, fixture: str, isolation: str

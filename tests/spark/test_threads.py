@@ -53,6 +53,7 @@ def test_write_in_thread_without_active_session_fails_in_spark(spark: SparkSessi
     assert "DATA_SOURCE_NOT_FOUND" in str(error)
 
 
+@pytest.mark.full
 def test_threads_of_pool_write_and_start_queries(spark: SparkSession, tmp_path: Path) -> None:
     def copy(topic: str) -> None:
         write(spark.range(10), topic, tmp_path)

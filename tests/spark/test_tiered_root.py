@@ -57,6 +57,7 @@ def test_batch_reads_planned_before_and_after_local_deletion_return_every_row(
     assert found == [row for row in before["read_uncommitted"] if row[1] >= first]
 
 
+@pytest.mark.full
 def test_stream_goes_on_in_remote_storage_and_passes_each_row_once(
     spark: SparkSession, s3_proxy: S3Proxy, log_dir: LogDir, tmp_path: Path
 ) -> None:

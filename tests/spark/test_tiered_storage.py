@@ -10,7 +10,7 @@ import pytest
 from kafka_oracle import Broker, tiering
 from tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
 from tiering_brokers import SEGMENTS, is_committed, produced
-from tiers import TIER
+from tiers import TIER, rest_full
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,8 +34,8 @@ def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
     return rows_of(frame.select(*COLUMNS).toArrow())
 
 
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("fixture", ALL, ids=lambda fixture: fixture.name)
+@pytest.mark.parametrize("isolation", rest_full(["read_committed", "read_uncommitted"]))
+@pytest.mark.parametrize("fixture", rest_full(ALL), ids=lambda fixture: fixture.name)
 def test_batch_read_returns_what_the_consumer_got(spark: SparkSession, fixture: TieredFixture, isolation: str) -> None:
     for topic in fixture.topics():
         reader = spark.read.format("kafkalog").options(**options(fixture, topic, isolation))
@@ -43,7 +43,7 @@ def test_batch_read_returns_what_the_consumer_got(spark: SparkSession, fixture: 
             assert collected(reader.options(**cut).load(str(fixture.log_dir))) == fixture.rows(topic, isolation)
 
 
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("isolation", rest_full(["read_committed", "read_uncommitted"]))
 def test_stream_from_the_earliest_offset_returns_what_the_consumer_got(
     spark: SparkSession, isolation: str, tmp_path: Path
 ) -> None:
@@ -88,6 +88,7 @@ def test_load_without_path_reads_the_remote_storage_alone(spark: SparkSession) -
         spark.read.format("kafkalog").options(remoteStorageLayout="local", path=str(fixture.log_dir)).load()
 
 
+@pytest.mark.full
 @pytest.mark.interop
 def test_stream_reads_every_committed_record_once_while_the_broker_tiers(spark: SparkSession, tmp_path: Path) -> None:
     with Broker(tmp_path / "broker", settings=tiering(tmp_path / "tier")) as broker:

@@ -118,6 +118,7 @@ def test_bad_record_fails_query_with_partition_and_offset_and_leaves_table_uncha
     assert run(spark, tmp_path, schema="id LONG", bad_records="skip").collect() == [Row(key="a", id=1)]
 
 
+@pytest.mark.full
 def test_upserts_keep_latest_value_of_each_key_and_delete_by_tombstone_also_on_replay(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:

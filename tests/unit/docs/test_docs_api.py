@@ -18,6 +18,8 @@ sys.path.insert(0, str(REPOSITORY / "scripts"))
 
 from make_api_reference import PUBLIC_MODULES  # noqa: E402
 
+pytestmark = pytest.mark.all_cases
+
 PACKAGE = REPOSITORY / "pyspark_kafkalog"
 MODULES_WITH_EXAMPLES = sorted(
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.all_cases
+
 REPOSITORY = Path(__file__).parents[3]
 PACKAGE = "pyspark_kafkalog"
 

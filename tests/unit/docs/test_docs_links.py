@@ -12,6 +12,8 @@ import pytest
 
 from pyspark_kafkalog.tools.main import COMMANDS, COUNTERPARTS, NOT_HERE, command_parser
 
+pytestmark = pytest.mark.all_cases
+
 REPOSITORY = Path(__file__).parents[3]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 COMMAND_NAMES = {name for group in COMMANDS.values() for name in group}

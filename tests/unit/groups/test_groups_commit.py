@@ -279,6 +279,7 @@ def test_offsets_expire_only_after_retention(log_dir: LogDir, clock: Clock) -> N
     assert offsets_of(log_dir.group("half")) == {P1: 3}
 
 
+@pytest.mark.slow
 def test_group_deleted_beside_commits_is_seen_whole_or_not_at_all(log_dir: LogDir) -> None:
     log_dir.group("g").commit({P0: 0, P1: 0})
     stop = threading.Event()

@@ -108,6 +108,7 @@ def test_expression_is_found_in_part_but_does_not_match_whole_name() -> None:
     assert not pattern.matches("orders")
 
 
+@pytest.mark.slow
 def test_thousands_of_alternatives_and_deep_counts_compile_fast() -> None:
     start = time.process_time()
     many = compile_topic_pattern("|".join(f"topic-{each}" for each in range(5000)))

@@ -70,6 +70,7 @@ def test_processes_that_create_a_root_at_once_all_open_the_same(bucket: MemoryBu
     assert len({each.identity for each in opened}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "writers_count", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.full)]
 )

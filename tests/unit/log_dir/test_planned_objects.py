@@ -112,6 +112,7 @@ def planned_read(log_dir: LogDir, partition: int, store: FaultyStore) -> list[by
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
+@pytest.mark.slow
 def test_task_reads_many_small_writes_with_few_requests_and_opens_no_root() -> None:
     log_dir = small_writes(300)
     store = FaultyStore(store_of(str(log_dir.path)).bucket)

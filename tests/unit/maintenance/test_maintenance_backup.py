@@ -187,6 +187,7 @@ def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, 
     assert "transactions" not in other.topics()
 
 
+@pytest.mark.slow
 def test_killed_copy_is_rejected_and_completed_by_next_export(original: LogDir, tmp_path: Path) -> None:
     target, expected = tmp_path / "copy", rows(original)
     counting = StoppingFileSystem(10**9)

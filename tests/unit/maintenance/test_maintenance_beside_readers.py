@@ -144,7 +144,7 @@ def tier(log_dir: LogDir) -> None:
     assert report.error is None
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_reads_beside_copies_and_local_retention_return_every_record_once(tiered_path: Path) -> None:
     dropped = []
     read_whole = []
@@ -178,7 +178,7 @@ def test_reads_beside_copies_and_local_retention_return_every_record_once(tiered
     beside(tiered_path, *works, until=lambda: sum(dropped) > 60 and len(read_whole) > 30)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_reads_beside_total_retention_of_tiered_log_lose_no_retained_record(tiered_path: Path) -> None:
     log_dir = LogDir.open(tiered_path)
     log_dir.alter_topic("orders", add={"retention.bytes": "20000"})

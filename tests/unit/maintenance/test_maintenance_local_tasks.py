@@ -107,6 +107,7 @@ def test_stop_ends_run_without_waiting_for_running_calls() -> None:
     release.set()
 
 
+@pytest.mark.slow
 def test_loop_in_process_ends_with_status_0_on_sigterm(root: Path) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "retention", "--path", str(root), "--loop"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

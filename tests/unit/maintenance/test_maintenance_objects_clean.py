@@ -14,6 +14,7 @@ from faulty_store import Call, Fault, FaultyStore
 from root_places import client_address, forget, memory_root, store_of
 from stopping_filesystem import Killed
 from thread_tasks import ThreadTasks
+from tiers import rest_full
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -376,7 +377,7 @@ _FAULTS = [Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.CRASH_BEFORE, Fault.CRAS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [*_FAULTS[:2], *(pytest.param(each, marks=pytest.mark.full) for each in _FAULTS[2:])])
+@pytest.mark.parametrize("fault", rest_full(_FAULTS))
 @pytest.mark.slow
 def test_cleaning_stopped_at_any_request_loses_nothing(fault: Fault) -> None:
     """In order: each request of a cleaning that merges first."""

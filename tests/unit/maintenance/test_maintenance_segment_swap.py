@@ -134,6 +134,7 @@ def test_killed_swap_is_finished_or_undone(directory: Path, tmp_path: Path) -> N
         assert list_base_offsets(copy) in ([0, 10, 20, 30, 40], [0, 30, 40])
 
 
+@pytest.mark.slow
 def test_kill_while_finishing_killed_swap_does_no_harm(directory: Path, tmp_path: Path) -> None:
     number = 0
     for died_at in range(0, 24, 2):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from adopted_roots import FIXTURES, METADATA_DIR, clock, contents, copy_of, topic_records, write_metadata_log
 from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
+from tiers import rest_full
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.delta import ImageDelta
@@ -150,7 +151,7 @@ def crash_points(root: Path, tmp_path: Path, error: Callable[[], BaseException])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fixture", "error"), [("transactions", Killed), ("unclean", broken_disk)])
+@pytest.mark.parametrize(("fixture", "error"), rest_full([("transactions", Killed), ("unclean", broken_disk)]))
 def test_crash_at_any_call_keeps_contents_and_next_adoption_succeeds(
     fixture: str, error: Callable[[], BaseException], tmp_path: Path
 ) -> None:

@@ -154,7 +154,7 @@ def test_damage_after_clean_shutdown_is_reported_and_not_truncated(tmp_path: Pat
     assert (root / ".kafka_cleanshutdown").exists(), "the next try would recover, and lose records"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_damaged_recovery_checkpoint_is_noted_and_adoption_succeeds(tmp_path: Path) -> None:
     root = copy_of("unclean", tmp_path)
     before = contents(root)

@@ -233,7 +233,7 @@ def test_build_that_fails_or_has_nothing_to_do_on_old_image_is_asked_again_on_ne
     assert set(nothing.image.topics) == {"theirs", "mine", "more"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_opening_after_many_commits_takes_few_requests(place: ObjectPlace) -> None:
     store = place.create()
     topic_id = add_topic(store)

@@ -79,6 +79,7 @@ def test_directory_with_hostile_name_is_no_topic(tmp_path: Path) -> None:
     assert list(LogDir.open(root)) == ["cars"]
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_render_fast_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_root, "ensure_partition_directories", lambda *_: None)  # which takes half a minute
     log_dir = LogDir.create(tmp_path / "root")

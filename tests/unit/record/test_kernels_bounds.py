@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own, which dies of a segmentation fault where a kernel reads one byte too many.
 SCRIPT = """
 import ctypes, mmap, random
@@ -53,6 +55,7 @@ print("faults", faults > 100)
 """
 
 
+@pytest.mark.slow
 def test_kernels_read_nothing_past_end_of_input() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "faults True", "")

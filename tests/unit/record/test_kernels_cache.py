@@ -117,6 +117,7 @@ def test_kernel_compiles_uncached_when_sources_cannot_be_read(monkeypatch: pytes
     assert compiled_double() == 42
 
 
+@pytest.mark.slow
 def test_kernels_are_loaded_from_read_only_cache_directory(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 

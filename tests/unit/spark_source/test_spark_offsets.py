@@ -69,6 +69,7 @@ def test_invalid_offsets_are_refused_with_expected_form(text: str) -> None:
         parse_offset_spec(text)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(PARTITIONS, st.integers(-2, 2**63 - 1), min_size=1))
 def test_offsets_round_trip_through_json(offsets: dict[TopicPartition, int]) -> None:
     by_topic: dict[str, dict[str, int]] = {}

@@ -150,7 +150,7 @@ def test_offsets_below_log_start_are_data_loss_or_warning(root: RootPlace, caplo
 # Directories of brokers
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_stream_of_every_broker_fixture_equals_batch_read(kafka_fixtures: Path) -> None:
     for path in sorted(kafka_fixtures.glob("*/expected/manifest.json")):
         topics = [topic for topic in json.loads(path.read_text()).get("records") or {} if not topic.startswith("__")]

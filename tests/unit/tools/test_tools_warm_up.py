@@ -30,7 +30,7 @@ def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -
     assert run("-c", IMPORT_ALL).strip() == "0"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_warm_up_fails_if_machine_code_cannot_be_cached(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
