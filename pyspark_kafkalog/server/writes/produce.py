@@ -200,7 +200,7 @@ def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> Pa
         if not isinstance(result, (KafkalogError, OSError)):
             raise result
         return _refusal(index, error_code_of(result), str(result), getattr(result, "record_errors", ()))
-    (appended,) = result[:1]
+    appended = result[-1]  # before it may come records of the transaction that the batch is a part of
     return PartitionProduceResponse(
         index=index,
         base_offset=appended.first_offset,
