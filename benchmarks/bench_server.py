@@ -12,7 +12,9 @@ Parts:
     fetch        a Fetch over 500 partitions
 
 The contenders take turns, each on its own data and with a JVM for each run of a tool, whose start is not measured.
-Server and client share the cores of the machine. Quote ratios: machines drift.
+Server and client share the cores of the machine. Quote ratios: machines drift. Beside the rates stand the
+seconds of CPU that each of the two used for a gigabyte, or in all: they tell what a rate is bound by, also on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import re
 import shutil
 import statistics
@@ -114,6 +117,11 @@ class Contenders:
         broker = self._closing.enter_context(Broker(home / "broker", settings=settings, java_options=_BROKER_JAVA))
         self.server = self._closing.enter_context(serving(home / "log", "--flush", "fsync" if fsync else "os"))
         self.bootstraps: Mapping[str, str] = {"broker": broker.bootstrap, "kafkalog": self.server.bootstrap}
+        self._pids = {"broker": broker.pid, "kafkalog": self.server.process.pid}
+
+    def cpu_s(self, name: str) -> float:
+        """The CPU time that the contender has used, in seconds."""
+        return process_cpu_s(self._pids[name])
 
     def __enter__(self) -> Contenders:
         return self
@@ -123,24 +131,41 @@ class Contenders:
 
 
 def compare(
-    title: str, bootstraps: Mapping[str, str], measure: Callable[[str, int], float], *, rounds: int, ratio_min: float
+    title: str,
+    contenders: Contenders,
+    measure: Callable[[str, int], float],
+    *,
+    rounds: int,
+    megabytes: float,
+    ratio_min: float,
 ) -> list[str]:
     """Measure MB/s in turns after a round that warms up; print medians and the ratio. Returns a line for a miss."""
-    found: dict[str, list[float]] = {name: [] for name in bootstraps}
+    names = contenders.bootstraps
+    found: dict[str, list[float]] = {name: [] for name in names}
+    cpu_s: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + 1):
-        for name, bootstrap in bootstraps.items():
+        for name, bootstrap in names.items():
+            began_s = contenders.cpu_s(name)
             value = measure(bootstrap, number)
             if number:
                 found[name].append(value)
+                cpu_s[name].append((contenders.cpu_s(name) - began_s) * 1000 / megabytes)
     ours, broker = statistics.median(found["kafkalog"]), statistics.median(found["broker"])
     ratio = ours / broker
     verdict = "met" if ratio >= ratio_min else "MISSED"
     print(
         f"{title:<34} kafkalog {ours:8.1f} MB/s   broker {broker:8.1f} MB/s   {ratio:5.2f} x  "
-        f"(goal {ratio_min:.2f}: {verdict})",
+        f"(goal {ratio_min:.2f}: {verdict})   CPU s/GB: {statistics.median(cpu_s['kafkalog']):6.2f} "
+        f"and {statistics.median(cpu_s['broker']):6.2f}",
         flush=True,
     )
     return [] if verdict == "met" else [f"{title}: {ratio:.2f} x, goal {ratio_min:.2f}"]
+
+
+def process_cpu_s(pid: int) -> float:
+    """User and system time of a process and of the children that it has waited for (proc(5): stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _rate(line: str) -> float:
@@ -156,9 +181,10 @@ def bench_produce(contenders: Contenders, rounds: int, megabytes: float, *, labe
         topic = load.name.replace(" ", "-").replace("=", "-")
         missed += compare(
             f"{label} {load.name}",
-            contenders.bootstraps,
+            contenders,
             lambda bootstrap, number: _rate(produce(bootstrap, f"{topic}-{number}", load, megabytes)),  # noqa: B023
             rounds=rounds,
+            megabytes=megabytes,
             ratio_min=1.0 if label == "fsync" else load.ratio_min,
         )
     return missed
@@ -173,9 +199,10 @@ def bench_consume(contenders: Contenders, rounds: int, megabytes: float) -> list
         records = int(megabytes * 1_000_000 / load.record_bytes)
         missed += compare(
             f"consume {load.name}",
-            contenders.bootstraps,
+            contenders,
             lambda bootstrap, _: consume_mb_per_s(bootstrap, topic, records),  # noqa: B023
             rounds=rounds,
+            megabytes=megabytes,
             ratio_min=1.0,
         )
     return missed
@@ -184,13 +211,15 @@ def bench_consume(contenders: Contenders, rounds: int, megabytes: float) -> list
 def bench_latency(contenders: Contenders, seconds: float) -> list[str]:
     load = Load("latency", 100, ("linger.ms=0",), 0.0)
     for name, bootstrap in contenders.bootstraps.items():
+        began_s = contenders.cpu_s(name)
         line = produce(bootstrap, "latency", load, _LATENCY_RATE * seconds * 100 / 1e6, throughput=_LATENCY_RATE)
         found = _PRODUCE_LATENCY.search(line)
         assert found is not None, line
         ends = end_to_end_ms(bootstrap, seconds)
         print(
             f"latency at {_LATENCY_RATE} records/s, {name:<9} produce p50 {float(found.group(1)):6.1f} ms, "
-            f"p99 {float(found.group(2)):6.1f} ms;  end to end p50 {ends[0]:6.1f} ms, p99 {ends[1]:6.1f} ms",
+            f"p99 {float(found.group(2)):6.1f} ms;  end to end p50 {ends[0]:6.1f} ms, p99 {ends[1]:6.1f} ms;  "
+            f"CPU {contenders.cpu_s(name) - began_s:.2f} s",
             flush=True,
         )
     return []
@@ -280,14 +309,17 @@ def bench_fetch(contenders: Contenders, rounds: int) -> list[str]:
                 session_epoch=-1,
             )
             times_ms = []
+            began_s = contenders.cpu_s(name)
             for _ in range(20 * rounds):
                 began = time.perf_counter()
                 client.call(request, FetchResponse)
                 times_ms.append((time.perf_counter() - began) * 1000)
+            cpu_ms = (contenders.cpu_s(name) - began_s) * 1000 / len(times_ms)
             own_ms = _client_ms(client, request)
         medians[name] = statistics.median(times_ms) - own_ms
         print(
-            f"fetch of {_FETCH_PARTITIONS} partitions, {name:<9} {medians[name]:6.2f} ms without the client's own time"
+            f"fetch of {_FETCH_PARTITIONS} partitions, {name:<9} {medians[name]:6.2f} ms without the client's own "
+            f"time, CPU {cpu_ms:6.2f} ms"
         )
     return report_limit(f"fetch of {_FETCH_PARTITIONS} partitions", medians["kafkalog"], 10, "ms")
 

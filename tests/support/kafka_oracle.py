@@ -183,6 +183,12 @@ class Broker:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The process of the JVM, which has been started."""
+        assert self._process is not None
+        return self._process.pid
+
     def __enter__(self) -> Broker:
         return self.start()
 
