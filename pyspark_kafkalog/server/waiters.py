@@ -1,9 +1,9 @@
 """Wakes Fetch requests that wait for records, when this process or another one has committed.
 
 A commit of this process names the partitions that it changed. Commits of other processes are found by `RootWatcher`,
-which refreshes the root: on a file system that costs microseconds, so it is done every few milliseconds; on an object
-store it is a request, so it is done less often, and only while a Fetch waits. A wake-up is a hint: the request looks
-for itself.
+which refreshes the root while a Fetch waits: on a file system that costs microseconds, so it is done every few
+milliseconds; on an object store it is a request, so it is done less often. An idle server is not woken up. A wake-up
+of a request is a hint: it looks for itself.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class PartitionWaiters:
     def __init__(self) -> None:
         self._by_partition: dict[TopicPartition, set[asyncio.Event]] = {}
         self._partitions: dict[asyncio.Event, frozenset[TopicPartition]] = {}
+        self._is_waited = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._partitions)
 
     def subscribe(self, partitions: frozenset[TopicPartition]) -> asyncio.Event:
         event = asyncio.Event()
+        self._is_waited.set()
         self._partitions[event] = partitions
         for each in partitions:
             self._by_partition.setdefault(each, set()).add(event)
@@ -56,6 +58,12 @@ class PartitionWaiters:
             waiting.discard(event)
             if not waiting:
                 del self._by_partition[each]
+        if not self._partitions:
+            self._is_waited.clear()
+
+    async def some(self) -> None:
+        """Return when a request waits, at once if one does."""
+        await self._is_waited.wait()
 
     def notify(self, partitions: frozenset[TopicPartition] | None) -> None:
         if partitions is None:
@@ -93,16 +101,21 @@ class RootWatcher:
                 await self._task
 
     async def _run(self) -> None:
+        rest_s = self._interval_s
         while True:
+            await self._waiters.some()
+            # Who has just begun to wait has looked for itself.
+            await asyncio.sleep(rest_s)
+            if not len(self._waiters):
+                continue
             began = time.monotonic()
             interval_s = self._interval_s
-            if len(self._waiters):
-                try:
-                    await self._look()
-                except (KafkalogError, OSError) as error:
-                    _LOG.warning("%s cannot be refreshed: %s", self._root.path, error)
-                    interval_s = _FAILURE_INTERVAL_S
-            await asyncio.sleep(max(interval_s, _REST_FACTOR * (time.monotonic() - began)))
+            try:
+                await self._look()
+            except (KafkalogError, OSError) as error:
+                _LOG.warning("%s cannot be refreshed: %s", self._root.path, error)
+                interval_s = _FAILURE_INTERVAL_S
+            rest_s = max(interval_s, _REST_FACTOR * (time.monotonic() - began))
 
     async def _look(self) -> None:
         if self._blocks:

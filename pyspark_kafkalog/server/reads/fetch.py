@@ -199,7 +199,8 @@ def _partition_data(fetched: Iterable[FetchedPartition], is_committed: bool) -> 
         )
 
 
-_NOT_DIVERGING: Final = FetchResponseEpochEndOffset()
+#: The very object of the class: the encoder leaves it out without comparing its fields.
+_NOT_DIVERGING: Final = PartitionData().diverging_epoch
 
 
 def _diverging(each: FetchedPartition) -> FetchResponseEpochEndOffset:

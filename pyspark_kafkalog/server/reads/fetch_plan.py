@@ -180,7 +180,8 @@ class FetchPlan:
         changed = [each for each in changed if each.error is None and each.diverging is None]
         for each in changed:
             each.records, each.aborted = None, ()
-        room = _Room(self.max_bytes - self.size_bytes, is_first=self.size_bytes == 0)
+        size_bytes = self.size_bytes
+        room = _Room(self.max_bytes - size_bytes, is_first=size_bytes == 0)
         remote: list[_Job] = []
         read = self._read_in_order(changed, room, remote, may_wait=False)
         if read < len(changed):

@@ -42,6 +42,31 @@ def test_request_that_has_ended_its_wait_is_forgotten() -> None:
     asyncio.run(main())
 
 
+def test_root_is_refreshed_only_while_a_request_waits(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("a")
+
+    async def main() -> None:
+        waiters = PartitionWaiters()
+        root = open_root(tmp_path / "log")
+        with ThreadPoolExecutor(1) as executor:
+            watcher = RootWatcher(root, waiters, executor, is_object_root=False)
+            await watcher.start()
+            first = waiters.subscribe(frozenset({A0}))
+            await asyncio.wait_for(first.wait(), 5)
+            waiters.unsubscribe(first)
+            known = root.version
+            LogDir.open(tmp_path / "log").append("a", pa.table({"value": ["1"]}))
+            await asyncio.sleep(0.03)
+            assert root.version == known
+            second = waiters.subscribe(frozenset({A0}))
+            await asyncio.wait_for(second.wait(), 5)
+            assert root.version != known
+            await watcher.stop()
+
+    asyncio.run(main())
+
+
 def test_commit_of_another_process_wakes_only_those_who_wait_for_it(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "log")
     log_dir.create_topic("a")
