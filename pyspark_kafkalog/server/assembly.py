@@ -92,6 +92,7 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
         clock=time_ms,
         monotonic_ms=monotonic_ms,
         traffic=metrics,
+        quotas=gate.quotas,
     )
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
     services: list[Service] = [committer, cluster, watcher, gate]

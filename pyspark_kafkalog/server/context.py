@@ -180,6 +180,29 @@ class NoTraffic:
         pass
 
 
+class ClientRates(Protocol):
+    """Charges a client's quotas, by their names: see `server/security/quotas.py`."""
+
+    def throttle(self, session: Session, client_id: str, quota: str, amount: float) -> int: ...
+
+    def admit(self, session: Session, client_id: str, quota: str, amount: float) -> int: ...
+
+    def give_back(self, session: Session, client_id: str, quota: str, amount: float) -> None: ...
+
+
+class UnlimitedRates:
+    """Nobody has a quota."""
+
+    def throttle(self, session: Session, client_id: str, quota: str, amount: float) -> int:
+        return 0
+
+    def admit(self, session: Session, client_id: str, quota: str, amount: float) -> int:
+        return 0
+
+    def give_back(self, session: Session, client_id: str, quota: str, amount: float) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
     """The parts of one server process. `native` is `root` if it has a commit log, else None: all writes are refused."""
@@ -194,6 +217,7 @@ class ServerContext:
     clock: Callable[[], int]  # ms since 1970
     monotonic_ms: Callable[[], int]
     traffic: Traffic = field(default_factory=NoTraffic)
+    quotas: ClientRates = field(default_factory=UnlimitedRates)
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of blocking `work`, from a thread of the executor."""

@@ -19,7 +19,7 @@ from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server.admin.handlers import HANDLERS
-from pyspark_kafkalog.server.context import Node, Request, ServerContext, Session
+from pyspark_kafkalog.server.context import ClientRates, Node, Request, ServerContext, Session, UnlimitedRates
 from pyspark_kafkalog.storage.names import TopicPartition
 
 R = TypeVar("R", bound=ApiMessage)
@@ -73,10 +73,11 @@ class Notified:
 class AdminRequests:
     """Sends requests to the handlers of one server over `root`."""
 
-    def __init__(self, root: Root, *, denied: Denied = ()) -> None:
+    def __init__(self, root: Root, *, denied: Denied = (), quotas: ClientRates | None = None) -> None:
         self.root = root
         self.notified = Notified()
         self._denied = denied
+        self._quotas = quotas or UnlimitedRates()
 
     def ask(self, key: ApiKey, body: ApiMessage, response: type[R], *, version: int | None = None) -> R:
         """The response to one request."""
@@ -99,6 +100,7 @@ class AdminRequests:
             "executor": executor,
             "clock": lambda: 0,
             "monotonic_ms": lambda: 0,
+            "quotas": self._quotas,
         }
         return ServerContext(**parts)
 

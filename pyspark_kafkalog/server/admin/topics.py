@@ -40,6 +40,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError, why_read_only
+from pyspark_kafkalog.server.admin.mutation_quota import MutationQuota
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -66,16 +67,22 @@ async def handle_create_topics(context: ServerContext, request: Request) -> Crea
             refused[name] = error
     wanted = [each for name, each in topics.items() if name not in refused]
     outcomes: Mapping[str, _Creation] = {}
+    quota = MutationQuota(context, request)
     if wanted:
         native = context.native
         assert native is not None
         _check_number(wanted, context.broker_config().num_partitions, refused)
-        wanted = [each for each in wanted if each.name not in refused]
-        outcomes = await context.run(lambda: _create(native, wanted, validate_only=body.validate_only))
+        wanted = _within_quota(context, quota, [each for each in wanted if each.name not in refused], refused)
+        if wanted:
+            outcomes = await context.run(lambda: _create(native, wanted, validate_only=body.validate_only))
+        for name, outcome in outcomes.items():
+            if outcome.error is not None:
+                quota.not_changed(name)
     return CreateTopicsResponse(
+        throttle_time_ms=quota.throttle_ms,
         topics=tuple(
             _created(context, request, name, outcomes.get(name, _Creation(refused.get(name)))) for name in topics
-        )
+        ),
     )
 
 
@@ -99,6 +106,25 @@ def _check_number(topics: Iterable[CreatableTopic], default: int, refused: dict[
     if total > admin.MAX_PARTITIONS_PER_COMMIT:
         text = f"{total} partitions are too many for one request: at most {admin.MAX_PARTITIONS_PER_COMMIT}"
         refused.update(dict.fromkeys(names, RefusedError(ErrorCode.POLICY_VIOLATION, text)))
+
+
+def _within_quota(
+    context: ServerContext, quota: MutationQuota, topics: Sequence[CreatableTopic], refused: dict[str, Exception]
+) -> list[CreatableTopic]:
+    """The topics whose partitions the client's quota admits; those that will be refused otherwise need none."""
+    default, existing = context.broker_config().num_partitions, context.image().topics
+    wanted = []
+    for each in topics:
+        try:
+            partitions = 0 if each.name in existing else max(_partitions(each, default), 0)
+        except RefusedError:
+            partitions = 0
+        error = quota.why_not(each.name, partitions) if partitions else None
+        if error is None:
+            wanted.append(each)
+        else:
+            refused[each.name] = error
+    return wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +246,7 @@ async def handle_create_partitions(context: ServerContext, request: Request) -> 
     topics = {each.name: each for each in body.topics}
     errors: dict[str, Exception | None] = {}
     wanted: list[CreatePartitionsTopic] = []
+    quota = MutationQuota(context, request)
     for name, each in topics.items():
         may_alter = context.guard.allows(request.session, AclOperation.ALTER, ResourceType.TOPIC, name)
         if name in duplicates:
@@ -228,6 +255,8 @@ async def handle_create_partitions(context: ServerContext, request: Request) -> 
             errors[name] = RefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         elif (read_only := why_read_only(context)) is not None:
             errors[name] = read_only
+        elif (over_quota := _why_not_added(context, quota, each)) is not None:
+            errors[name] = over_quota
         else:
             wanted.append(each)
     if wanted:
@@ -237,14 +266,24 @@ async def handle_create_partitions(context: ServerContext, request: Request) -> 
         found = await context.run(
             lambda: native.change_topics(changes, operation="add partitions", validate_only=body.validate_only)
         )
-        errors |= {each.name: error for each, error in zip(wanted, found, strict=True)}
+        for each, error in zip(wanted, found, strict=True):
+            errors[each.name] = error
+            if error is not None:
+                quota.not_changed(each.name)
     outcomes = {name: ApiError.of(errors[name]) for name in topics}
     return CreatePartitionsResponse(
+        throttle_time_ms=quota.throttle_ms,
         results=tuple(
             CreatePartitionsTopicResult(name=name, error_code=each.code, error_message=each.message)
             for name, each in outcomes.items()
-        )
+        ),
     )
+
+
+def _why_not_added(context: ServerContext, quota: MutationQuota, topic: CreatePartitionsTopic) -> RefusedError | None:
+    found = context.image().topics.get(topic.name)
+    added = 0 if found is None else topic.count - len(found.partitions)
+    return quota.why_not(topic.name, added) if added > 0 else None
 
 
 def _addition(topic: CreatePartitionsTopic) -> admin.Build:
@@ -292,15 +331,24 @@ async def handle_delete_topics(context: ServerContext, request: Request) -> Dele
     native = context.native
     assert native is not None
     image = await context.run(native.store.refresh)
-    outcomes, wanted = _select(context, request, image, asked)
+    outcomes, chosen = _select(context, request, image, asked)
+    quota = MutationQuota(context, request)
+    wanted = {}
+    for name, topic_id in chosen.items():
+        over_quota = quota.why_not(name, len(image.topics[name].partitions))
+        if over_quota is None:
+            wanted[name] = topic_id
+        else:
+            outcomes.append(_Deletion(name, topic_id, over_quota))
     if wanted:
         errors = await context.run(lambda: native.delete_topics(wanted))
-        outcomes += [
-            _Deletion(name, topic_id, error) for (name, topic_id), error in zip(wanted.items(), errors, strict=True)
-        ]
+        for (name, topic_id), failure in zip(wanted.items(), errors, strict=True):
+            outcomes.append(_Deletion(name, topic_id, failure))
+            if failure is not None:
+                quota.not_changed(name)
         gone = (each.name for each in outcomes if each.error is None and each.name in image.topics)
         context.waiters.notify(_partitions_of(image, gone))
-    return DeleteTopicsResponse(responses=tuple(each.result() for each in outcomes))
+    return DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=tuple(each.result() for each in outcomes))
 
 
 def _why_none_deleted(context: ServerContext, api_version: int) -> Exception | None:

@@ -90,8 +90,23 @@ class ClientQuotas:
             return 0
         now_ms = self._monotonic_ms()
         throttle_ms = bucket.take(amount, now_ms)
+        _mute(session, throttle_ms, now_ms)
+        return throttle_ms
+
+    def admit(self, session: Session, client_id: str, quota: str, amount: float) -> int:
+        """Charge `amount` if nothing has to be made up for, for what is refused and not only delayed (KIP-599).
+
+        0, or the throttle_time_ms of the refusal: the connection is muted for as long.
+        """
+        bucket = self._bucket(session, client_id, quota)
+        if bucket is None:
+            return 0
+        now_ms = self._monotonic_ms()
+        throttle_ms = bucket.throttle_ms(now_ms)
         if throttle_ms:
-            session.mute_until_ms = max(session.mute_until_ms, now_ms + throttle_ms)
+            _mute(session, throttle_ms, now_ms)
+        else:
+            bucket.take(amount, now_ms)
         return throttle_ms
 
     def give_back(self, session: Session, client_id: str, quota: str, amount: float) -> None:
@@ -104,11 +119,6 @@ class ClientQuotas:
         """Whether anybody has a quota of that name."""
         self._current()
         return quota in self._names
-
-    def waiting_ms(self, session: Session, client_id: str, quota: str) -> int:
-        """The milliseconds until anything may be charged, 0: now. For what is refused, not only delayed (KIP-599)."""
-        bucket = self._bucket(session, client_id, quota)
-        return 0 if bucket is None else bucket.throttle_ms(self._monotonic_ms())
 
     def connection_creation_rate(self, host: str) -> float | None:
         """The new connections a second of the host's quota; None: it has none."""
@@ -151,6 +161,11 @@ class ClientQuotas:
         while len(kept) >= _BUCKETS_MAX:
             del kept[next(iter(kept))]
         self._buckets = kept
+
+
+def _mute(session: Session, throttle_ms: int, now_ms: int) -> None:
+    if throttle_ms:
+        session.mute_until_ms = max(session.mute_until_ms, now_ms + throttle_ms)
 
 
 def find_quota(quotas: Quotas, quota: str, user: str, client_id: str) -> tuple[float, bool, bool] | None:

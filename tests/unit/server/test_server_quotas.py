@@ -68,9 +68,9 @@ def test_rate_above_the_quota_is_throttled_until_it_is_made_up_for() -> None:
     assert quotas.throttle(session(), "other-app", RATE, 0) == 500  # all connections of the user share it
     assert quotas.throttle(session("bob"), "app", RATE, 1e9) == 0
     assert quotas.throttle(ann, "app", "consumer_byte_rate", 1e9) == 0
-    assert quotas.waiting_ms(ann, "app", RATE) == 500
+    assert quotas.admit(ann, "app", RATE, 1) == 500  # refused, and so not charged
     clock.now_ms = 500
-    assert quotas.waiting_ms(ann, "app", RATE) == 0
+    assert quotas.admit(ann, "app", RATE, 0) == 0
     assert quotas.throttle(ann, "app", RATE, 2_000) == 2_000
     quotas.give_back(ann, "app", RATE, 2_000)
     assert quotas.throttle(ann, "app", RATE, 0) == 0
