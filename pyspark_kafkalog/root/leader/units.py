@@ -38,13 +38,15 @@ class LeaderAppend:
     """Whole record batches for one partition; their base offsets count from 0 and are assigned by the append.
 
     `topic_id`: the topic must still have this id; None: it is not checked. `data` may be a view of a request's frame;
-    it is not changed and not kept.
+    it is not changed and not kept. `is_transaction_v2`: the batch is of a transaction of version 2 (KIP-890): a
+    producer without batches in the log must begin with sequence 0.
     """
 
     topic_partition: TopicPartition
     data: Buffer
     topic_id: str | None = None
     origin: AppendOrigin = AppendOrigin.CLIENT
+    is_transaction_v2: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

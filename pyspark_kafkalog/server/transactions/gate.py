@@ -12,6 +12,7 @@ Source of the rules: kafka.server.ReplicaManager.handleProduceAppend, and AddPar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -50,15 +51,16 @@ class TransactionGate:
         Raises CorruptRecordError for a damaged header.
         """
         header = parse_header(append.data, 0, file="<produce request>", file_position=0)
+        is_v2 = request_version >= _ADDS_PARTITIONS_FROM
         unit = joining_unit(
             self._logs,
             transactional_id,
             ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
-            append,
-            adds_partition=request_version >= _ADDS_PARTITIONS_FROM,
+            replace(append, is_transaction_v2=is_v2),
+            adds_partition=is_v2,
             knows_abortable=request_version >= _ABORTABLE_FROM,
         )
-        if request_version < _ADDS_PARTITIONS_FROM:
+        if not is_v2:
             # Such producers do not expect CONCURRENT_TRANSACTIONS; this error makes them send the batch again.
             unit.when_concurrent = ErrorCode.NOT_ENOUGH_REPLICAS
         return unit.commit_unit()

@@ -2,7 +2,8 @@
 
 A batch that repeats one of the producer's last five, with the same epoch and sequences, is a duplicate: its sender has
 not seen the answer. Any other batch has the sequence after the last one, or is the first of a new epoch with sequence
-0. A producer that the log does not know, or has forgotten, may begin with any sequence.
+0. A producer that the log does not know, or has forgotten, may begin with any sequence, but with 0 alone in a
+transaction of version 2 (KIP-890): there an earlier batch that is missing has been refused, or is late.
 
 Nothing here changes the log's producer state. A `ProducerView` holds the state as it will be after batches that are to
 be appended, so that many appends of one commit can be checked before the first of them is stored.
@@ -49,11 +50,14 @@ class ProducerView:
         """Take over the changes of `child`."""
         self._changed.update(child._changed)
 
-    def add(self, batches: Sequence[ProducerBatch], *, is_client: bool = True) -> BatchMetadata | None:
+    def add(
+        self, batches: Sequence[ProducerBatch], *, is_client: bool = True, begins_at_zero: bool = False
+    ) -> BatchMetadata | None:
         """Count in the batches of one append; if one is a duplicate, change nothing and return the batch it repeats.
 
-        Only the batches of clients have their sequences checked. Raises OutOfOrderSequenceError, ProducerFencedError,
-        InvalidTransactionStateError; then nothing has changed.
+        Only the batches of clients have their sequences checked. `begins_at_zero`: a producer without batches must
+        begin with sequence 0. Raises OutOfOrderSequenceError, ProducerFencedError, InvalidTransactionStateError; then
+        nothing has changed.
         """
         appends: dict[int, ProducerAppend] = {}
         for batch in batches:
@@ -67,6 +71,11 @@ class ProducerView:
                 append = ProducerAppend(known or ProducerState(batch.producer_id), is_fencing=True)
                 appends[batch.producer_id] = append
             if is_client:
+                if begins_at_zero and batch.base_sequence and (known is None or not known.batches):
+                    raise OutOfOrderSequenceError(
+                        f"producer {batch.producer_id} has no batches here and begins a transaction "
+                        f"with sequence {batch.base_sequence}, expected 0"
+                    )
                 _check_sequence(known, append.updated, batch)
             append.append(batch)
         for producer_id, append in appends.items():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transaction_servers import MINUTE_MS, Coordinated, run
 
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import KafkalogError, OutOfOrderSequenceError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
@@ -110,6 +110,29 @@ def test_aborted_transaction_is_never_visible(start: Start) -> None:
         await server.produce(producer, [b"2"])
         await server.end(producer)
         assert (server.committed(), server.unstable()) == ([b"2"], [])
+
+    run(scenario())
+
+
+def test_producer_unknown_to_a_partition_begins_with_sequence_zero_in_transactions_of_version_2(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        assert isinstance(await server.produce(producer, [b"1"], sequence=1), OutOfOrderSequenceError)
+        assert isinstance(await server.produce(producer, [b"0"]), AppendedRange)
+        assert isinstance(await server.produce(producer, [b"1"], sequence=1), AppendedRange)
+        await server.end(producer)
+        assert server.committed() == [b"0", b"1"]
+
+    run(scenario())
+
+
+def test_producer_unknown_to_a_partition_begins_with_any_sequence_in_earlier_transactions(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        assert await server.add(producer, [("a", 0)]) is ErrorCode.NONE
+        assert isinstance(await server.produce(producer, [b"1"], sequence=4, version=9), AppendedRange)
 
     run(scenario())
 
