@@ -18,13 +18,14 @@ a crash before the marker follows is harmless, as either of the two keeps earlie
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE
-from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
+from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 
 #: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
@@ -144,11 +145,15 @@ def check_object_format_version(version: int, file: str) -> None:
 
 
 def _read_marker(directory: Path) -> bytes | None:
+    """The first bytes of the marker file; None if there is no such file. Read with every commit: in three calls."""
     try:
-        with open_to_read(directory / FORMAT_MARKER) as file:
-            return file.read(_MARKER_BYTES_MAX)
+        fd = os.open(directory / FORMAT_MARKER, READ_FLAGS)
     except FileNotFoundError:
         return None
+    try:
+        return pread(fd, _MARKER_BYTES_MAX, 0)
+    finally:
+        os.close(fd)
 
 
 def check_format_version(version: int, file: str) -> None:

@@ -73,10 +73,15 @@ class LocalCommitLog(CommitLog):
         self._fs = fs
         self._head = OffsetHint(directory / HEAD_FILE, fs)
         self._reserve = CommitReserve(directory, fs)
+        self._last_path = 0, segment_file(directory, 0, LOG_SUFFIX)
 
     def path(self, base_offset: int) -> Path:
-        """The file of the commit at `base_offset`."""
-        return segment_file(self.directory, base_offset, LOG_SUFFIX)
+        """The file of the commit at `base_offset`. The last one is kept: a commit asks for its own several times."""
+        known_offset, path = self._last_path
+        if known_offset != base_offset:
+            path = segment_file(self.directory, base_offset, LOG_SUFFIX)
+            self._last_path = base_offset, path
+        return path
 
     def name_of(self, base_offset: int) -> str:
         return str(self.path(base_offset))
@@ -221,7 +226,7 @@ class LocalCommitLog(CommitLog):
         self._fs.fsync_dir(self.directory)
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
-        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
+        temporary = Path(f"{path}.{os.urandom(8).hex()}.tmp")
         fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:

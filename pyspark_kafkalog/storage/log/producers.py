@@ -185,19 +185,21 @@ def producer_batches(
 
     Raises CorruptRecordError for a marker that cannot be read.
     """
-    for row in batches[batches["producer_id"] >= 0]:
-        attributes = int(row["attributes"])
+    # Plain tuples: reading a row of a table field by field takes three times as long.
+    for row in batches[batches["producer_id"] >= 0].tolist():
+        (position, _, base_offset, last_offset, _, max_timestamp_ms, producer_id, _, *rest) = row
+        base_sequence, records_count, _, attributes, producer_epoch = rest
         is_control = bool(attributes & CONTROL_MASK)
         marker = None
-        if is_control and int(row["records_count"]):
-            marker = _read_marker(data, int(row["position"]), data_position=data_position, file=file)
+        if is_control and records_count:
+            marker = _read_marker(data, position, data_position=data_position, file=file)
         yield ProducerBatch(
-            producer_id=int(row["producer_id"]),
-            producer_epoch=int(row["producer_epoch"]),
-            base_sequence=int(row["base_sequence"]),
-            base_offset=int(row["base_offset"]),
-            last_offset=int(row["last_offset"]),
-            max_timestamp_ms=int(row["max_timestamp_ms"]),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            base_offset=base_offset,
+            last_offset=last_offset,
+            max_timestamp_ms=max_timestamp_ms,
             is_transactional=bool(attributes & TRANSACTIONAL_MASK),
             is_control=is_control,
             marker=marker,
