@@ -113,6 +113,7 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", ["orders", "transactions"])
 def test_adopted_topics_hold_records_that_broker_served(
@@ -123,6 +124,7 @@ def test_adopted_topics_hold_records_that_broker_served(
     assert rows_of(adopted.read(topic, isolation=isolation)) == expected
 
 
+@pytest.mark.full
 def test_adopted_topics_keep_their_configuration(
     killed: Killed, adopted: LogDir, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ import pytest
 from interop_samples import assert_dumps_clean
 from kafka_clients import consume
 from kafka_oracle import Broker
-from tiers import rest_full
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
@@ -50,7 +49,8 @@ def test_kafka_finds_cleaned_segments_valid(cleaned: LogDir) -> None:
     assert_dumps_clean([cleaned.partition(codec, 0).directory for codec in CODECS], batches_min=20, has_gaps=True)
 
 
-@pytest.mark.parametrize("codec", rest_full(CODECS))
+@pytest.mark.full
+@pytest.mark.parametrize("codec", CODECS)
 def test_broker_serves_cleaned_records(cleaned: LogDir, broker: Broker, codec: str) -> None:
     rows = cleaned.read(codec, columns=["offset", "key", "value"]).to_pylist()
     served = [(each.offset, each.key, each.value) for each in consume(broker.bootstrap, codec)]

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka import Producer
 from kafka_oracle import Broker, run_tool
 
@@ -55,6 +56,7 @@ def wait_for_checkpoint(broker: Broker) -> None:
         log_dir.refresh()
 
 
+@pytest.mark.full
 def test_metrics_of_running_broker_equal_its_jmx_beans(start_broker: Callable[..., Broker]) -> None:
     broker = start_broker()
     broker.stop()

@@ -9,7 +9,6 @@ import pytest
 from interop_samples import CODECS, assert_dumps_clean, sample_records
 from kafka_clients import ConsumedRecord, consume
 from kafka_oracle import Broker
-from tiers import rest_full
 
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, encode_batch
@@ -51,6 +50,7 @@ def test_kafka_finds_each_plain_batch_valid(written: Path) -> None:
     assert_dumps_clean(sorted(written.iterdir()), batches_min=10 * len(CODECS))
 
 
-@pytest.mark.parametrize("codec", rest_full(CODECS))
+@pytest.mark.full
+@pytest.mark.parametrize("codec", CODECS)
 def test_kafka_serves_plain_batches_record_for_record(broker: Broker, codec: str) -> None:
     assert consume(broker.bootstrap, f"plain-{codec}") == sample_records(1000, seed=1)

@@ -10,7 +10,6 @@ import pytest
 from interop_samples import assert_dumps_clean
 from kafka_clients import consume, producing
 from kafka_oracle import Broker
-from tiers import rest_full
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
@@ -64,14 +63,16 @@ def test_kafka_finds_segments_valid_after_maintenance(maintained: LogDir) -> Non
     assert_dumps_clean(directories, batches_min=30)
 
 
-@pytest.mark.parametrize("topic", rest_full(TOPICS))
+@pytest.mark.full
+@pytest.mark.parametrize("topic", TOPICS)
 def test_broker_serves_records_left_by_maintenance(maintained: LogDir, broker: Broker, topic: str) -> None:
     rows = maintained.read(topic, columns=["offset", "value"]).to_pylist()
     served = [(each.offset, each.value) for each in consume(broker.bootstrap, topic)]
     assert served == [(row["offset"], row["value"]) for row in rows]
 
 
-@pytest.mark.parametrize("topic", rest_full(TOPICS))
+@pytest.mark.full
+@pytest.mark.parametrize("topic", TOPICS)
 def test_broker_appends_at_next_offset_after_maintenance(maintained: LogDir, broker: Broker, topic: str) -> None:
     with producing(broker.bootstrap) as producer:
         producer.produce(topic, value=b"after", partition=0)

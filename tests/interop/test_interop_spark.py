@@ -11,7 +11,6 @@ from interop_samples import CODECS, assert_dumps_clean, sample_records, to_table
 from kafka_clients import ConsumedRecord, consume
 from kafka_oracle import Broker
 from pyspark.sql import SparkSession
-from tiers import rest_full
 
 from pyspark_kafkalog import LogDir
 
@@ -50,7 +49,6 @@ def broker(written: Path, start_broker: Callable[..., Broker]) -> Broker:
     return broker
 
 
-@pytest.mark.full
 def test_kafka_finds_segments_written_by_spark_valid(written: Path) -> None:
     directories = [written / f"spark-{codec}-{partition}" for codec in CODECS for partition in range(PARTITIONS)]
     assert len(list(directories[0].glob("*.log"))) > 1, "the segments were meant to roll"
@@ -58,6 +56,7 @@ def test_kafka_finds_segments_written_by_spark_valid(written: Path) -> None:
     assert_dumps_clean(directories, batches_min=50)
 
 
-@pytest.mark.parametrize("codec", rest_full(CODECS))
+@pytest.mark.full
+@pytest.mark.parametrize("codec", CODECS)
 def test_kafka_serves_records_written_by_spark(broker: Broker, codec: str) -> None:
     assert consume(broker.bootstrap, f"spark-{codec}") == expected_records()

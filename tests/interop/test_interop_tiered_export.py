@@ -83,6 +83,7 @@ def alter_topic(broker: Broker, configs: dict[str, str]) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
+@pytest.mark.full
 def test_broker_serves_tiered_file_root_tiers_on_and_deletes_by_retention(tmp_path: Path) -> None:
     tier = tmp_path / "tier"
     store = tier / "kafka-tiered-storage"

@@ -27,7 +27,7 @@ def outcome(pattern: TopicPattern, name: str) -> str:
     return {(True, True): "m", (True, False): "f", (False, False): "-"}.get((is_found, matches), "!")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_random_expressions_match_names_that_java_matches_or_are_refused(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")

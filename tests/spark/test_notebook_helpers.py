@@ -54,6 +54,7 @@ def test_latest_by_key_equals_what_compaction_leaves(spark: SparkSession, tmp_pa
     assert {each for each in left if each[1] is not None} == before
 
 
+@pytest.mark.full
 def test_parse_json_keeps_columns_and_makes_invalid_json_null(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     log_dir = LogDir.create(tmp_path / "root")

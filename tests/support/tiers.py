@@ -16,9 +16,10 @@ run prints: KAFKALOG_SEED repeats it. All cases are tried of modules and tests t
 tests whose cases belong together (`all_cases`).
 
 `slow` takes about a second or more of a processor. `full` are soak, browser, and whatever repeats at the price of
-seconds what another test has shown: in `test`, each feature has one test with Spark, on roots of files, and each area
-one with a Kafka broker. Further codecs, settings, kinds of roots and sessions, kills and races of it are `full`
-(`rest_full` marks the further values of a parameter).
+seconds what another test has shown. In `test`, each feature has one test with Spark, on roots of files. Brokers take
+part where a broker reads what this package wrote, reads its export, serves its groups, and writes what it reads; what
+maintenance leaves is shown to Kafka's tools. Further codecs, settings, kinds of roots and sessions, kills and races
+are `full` (`rest_full` marks the further values of a parameter).
 """
 
 from __future__ import annotations

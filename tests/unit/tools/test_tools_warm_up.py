@@ -18,7 +18,7 @@ print(len(compiled.buffer))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
 
