@@ -11,6 +11,7 @@ A handler answers errors in the response, as Kafka does; a KafkalogError that it
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _DEFAULTS: Final = BrokerConfig()
 ANONYMOUS = "User:ANONYMOUS"
+_TURN_S = 0.005
 #: Why a change is refused by a server without `ServerContext.native`.
 READ_ONLY = "this server only reads the log directory"
 
@@ -141,6 +143,23 @@ class Guard(Protocol):
     def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether it may do `operation` on some resource of the type (Kafka: authorizeByResourceType)."""
         ...
+
+
+class Turn:
+    """The time that a request takes in the event loop: others come first when it has had some milliseconds.
+
+    For loops over what a request names, between whose steps anything may happen.
+    """
+
+    __slots__ = ("_end_s",)
+
+    def __init__(self) -> None:
+        self._end_s = time.perf_counter() + _TURN_S
+
+    async def step(self) -> None:
+        if time.perf_counter() > self._end_s:
+            await asyncio.sleep(0)
+            self._end_s = time.perf_counter() + _TURN_S
 
 
 class AppendWaiters(Protocol):

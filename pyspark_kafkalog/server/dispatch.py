@@ -27,7 +27,7 @@ from pyspark_kafkalog.metadata.client_quotas import CONSUMER_BYTE_RATE, PRODUCER
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.headers import ParsedRequest, parse_request
+from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.records import FetchResponse
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
@@ -41,6 +41,21 @@ _TOKEN_SIZE: Final = struct.Struct(">i")
 _MEMORY: Final = (bytes, bytearray, memoryview)
 #: A request with more elements than this is read in a thread; so many are read within some milliseconds.
 _FEW_ELEMENTS: Final = 2000
+#: The elements of a request that only operators send: each of them costs more, and is work under the root's lock.
+_ADMIN_ELEMENTS_MAX: Final = 20_000
+#: APIs of clients, which may name all partitions that they know.
+_OF_CLIENTS: Final = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.TXN_OFFSET_COMMIT,
+    }
+)
 #: APIs whose answers are long if there is much in the root, though the request is short.
 _LONG_ANSWERS: Final = frozenset(
     {
@@ -95,7 +110,8 @@ class Dispatcher:
         except CorruptRecordError:
             if not parsed.has_many_elements:
                 raise
-        return await self._context.run(lambda: parse_request(frame).body())
+        elements_max = REQUEST_ELEMENTS_MAX if parsed.api.key in _OF_CLIENTS else _ADMIN_ELEMENTS_MAX
+        return await self._context.run(lambda: parse_request(frame, elements_max=elements_max).body())
 
 
 @dataclass(frozen=True, slots=True)

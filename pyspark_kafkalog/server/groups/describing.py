@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
-from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.context import Request, Session, Turn
 from pyspark_kafkalog.server.groups.assignors import Assignment
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
 from pyspark_kafkalog.server.groups.consumer import assignor_of
@@ -75,9 +75,11 @@ class DescribingHandlers:
     async def describe(self, context: ServerContext, request: Request) -> wire.DescribeGroupsResponse:
         body = request.body
         assert isinstance(body, wire.DescribeGroupsRequest)
-        return wire.DescribeGroupsResponse(
-            groups=tuple([await self._described(context, request, each) for each in body.groups])
-        )
+        turn, groups = Turn(), []
+        for each in body.groups:
+            groups.append(await self._described(context, request, each))
+            await turn.step()
+        return wire.DescribeGroupsResponse(groups=tuple(groups))
 
     async def _described(self, context: ServerContext, request: Request, group_id: str) -> wire.DescribedGroup:
         body = request.body

@@ -27,7 +27,7 @@ from pyspark_kafkalog.groups.offset_records import (
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
-from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.context import Request, Session, Turn
 from pyspark_kafkalog.server.groups import consumer
 from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
@@ -173,7 +173,10 @@ class OffsetHandlers:
         body = request.body
         assert isinstance(body, wire.OffsetFetchRequest)
         if request.api_version >= _GROUPS_FROM:
-            groups = [await self._fetch_group(context, request, each) for each in body.groups]
+            turn, groups = Turn(), []
+            for each in body.groups:
+                groups.append(await self._fetch_group(context, request, each))
+                await turn.step()
             return wire.OffsetFetchResponse(groups=tuple(groups))
         topics = (
             None

@@ -1,0 +1,283 @@
+"""A connection whose client stalls, leaves, or takes nothing: what it holds is given back, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.server import connection as connection_module
+from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+
+LARGE = 100 << 10
+BUDGET = 8 * LARGE
+#: That of asyncio.run, and that of the test.
+OWN_TASKS = 2
+
+
+@dataclass
+class Exchange:
+    api_key: ApiKey
+    answer: bytes
+    gate: asyncio.Event
+
+    is_cancelled: bool = False
+
+    async def handle(self) -> Sequence[bytes]:
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
+        return [self.answer]
+
+
+@dataclass
+class Server:
+    """Connections with one memory; each request is answered with `answer` once `gate` is open."""
+
+    answer: bytes = b"ok"
+    idle_max_s: float = 5.0
+    requests: RequestBytesBySize = field(default_factory=lambda: RequestBytesBySize(BUDGET))
+    responses_max: int = 1 << 20
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.now_ms = 0
+        self.responses = ResponseBytes(self.responses_max, lambda: self.now_ms)
+        self.tasks: list[asyncio.Task[None]] = []
+        self._executor = ThreadPoolExecutor(1)
+
+    async def open(self, frame: bytearray, session: Session) -> Exchange:
+        self.exchanges.append(Exchange(ApiKey(frame[0]), self.answer, self.gate))
+        return self.exchanges[-1]
+
+    @contextmanager
+    def client(self) -> Iterator[socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        served = Connection(
+            PlainTransport(ours, self._executor, idle_max_s=self.idle_max_s),
+            Session("127.0.0.1", 1, is_authenticated=True),
+            self,  # type: ignore[arg-type]  # the test's own
+            limits=FrameLimits(1 << 20, 64, self.idle_max_s),
+            requests=self.requests,
+            responses=self.responses,
+            log=BoundedLog(logging.getLogger(__name__), lambda: 0),
+            monotonic_ms=lambda: 0,
+        )
+        self.tasks.append(asyncio.create_task(served.serve()))
+        with theirs:
+            yield theirs
+
+    async def ended(self) -> None:
+        """All connections have ended, and nothing is held."""
+        await asyncio.wait_for(asyncio.gather(*self.tasks), 10)
+        self.gate.set()
+        await asyncio.sleep(0.01)
+        assert self.requests.used_bytes == self.responses.used_bytes == 0
+        assert len(asyncio.all_tasks()) == OWN_TASKS
+        self._executor.shutdown()
+
+
+def frame(api_key: ApiKey, size: int = 1) -> bytes:
+    return struct.pack(">i", size) + bytes([api_key]).ljust(size, b".")
+
+
+async def send(client: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(client, data)
+
+
+async def receive(client: socket.socket, size: int = 100) -> bytes:
+    return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, size), 5)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(work(), 20)
+
+    asyncio.run(main())
+
+
+def test_client_that_takes_no_answer_is_given_up_and_holds_no_request() -> None:
+    async def work() -> None:
+        server = Server(answer=b"x" * 500_000, idle_max_s=0.1)
+        with server.client() as client:
+            await send(client, frame(ApiKey.METADATA, LARGE))
+            await asyncio.sleep(0.03)
+            assert server.requests.used_bytes == 0
+            assert server.responses.used_bytes == 500_000
+            await server.ended()
+
+    run(work)
+
+
+def test_connection_that_takes_its_answer_the_longest_ends_when_answers_take_too_much_memory() -> None:
+    async def work() -> None:
+        server = Server(answer=b"x" * 600_000)
+        with server.client() as slow, server.client() as other:
+            await send(slow, frame(ApiKey.METADATA))
+            await asyncio.sleep(0.02)
+            server.now_ms += 60_000
+            await send(other, frame(ApiKey.METADATA))
+            got = 0
+            while got < 600_000:
+                got += len(await receive(other, 1 << 20))
+            await asyncio.wait_for(server.tasks[0], 5)
+        await server.ended()
+
+    run(work)
+
+
+def test_answers_that_have_just_begun_may_exceed_the_memory() -> None:
+    async def work() -> None:
+        server = Server(answer=b"x" * 600_000)
+        with server.client() as one, server.client() as other:
+            for client in (one, other):
+                await send(client, frame(ApiKey.METADATA))
+            for client in (one, other):
+                got = 0
+                while got < 600_000:
+                    got += len(await receive(client, 1 << 20))
+        await server.ended()
+
+    run(work)
+
+
+def test_small_requests_are_served_while_large_ones_are_announced_and_do_not_come() -> None:
+    async def work() -> None:
+        server = Server()
+        with server.client() as first, server.client() as second, server.client() as small:
+            for client in (first, second):
+                await send(client, struct.pack(">i", BUDGET // 2) + b"x")
+            await asyncio.sleep(0.02)
+            await send(small, frame(ApiKey.METADATA))
+            assert await receive(small) == b"ok"
+        await server.ended()
+
+    run(work)
+
+
+@pytest.mark.parametrize("sent", [1, 70_000])
+def test_large_request_that_does_not_come_ends_when_another_wants_its_memory(
+    monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    monkeypatch.setattr(connection_module, "_FRAME_LOOK_S", 0.05)
+    monkeypatch.setattr(connection_module, "_FRAME_MIN_BYTES_A_SECOND", 100 << 20)
+
+    async def work() -> None:
+        server = Server()
+        with server.client() as stalled, server.client() as other:
+            await send(stalled, struct.pack(">i", 6 * LARGE) + b"x" * sent)
+            await asyncio.sleep(0.1)
+            assert not server.tasks[0].done()  # nobody wants it
+            await send(other, frame(ApiKey.METADATA, LARGE))
+            assert await receive(other) == b"ok"
+            await asyncio.wait_for(server.tasks[0], 5)
+        await server.ended()
+
+    run(work)
+
+
+def test_frame_that_trickles_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_FRAME_MAX_S", 0.1)
+
+    async def work() -> None:
+        server = Server()
+        with server.client() as client:
+            await send(client, struct.pack(">i", 60_000))
+            began = time.monotonic()
+            while not server.tasks[0].done():
+                with suppress(OSError):
+                    await send(client, b".")
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - began < 3
+        await server.ended()
+
+    run(work)
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP])
+def test_request_that_waits_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch, api_key: ApiKey) -> None:
+    monkeypatch.setattr(connection_module, "_LOOK_S", 0.02)
+
+    async def work() -> None:
+        server = Server()
+        server.gate.clear()
+        with server.client() as client:
+            await send(client, frame(api_key) + b"what follows is not read")
+            await asyncio.sleep(0.05)
+            assert not server.tasks[0].done()
+        await asyncio.wait_for(server.tasks[0], 5)
+        assert server.exchanges[0].is_cancelled
+        await server.ended()
+
+    run(work)
+
+
+def test_requests_of_clients_that_leave_at_once_count_until_they_are_handled() -> None:
+    async def work() -> None:
+        server = Server()
+        server.gate.clear()
+        for _ in range(5):
+            with server.client() as client:
+                await send(client, frame(ApiKey.PRODUCE, LARGE))
+        await asyncio.sleep(0.1)
+        assert server.requests.used_bytes == 5 * LARGE
+        assert not any(each.is_cancelled for each in server.exchanges)
+        server.gate.set()
+        await server.ended()
+
+    run(work)
+
+
+def test_cancelled_connections_give_back_what_they_hold() -> None:
+    async def work() -> None:
+        server = Server()
+        server.gate.clear()
+        with server.client() as one, server.client() as two, server.client() as three:
+            await send(one, frame(ApiKey.PRODUCE) * 40)
+            await send(two, frame(ApiKey.FETCH, LARGE))
+            await send(three, struct.pack(">i", LARGE) + b"x")
+            await asyncio.sleep(0.05)
+            for task in server.tasks:
+                task.cancel()
+            await asyncio.wait(server.tasks, timeout=5)
+        server.tasks.clear()
+        server.gate.set()
+        await server.ended()
+
+    run(work)
+
+
+def test_failed_produce_ends_the_connection_though_the_client_is_silent() -> None:
+    async def work() -> None:
+        server = Server()
+        server.gate.clear()
+        with server.client() as client:
+            await send(client, frame(ApiKey.PRODUCE))
+            while not server.exchanges:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            server.exchanges[0].answer = None  # type: ignore[assignment]  # a defect: no pieces
+            server.gate.set()
+            assert await receive(client) == b""
+            await server.ended()
+
+    run(work)
