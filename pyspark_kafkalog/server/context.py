@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.server.security.request_time import timed_work
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class ServerContext:
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of blocking `work`, from a thread of the executor."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, timed_work(work))
 
     def image(self) -> MetadataImage:
         """The newest image as of the last refresh. Only for a native root."""

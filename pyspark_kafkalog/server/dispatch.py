@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
-from pyspark_kafkalog.metadata.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from pyspark_kafkalog.metadata.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
@@ -34,10 +34,12 @@ from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, S
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
 from pyspark_kafkalog.server.security.gate import Gate
+from pyspark_kafkalog.server.security.request_time import RequestTime, Timed
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 
 _LOG: Final = logging.getLogger(__name__)
 _TOKEN_SIZE: Final = struct.Struct(">i")
+_PERCENT: Final = 100
 _MEMORY: Final = (bytes, bytearray, memoryview)
 #: A request with more elements than this is read in a thread; so many are read within some milliseconds.
 _FEW_ELEMENTS: Final = 2000
@@ -137,12 +139,15 @@ class Exchange:
         """The pieces of the answer; None if there is none. Raises CloseConnection, and whatever is a defect."""
         began = time.perf_counter()
         throttle_ms = self._charge(PRODUCER_BYTE_RATE, self.size_bytes) if self.api_key == ApiKey.PRODUCE else 0
-        response = unsupported_version() if self.body is None else await self._response(self.body)
+        spent = RequestTime()
+        response = unsupported_version() if self.body is None else await self._timed_response(self.body, spent)
         error_code = getattr(response, "error_code", 0)
         self.handled(self.api_key, self.parsed.api_version, time.perf_counter() - began, error_code)
+        if spent.seconds and self.session.is_authenticated:
+            throttle_ms = max(throttle_ms, self._charge(REQUEST_PERCENTAGE, spent.seconds * _PERCENT))
         if response is None:
             return None
-        if throttle_ms:
+        if throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
             response = response.replace(throttle_time_ms=throttle_ms)
         if self.is_long:
             encode = partial(self._pieces, response)
@@ -158,9 +163,15 @@ class Exchange:
                 pieces = self._pieces(FetchResponse(throttle_time_ms=throttle_ms))
         return pieces
 
-    def _charge(self, quota: str, size_bytes: int) -> int:
-        """Charge the bytes to the client's quota: the throttle_time_ms of the answer."""
-        return self.gate.quotas.throttle(self.session, self.parsed.client_id, quota, size_bytes)
+    def _charge(self, quota: str, amount: float) -> int:
+        """Charge bytes or time to the client's quota: the throttle_time_ms of the answer."""
+        return self.gate.quotas.throttle(self.session, self.parsed.client_id, quota, amount)
+
+    async def _timed_response(self, body: Message, spent: RequestTime) -> Message | None:
+        """The response; the time that it took is added to `spent` if anybody has a quota for it."""
+        if not self.gate.quotas.has(REQUEST_PERCENTAGE):
+            return await self._response(body)
+        return await Timed(self._response(body), spent)
 
     def _pieces(self, response: Message) -> list[Piece]:
         return self.parsed.encode_response(cast("ApiMessage", response))

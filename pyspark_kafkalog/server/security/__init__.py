@@ -2,6 +2,6 @@
 
 In reading order: listener (which addresses may be listened on), tls, distinguished_name (the principal of a client
 certificate), scram, sasl (one connection's authentication), guard (decides by access control entries), quotas (token
-buckets), limits (of connections and bytes), then the handlers of requests: sasl_handlers, acl_handlers,
-credential_handlers, quota_handlers, and their table in handlers.
+buckets), request_time (what request_percentage counts), limits (of connections and bytes), then the handlers of
+requests: sasl_handlers, acl_handlers, credential_handlers, quota_handlers, and their table in handlers.
 """

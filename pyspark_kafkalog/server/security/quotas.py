@@ -20,6 +20,7 @@ from pyspark_kafkalog.metadata.client_quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     IP,
+    REQUEST_PERCENTAGE,
     USER,
     QuotaEntity,
     Quotas,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _WINDOW_S: Final = 10
 _BUCKETS_MAX: Final = 10_000
+#: As in Kafka, one slow request does not shut its client out: what is left over throttles the next ones.
+_REQUEST_THROTTLE_MS_MAX: Final = SECOND_MS
 
 
 class TokenBucket:
@@ -90,6 +93,8 @@ class ClientQuotas:
             return 0
         now_ms = self._monotonic_ms()
         throttle_ms = bucket.take(amount, now_ms)
+        if quota == REQUEST_PERCENTAGE:
+            throttle_ms = min(throttle_ms, _REQUEST_THROTTLE_MS_MAX)
         _mute(session, throttle_ms, now_ms)
         return throttle_ms
 

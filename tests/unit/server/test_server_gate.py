@@ -177,6 +177,17 @@ def test_throttled_fetch_is_answered_without_records(root: Path) -> None:
         assert topics == 0
 
 
+def test_request_beyond_its_time_is_answered_with_the_time_to_wait(root: Path) -> None:
+    anonymous = quota_entity([(USER, "ANONYMOUS")])
+    LogDir.open(root).root.native().commit(
+        lambda image: alter_quotas({}, anonymous, {"request_percentage": 0.0001}), operation="set a quota"
+    )
+    with serve(root, config()) as bootstrap, connect(bootstrap) as sock:
+        answer = ask(sock, METADATA)
+        assert answer is not None
+        assert struct.unpack(">i", answer[4:8]) == (1_000,)
+
+
 def test_open_server_refuses_to_listen_for_other_machines(root: Path) -> None:
     open_to_all = ServerConfig(listen=Address("0.0.0.0", 0))
     with pytest.raises(InvalidOptionError, match="--insecure"), serve(root, open_to_all):
