@@ -45,6 +45,8 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.notebook.spark_helpers",
     "pyspark_kafkalog.spark.data_source",
     "pyspark_kafkalog.root.snapshot",
+    "pyspark_kafkalog.server.config",
+    "pyspark_kafkalog.server.run",
     "pyspark_kafkalog.storage.log.reader",
 )
 BUILD_DIRECTORY: Final = Path(__file__).resolve().parents[1] / "build" / "docs"

@@ -14,14 +14,14 @@ from s3_proxy import S3Proxy
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELL_SECONDS_MAX = 240
-#: Start Spark several times, to kill it, and beside a server of an object store.
-LONG = ("3_exactly_once", "6_object_store")
-WITH_SPARK = ("1_quickstart", "3_exactly_once", "6_object_store")
+#: Start Spark several times, to kill it, run beside a server of an object store, or run many micro-batches.
+LONG = ("3_exactly_once", "6_object_store", "7_kafka_clients")
+WITH_SPARK = ("1_quickstart", "3_exactly_once", "6_object_store", "7_kafka_clients")
 
 
 def _cases() -> list[Any]:
     names = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
-    assert len(names) == 6
+    assert len(names) == 7
     return [pytest.param(name, marks=_marks(name), id=name) for name in names]
 
 
