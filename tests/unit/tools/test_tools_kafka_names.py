@@ -81,7 +81,6 @@ def test_bootstrap_server_is_answered_with_path(capsys: pytest.CaptureFixture[st
         ("topics --path x --describe --topics-with-overrides", "kafkalog configs --entity-type topics --describe"),
         ("get-offsets --path x --command-config client.properties", "there is no network client to configure"),
         ("consumer-groups --path x --command-config client.properties", "there is no network client to configure"),
-        ("configs --path x --describe --user ann", "quotas"),
         ("transactions --path x abort --topic t --partition 0 --producer-id 1", "--start-offset identifies"),
     ],
 )

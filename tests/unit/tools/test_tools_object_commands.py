@@ -35,6 +35,7 @@ WORKING = [
     ("report", "--output", "report.html"),
     ("retention", "--local"),
     ("topics", "--describe"),
+    ("transactions", "describe-producers", *_ORDERS, "--partition", "0"),
     ("transactions", "find-hanging"),
     ("transactions", "list"),
     ("verify", "--local"),
@@ -46,7 +47,6 @@ NEEDING_FILES = [
     ("tier", ("--local",), "`kafkalog merge-segments` puts them there"),
     ("transactions", ("abort", *_ORDERS, "--partition", "0", "--start-offset", "0"), "kafkalog export"),
     ("transactions", ("complete", "--transactional-id", "a"), "kafkalog export"),
-    ("transactions", ("describe-producers", *_ORDERS, "--partition", "0"), "kafkalog export"),
     ("verify", ("--local", "--repair"), "lost objects come back from earlier versions"),
 ]
 #: Tested with other input: standard input, Delta tables; and those without a log directory.
