@@ -134,6 +134,12 @@ class Witness:
         records = fetched.responses[0].partitions[0].records
         assert value in bytes(records or b"")  # type: ignore[arg-type]  # a client's records are bytes
 
+    def wait_for_round(self) -> None:
+        """Wait until it has been served once."""
+        deadline_s = time.monotonic() + 30
+        while not self.latencies_s and self.error is None and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+
     def quantile_s(self, share: float) -> float:
         """The wait that this share of the rounds did not exceed."""
         ordered = sorted(self.latencies_s)

@@ -7,11 +7,12 @@ authenticated.
 The connection that exceeds a limit is closed at once, before anything is read from it. Nothing here is stored.
 
 Source of the names: kafka.network.ConnectionQuotas, org.apache.kafka.network.SocketServerConfigs. A broker's defaults
-for connections are unlimited; here they are bounded.
+for connections are unlimited; here they are bounded, also by three quarters of the process's file descriptors.
 """
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,10 @@ AUTHENTICATION_MS_MAX: Final = 30 * SECOND_MS
 
 CONNECTIONS_MAX: Final = 10_000
 _HOSTS_MAX: Final = 10_000
+
+
+#: Descriptors that connections leave to files: this part of the process's limit, which ulimit -n shows.
+_FILES_SHARE: Final = 4
 
 
 class TooManyConnectionsError(Exception):
@@ -51,6 +56,10 @@ class ConnectionLimits:
         monotonic_ms: Callable[[], int],
     ) -> None:
         """`creation_rate`: the new connections a second that a host may open; None: any number."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # Without descriptors for files nobody could be served, not even who is connected.
+        fitting = descriptors - descriptors // _FILES_SHARE if descriptors >= 0 else settings.connections_max
+        self._connections_max = min(settings.connections_max, fitting)
         self._settings = settings
         self._creation_rate = creation_rate
         self._monotonic_ms = monotonic_ms
@@ -61,8 +70,10 @@ class ConnectionLimits:
     def open(self, host: str) -> None:
         """Count a new connection; `close` has to follow. Raises TooManyConnectionsError, and counts nothing then."""
         settings = self._settings
-        if self.count >= settings.connections_max:
-            raise TooManyConnectionsError(f"{self.count} connections are open, max.connections is reached")
+        if self.count >= self._connections_max:
+            raise TooManyConnectionsError(
+                f"{self.count} connections are open, max.connections or what ulimit -n allows is reached"
+            )
         of_host = self._by_host.get(host, 0)
         if of_host >= settings.per_host_max:
             raise TooManyConnectionsError(
