@@ -6,6 +6,7 @@
 #             KAFKALOG_SIMULATION_STEPS=100000 (4000 and 6000) the simulations of object roots
 #             KAFKALOG_SEED=N repeats what a run has sampled
 # make test-stores  the contract of object stores against MinIO (needs Go) and Azurite (needs npm)
+# make test-clients  clients in Java, Python, Go and JavaScript at the server (needs Go and npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
 # make docs   the reference of the Python API, build/docs/index.html
 # Requirements: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
@@ -25,7 +26,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 # Thousands of short-lived Python processes are started: none but the first is to compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check test test-full test-stores docs lint pytest bench bench-stream differential java chromium clean help
+.PHONY: demo check test test-full test-stores test-clients docs lint pytest bench bench-stream differential java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -67,6 +68,11 @@ pytest: $(VENV)/.installed-test java
 test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
 test-stores: $(VENV)/.installed-test java
 	$(PY) -m pytest -q tests/interop/test_interop_store_contract.py $(PYTEST_ARGS)
+
+test-clients: export KAFKALOG_TEST_CLIENTS = 1
+test-clients: $(VENV)/.installed-test java
+	@sh scripts/bootstrap.sh kcat
+	$(PY) -m pytest -q tests/clients tests/interop/test_interop_server_clients.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)

@@ -4,9 +4,10 @@
 #   bootstrap.sh venv DIR [PYTHON]   makes the virtual environment DIR with PYTHON, or with the first suitable Python found
 #   bootstrap.sh java                checks that Spark will find Java 17 or newer
 #   bootstrap.sh chromium            looks for Chromium and its driver; without them tests are skipped
+#   bootstrap.sh kcat                looks for kcat; without it a test is skipped
 #
 # What is missing is installed with apt when this runs as root on Debian or Ubuntu. Otherwise one line says what to
-# install, and make stops, but for the browser. Does nothing where nothing is missing.
+# install, and make stops, but for the browser and kcat. Does nothing where nothing is missing.
 set -eu
 
 JAVA_VERSION_MIN=17
@@ -107,9 +108,15 @@ ensure_chromium() {
     has_chromium || echo "no Chromium with chromedriver: tests/browser is skipped (Debian: apt-get install chromium chromium-driver)"
 }
 
+ensure_kcat() {
+    command -v kcat >/dev/null 2>&1 || apt_install_any kcat || true
+    command -v kcat >/dev/null 2>&1 || echo "no kcat: its tests are skipped (Debian: apt-get install kcat)"
+}
+
 case "${1:-}" in
     venv) make_venv "$2" "${3:-}" ;;
     java) ensure_java ;;
     chromium) ensure_chromium ;;
-    *) die "usage: bootstrap.sh venv DIR [PYTHON] | java | chromium" ;;
+    kcat) ensure_kcat ;;
+    *) die "usage: bootstrap.sh venv DIR [PYTHON] | java | chromium | kcat" ;;
 esac

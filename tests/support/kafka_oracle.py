@@ -113,17 +113,21 @@ def _class_archive() -> Path:
     return _kafka_home() / "classes.jsa"
 
 
-def _java_command(main_class: str, *args: str, options: Sequence[str] = QUICK_START) -> list[str]:
+def java_command(
+    main_class: str, *args: str, options: Sequence[str] = QUICK_START, more_jars: Path | None = None
+) -> list[str]:
+    """What runs a class of Kafka's jars, or of the folder `more_jars`."""
     lib = kafka_lib()
+    class_path = f"{lib}/*" if more_jars is None else f"{lib}/*{os.pathsep}{more_jars}/*"
     log4j = f"-Dlog4j2.configurationFile={lib.parent / 'log4j2.xml'}"
     if _class_archive().is_file():
         options = (*options, f"-XX:SharedArchiveFile={_class_archive()}")
-    return [java(), *options, log4j, "-cp", f"{lib}/*", main_class, *args]
+    return [java(), *options, log4j, "-cp", class_path, main_class, *args]
 
 
 def run_tool(main_class: str, *args: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line tools to its end; its output is text, U+FFFD for what is no UTF-8."""
-    command = _java_command(main_class, *map(str, args))
+    command = java_command(main_class, *map(str, args))
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run(
         command,
@@ -142,7 +146,7 @@ def write_tool_scripts(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, main_class in _SCRIPTS.items():
         script = directory / name
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(_java_command(main_class))} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(java_command(main_class))} "$@"\n')
         script.chmod(0o755)
 
 
@@ -210,7 +214,7 @@ class Broker:
         (self.home / "server.properties").write_text(self._properties(self.controller_port or free_port()))
         if not (self.data / "meta.properties").exists():
             self._format()
-        command = _java_command("kafka.Kafka", str(self.home / "server.properties"), options=self.java_options)
+        command = java_command("kafka.Kafka", str(self.home / "server.properties"), options=self.java_options)
         command.insert(1, "-Dkafkalog.level=INFO")
         if not _class_archive().is_file():
             command.insert(1, f"-XX:ArchiveClassesAtExit={self._own_class_archive}")

@@ -1,0 +1,112 @@
+"""Kafka clients that are no dependencies of this project, for tests: Streams, Connect, and programs in other languages.
+
+Each is fetched from its package registry on the first call ever, at the version named here, into the cache of
+java_processes.py. The programs are in tests/clients/programs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from java_processes import cache_dir, fetch_jars
+from kafka_oracle import KAFKA_VERSION
+
+PROGRAMS: Final = Path(__file__).parents[1] / "clients" / "programs"
+PYTHON_CLIENTS: Final = ("kafka-python==3.0.12", "aiokafka==0.14.0")
+NODE_CLIENT: Final = "kafkajs@2.2.4"
+_INSTALL_SECONDS_MAX: Final = 900
+_RUN_SECONDS_MAX: Final = 120
+
+#: The drivers of Kafka's system tests are in jars with the classifier `test`, and use a class of kafka-clients' one.
+_JARS: Final = (
+    "".join(
+        f"""\
+    <dependency org="org.apache.kafka" name="{name}" rev="{KAFKA_VERSION}" transitive="false">
+      <artifact name="{name}" type="jar" ext="jar"/>
+      <artifact name="{name}" type="jar" ext="jar" m:classifier="test"/>
+    </dependency>
+"""
+        for name in ("kafka-streams", "kafka-clients")
+    )
+    + """\
+    <dependency org="org.rocksdb" name="rocksdbjni" rev="9.7.3" transitive="false"/>
+    <dependency org="org.junit.jupiter" name="junit-jupiter-api" rev="5.13.1" transitive="false"/>
+    <dependency org="org.hamcrest" name="hamcrest" rev="3.0" transitive="false"/>
+"""
+)
+_CONNECTORS: Final = f"""\
+    <dependency org="org.apache.kafka" name="connect-file" rev="{KAFKA_VERSION}" transitive="false"/>
+"""
+
+
+def streams_jars() -> Path:
+    """The folder with Kafka Streams and the drivers of its system tests."""
+    wanted = (f"kafka-streams-{KAFKA_VERSION}-test.jar", f"kafka-clients-{KAFKA_VERSION}-test.jar")
+    return fetch_jars(cache_dir() / f"kafka-streams-{KAFKA_VERSION}", _JARS, wanted)
+
+
+def file_connectors() -> Path:
+    """The folder with Connect's connectors for files, a plugin path."""
+    wanted = (f"connect-file-{KAFKA_VERSION}.jar",)
+    return fetch_jars(cache_dir() / f"connect-file-{KAFKA_VERSION}", _CONNECTORS, wanted)
+
+
+def python_with_clients() -> Path:
+    """The Python of an environment with kafka-python and aiokafka."""
+    home = cache_dir() / "python-clients-{}.{}".format(*sys.version_info)
+    python = home / "bin" / "python"
+    if not python.exists():
+        _install([sys.executable, "-m", "venv", str(home)])
+    _install([str(python), "-m", "pip", "install", "--quiet", *PYTHON_CLIENTS])
+    return python
+
+
+def node_modules() -> Path:
+    """The folder in which Node finds kafkajs."""
+    home = cache_dir() / NODE_CLIENT.replace("@", "-")
+    if not (home / "node_modules" / "kafkajs").is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        _install([_found("npm"), "install", "--silent", "--no-save", "--prefix", str(home), NODE_CLIENT])
+    return home / "node_modules"
+
+
+def go_program(name: str, into: Path) -> Path:
+    """The program of the folder `name`, built."""
+    _install([_found("go"), "build", "-o", str(into / name), f"./{name}"], PROGRAMS)
+    return into / name
+
+
+def run_client(command: Sequence[str | Path], stdin: str = "", **variables: str) -> str:
+    """What a client prints. Raises AssertionError with all that it said if it fails."""
+    done = subprocess.run(
+        [str(each) for each in command],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_RUN_SECONDS_MAX,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, (
+        f"{command[0]} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    )
+    return done.stdout
+
+
+def _install(command: list[str], directory: Path | None = None) -> None:
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, check=False, timeout=_INSTALL_SECONDS_MAX
+    )
+    assert done.returncode == 0, f"{command[0]} could not install a client:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def _found(name: str) -> str:
+    found = shutil.which(name)
+    assert found is not None, f"make test-clients needs {name}"
+    return found
