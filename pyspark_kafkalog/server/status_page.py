@@ -4,7 +4,9 @@
 
     {"status": "ok", "node_id": 2718, "servers": 2, "connections": 14}
 
-It runs in a thread of its own, so that it answers also when the event loop hangs.
+It runs in a thread of its own, so that it answers also when the event loop hangs. Whoever reaches the address reads
+both pages: names of topics, and counts, and nothing else. Nothing can be changed. Connections that are silent are
+closed after ten seconds, and those beyond 32 at once.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from pyspark_kafkalog.server.config import Address
 _TURN_S: Final = 0.5
 #: An event loop that has not turned for so long hangs.
 _HANGS_AFTER_MS: Final = 10_000
+_CONNECTIONS_MAX: Final = 32
+_SILENT_MAX_S: Final = 10
 
 
 class StatusPage:
@@ -51,7 +55,7 @@ class StatusPage:
     async def start(self) -> None:
         """Listen. Raises OSError if the address is in use."""
         host, port = self._address.host, self._address.port
-        server = make_server(host, port, self._answer, ThreadingWSGIServer, handler_class=_QuietHandler)
+        server = make_server(host, port, self._answer, _BoundedServer, handler_class=_QuietHandler)
         thread = threading.Thread(target=server.serve_forever, name="kafkalog-status", daemon=True)
         thread.start()
         self.port = int(server.server_port)
@@ -101,6 +105,37 @@ class StatusPage:
         return [json.dumps(facts).encode() + b"\n"]
 
 
+class _BoundedServer(ThreadingWSGIServer):
+    """A thread for each connection, up to a number."""
+
+    request_queue_size = _CONNECTIONS_MAX
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._free = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is silent or leaves is no news."""
+
+
 class _QuietHandler(WSGIRequestHandler):
+    timeout = _SILENT_MAX_S
+
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
+import socket
+import time
 from collections.abc import Callable
 
 from pyspark_kafkalog.errors import LogDirError
@@ -39,6 +42,32 @@ def get(port: int, path: str) -> tuple[int, str]:
         return response.status, response.read().decode()
     finally:
         connection.close()
+
+
+def test_silent_connections_are_bounded_and_the_page_answers_when_they_have_left() -> None:
+    def visit(port: int) -> tuple[bytes, int]:
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(32)]
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as refused:
+            received = refused.recv(1)
+        for each in silent:
+            each.close()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return received, get(port, "/health")[0]
+        raise AssertionError("the page does not answer")
+
+    async def main() -> tuple[bytes, int]:
+        page = StatusPage(
+            Address("127.0.0.1", 0), ServerMetrics().registry, check=lambda: None, facts=dict, monotonic_ms=lambda: 0
+        )
+        await page.start()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, visit, page.port)
+        finally:
+            await page.stop()
+
+    assert asyncio.run(main()) == (b"", 200)
 
 
 def test_metrics_have_the_names_of_a_brokers_beans() -> None:
