@@ -126,6 +126,8 @@ class DescribingHandlers:
         body = request.body
         assert isinstance(body, consumer_wire.ConsumerGroupDescribeRequest)
         try:
+            if not group_id:
+                raise GroupRequestError(ErrorCode.INVALID_GROUP_ID)
             shard = await self._readable(context, request.session, group_id)
             group = shard.consumer(group_id)
             if group is None:
@@ -162,8 +164,6 @@ class DescribingHandlers:
     async def _delete(self, context: ServerContext, session: Session, group_id: str) -> ErrorCode:
         if not context.guard.allows(session, AclOperation.DELETE, ResourceType.GROUP, group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
         try:
             shard = await self._coordinator.shard_of(group_id)
             await shard.write(group_id, lambda: _plan_deletion(shard, group_id), is_exclusive=True)
@@ -266,7 +266,7 @@ def _described_member(context: ServerContext, group: ConsumerGroup, member: Cons
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=member.topics,
-        subscribed_topic_regex=member.regex,
+        subscribed_topic_regex=member.regex or "",
         assignment=_described_assignment(known, member.assigned),
         target_assignment=_described_assignment(known, group.targets.get(member.member_id, {})),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,

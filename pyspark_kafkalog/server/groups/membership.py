@@ -134,7 +134,9 @@ class MembershipHandlers:
         try:
             errors = await self._leave(context, request, body.group_id, named)
         except GroupRequestError as refused:
-            return wire.LeaveGroupResponse(error_code=refused.code)
+            if refused.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+                return wire.LeaveGroupResponse(error_code=refused.code)
+            errors = [refused.code] * len(named)  # no such group
         if not is_of_many:
             return wire.LeaveGroupResponse(error_code=errors[0])
         return wire.LeaveGroupResponse(

@@ -137,8 +137,6 @@ class OffsetHandlers:
         body: wire.OffsetCommitRequest,
         accepted: Mapping[TopicPartition, wire.OffsetCommitRequestPartition],
     ) -> None:
-        if not body.group_id:
-            raise GroupRequestError(ErrorCode.INVALID_GROUP_ID)
         shard = await self._coordinator.shard_of(body.group_id)
         now_ms = context.clock()
         expires_ms = NO_EXPIRY if body.retention_time_ms == -1 else now_ms + body.retention_time_ms
@@ -229,6 +227,8 @@ class OffsetHandlers:
         assert isinstance(body, wire.OffsetDeleteRequest)
         if not _may(context, request.session, AclOperation.DELETE, ResourceType.GROUP, body.group_id):
             return wire.OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not body.group_id:
+            return wire.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         errors: dict[TopicPartition, ErrorCode] = {}
         await _know_topics(context, body.topics)
         for topic in body.topics:
@@ -319,6 +319,7 @@ def _committed(
                 ),
             )
             for topic in body.topics
+            if topic.partitions
         )
     )
 
@@ -410,13 +411,14 @@ def _of_one_group(
 def _plan_delete(shard: Shard, group_id: str, chosen: Iterable[TopicPartition]) -> Planned:
     """Tombstones of the offsets that there are; the result is the partitions of topics with subscribers."""
     subscribed = _subscribed_topics(shard, group_id)
-    refused = [each for each in chosen if each.topic in subscribed]
-    keys = {each: offset_key(group_id, each) for each in chosen if each.topic not in subscribed}
+    refused = [each for each in chosen if subscribed is None or each.topic in subscribed]
+    keys = {each: offset_key(group_id, each) for each in chosen if each not in refused}
     live = shard.log.records(group_id)
     return Planned({key: None for key in keys.values() if key in live or shard.log.is_pending(key)}, refused)
 
 
-def _subscribed_topics(shard: Shard, group_id: str) -> frozenset[str]:
+def _subscribed_topics(shard: Shard, group_id: str) -> frozenset[str] | None:
+    """None if the members do not say in a known form what they consume: it may be any topic."""
     group = shard.consumer(group_id)
     if group is not None:
         return group.subscribed_topics
@@ -428,7 +430,7 @@ def _subscribed_topics(shard: Shard, group_id: str) -> frozenset[str]:
         return frozenset()
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise GroupRequestError(ErrorCode.NON_EMPTY_GROUP)
-    return classic.subscribed_topics() or frozenset()
+    return classic.subscribed_topics()
 
 
 def _may(

@@ -9,6 +9,7 @@ Source of the rules: kafka.server.KafkaApis.handleTopicMetadataRequest, DefaultA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,13 +19,14 @@ from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.server.authorized_operations import authorized_operations
+from pyspark_kafkalog.server.authorized_operations import NOT_ASKED, authorized_operations
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
@@ -86,10 +88,11 @@ class _Lookup:
 
     def topics(self) -> list[_Found]:
         """The topics that the request asks for: all that may be described, or those that it names."""
-        root, asked = self.context.root, self.body.topics
-        if asked is None or (not asked and self.request.api_version < _EMPTY_IS_ALL_BELOW):
+        root, topics = self.context.root, self.body.topics
+        if topics is None or (not topics and self.request.api_version < _EMPTY_IS_ALL_BELOW):
             root.refresh()
             return [self.by_name(each) for each in root.topics() if self._may_list(each)]
+        asked = _distinct(topics)
         names = self._names_by_id() if any(each.name is None for each in asked) else {}
         known = frozenset(root.topics())
         if any((names.get(each.topic_id) if each.name is None else each.name) not in known for each in asked):
@@ -128,7 +131,7 @@ class _Lookup:
         return {each.topic_id: each.name for each in described if each.topic_id is not None}
 
     def _unknown(self, name: str) -> _Found:
-        unknown = _failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        unknown = _failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self._operations(name))
         body, context = self.body, self.context
         is_wanted = body.allow_auto_topic_creation or self.request.api_version < _HAS_CREATION_CHOICE
         if not is_wanted or context.native is None or not context.broker_config().auto_create_topics_enable:
@@ -159,13 +162,16 @@ class _Lookup:
             topic_id=topic_id,
             is_internal=name in INTERNAL_TOPICS,
             partitions=tuple(self._partition(topic_id, each) for each in topic.partitions),
-            topic_authorized_operations=authorized_operations(
-                self.context,
-                self.request.session,
-                ResourceType.TOPIC,
-                name,
-                asked=self.body.include_topic_authorized_operations,
-            ),
+            topic_authorized_operations=self._operations(name),
+        )
+
+    def _operations(self, name: str) -> int:
+        return authorized_operations(
+            self.context,
+            self.request.session,
+            ResourceType.TOPIC,
+            name,
+            asked=self.body.include_topic_authorized_operations,
         )
 
     def _partition(self, topic_id: str, partition: PartitionSnapshot) -> MetadataResponsePartition:
@@ -187,5 +193,18 @@ class _Lookup:
         )
 
 
-def _failed(name: str, error_code: ErrorCode) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=error_code, name=name)
+def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    """What is asked for, once each: only ids if there is one, even if names are given beside them."""
+    ids = dict.fromkeys(each.topic_id for each in asked if each.topic_id != ZERO_UUID)
+    if ids:
+        return [MetadataRequestTopic(topic_id=each, name=None) for each in ids]
+    return list({each.name: each for each in asked}.values())
+
+
+def _failed(name: str, error_code: ErrorCode, operations: int = NOT_ASKED) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=error_code,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=operations,
+    )

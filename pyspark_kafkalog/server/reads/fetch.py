@@ -72,6 +72,7 @@ class Fetches:
             is_committed=body.isolation_level == _READ_COMMITTED,
         )
         await self._authorize(context, request, plan)
+        _refuse_replicas(request, plan)
         await plan.evaluate()
         if not plan.is_satisfied and body.max_wait_ms > 0:
             await _wait(context, plan, body.max_wait_ms)
@@ -113,6 +114,14 @@ class Fetches:
             for each in plan.fetched:
                 if each.topic is None:
                     each.fail(ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def _refuse_replicas(request: Request, plan: FetchPlan) -> None:
+    """No partition has replicas elsewhere: to one that says it is a follower, this is not its leader."""
+    if _replica_id(request) >= 0:
+        for each in plan.fetched:
+            if each.error is None:
+                each.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _replica_id(request: Request) -> int:
@@ -185,6 +194,7 @@ def _partition_data(fetched: Iterable[FetchedPartition], is_committed: bool) -> 
                 partition_index=each.wanted.partition,
                 error_code=each.error or ErrorCode.UNKNOWN_SERVER_ERROR,
                 high_watermark=_UNKNOWN,
+                aborted_transactions=() if each.error in _NOT_FOUND else None,
                 records=b"",
             )
             continue
@@ -199,6 +209,7 @@ def _partition_data(fetched: Iterable[FetchedPartition], is_committed: bool) -> 
         )
 
 
+_NOT_FOUND: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 #: The very object of the class: the encoder leaves it out without comparing its fields.
 _NOT_DIVERGING: Final = PartitionData().diverging_epoch
 

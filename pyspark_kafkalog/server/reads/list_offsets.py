@@ -15,7 +15,7 @@ Source of the rules: ReplicaManager.fetchOffset, Partition.fetchOffsetForTimesta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyspark_kafkalog.metadata.acl import AclOperation
@@ -49,6 +49,14 @@ _PERHAPS_STALE: Final = frozenset(
 )
 
 
+def _once(partitions: Iterable[ListOffsetsPartition]) -> Iterable[ListOffsetsPartition]:
+    """Each partition at its first place: one that is named twice gets one answer, an error."""
+    found: dict[int, ListOffsetsPartition] = {}
+    for each in partitions:
+        found.setdefault(each.partition_index, each)
+    return found.values()
+
+
 class OffsetLists:
     """Answers ListOffsets."""
 
@@ -75,7 +83,7 @@ class OffsetLists:
         def answers() -> tuple[ListOffsetsTopicResponse, ...]:
             return tuple(
                 ListOffsetsTopicResponse(
-                    name=topic.name, partitions=tuple(answer(topic.name, each) for each in topic.partitions)
+                    name=topic.name, partitions=tuple(answer(topic.name, each) for each in _once(topic.partitions))
                 )
                 for topic in body.topics
             )

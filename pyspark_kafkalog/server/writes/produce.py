@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
+from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
@@ -38,6 +38,15 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _ACKS: Final = (-1, 0, 1)
 _TOPIC_IDS_FROM: Final = 13
+#: Errors of batches that a partition has looked at: the answer tells where its log starts.
+_TELLS_LOG_START: Final = frozenset(
+    {
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
 #: Kafka's admin client: the only one that may write to internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
 
@@ -60,6 +69,10 @@ class _Batch:
     header: BatchHeader | None = None
     refused: PartitionProduceResponse | None = None
 
+    @property
+    def is_transactional(self) -> bool:
+        return self.header is not None and self.header.is_transactional
+
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
@@ -77,6 +90,8 @@ def produce_handler(gate: TransactionGate) -> Handler:
         body = request.body
         assert isinstance(body, ProduceRequest)
         topics = [_topic(context, request, body, each) for each in body.topic_data]
+        if body.transactional_id is None and any(each.is_transactional for topic in topics for each in topic.batches):
+            topics = [_refused_topic(each, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED) for each in topics]
         submitted = [
             context.committer.submit(_unit(gate, request, body, each))
             for topic in topics
@@ -84,7 +99,10 @@ def produce_handler(gate: TransactionGate) -> Handler:
             if each.append is not None
         ]
         results = iter(await asyncio.gather(*submitted, return_exceptions=True))
-        answers = [[each.refused or _answer(each.index, next(results)) for each in topic.batches] for topic in topics]
+        answers = [
+            [each.refused or _committed(context, topic, each, next(results)) for each in topic.batches]
+            for topic in topics
+        ]
         _count(context, topics, answers)
         if body.acks == 0:
             failed = [each for partitions in answers for each in partitions if each.error_code]
@@ -135,8 +153,6 @@ def _topic(context: ServerContext, request: Request, body: ProduceRequest, data:
 def _batch(body: ProduceRequest, name: str, topic_id: str | None, data: PartitionProduceData) -> _Batch:
     try:
         view, header = _one_batch(data)
-        if header.is_transactional and body.transactional_id is None:
-            raise InvalidRecordError("a transactional batch came without a transactional id")
     except KafkalogError as problem:
         return _Batch(data.index, refused=_answer(data.index, problem))
     append = LeaderAppend(topic_partition=TopicPartition(name, data.index), data=view, topic_id=topic_id)
@@ -187,12 +203,33 @@ def _one_batch(data: PartitionProduceData) -> tuple[memoryview, BatchHeader]:
     if not isinstance(records, (bytes, memoryview)) or len(records) < RECORD_BATCH_OVERHEAD_BYTES:
         raise InvalidRecordError(f"partition {data.index}: expected one record batch, found none")
     view = memoryview(records)
-    header = parse_header(view, 0, file="<produce request>", file_position=0)
+    try:
+        header = parse_header(view, 0, file="<produce request>", file_position=0)
+    except UnsupportedFormatError as error:  # magic 0 or 1, which no version of the request allows
+        raise InvalidRecordError(str(error)) from error
     if header.size_bytes != len(view):
         raise InvalidRecordError(
             f"partition {data.index}: expected one record batch of {len(view)} bytes, found one of {header.size_bytes}"
         )
     return view, header
+
+
+def _committed(
+    context: ServerContext, topic: _Topic, batch: _Batch, result: tuple[AppendedRange, ...] | BaseException
+) -> PartitionProduceResponse:
+    """The answer for a batch that the commit took or refused."""
+    answer = _answer(batch.index, result)
+    found = context.image().topics.get(topic.name) if answer.error_code in _TELLS_LOG_START else None
+    if found is None or not 0 <= batch.index < len(found.partitions):
+        return answer
+    return PartitionProduceResponse(
+        index=batch.index,
+        error_code=answer.error_code,
+        base_offset=-1,
+        log_start_offset=found.partitions[batch.index].state.log_start_offset,
+        record_errors=answer.record_errors,
+        error_message=answer.error_message,
+    )
 
 
 def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> PartitionProduceResponse:
@@ -207,6 +244,10 @@ def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> Pa
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
     )
+
+
+def _refused_topic(topic: _Topic, error: ErrorCode) -> _Topic:
+    return replace(topic, batches=[_Batch(each.index, refused=_refusal(each.index, error)) for each in topic.batches])
 
 
 def _refusal(

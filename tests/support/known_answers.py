@@ -1,0 +1,139 @@
+"""Where the answers of a server differ from those of a broker for good: each difference with its reason.
+
+A test fails at a difference that no entry covers, and at an entry whose difference is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from scripted_calls import Difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAnswer:
+    """`calls` and `fields` are patterns of the names of calls and of the paths of fields, with * for any text."""
+
+    name: str
+    reason: str
+    script: str
+    calls: tuple[str, ...]
+    fields: tuple[str, ...] = ("*",)
+
+    def covers(self, found: Difference) -> bool:
+        return (
+            found.script == self.script
+            and any(fnmatchcase(found.call, each) for each in self.calls)
+            and all(any(fnmatchcase(path, each) for each in self.fields) for path, _, _ in found.fields)
+        )
+
+
+_DAMAGE: Final = "a header that no batch can have is damage, whatever check of a broker stumbles over it first"
+_FAILURE: Final = "a broker fails with UNKNOWN_SERVER_ERROR at what no client sends; a server answers what it can"
+_DUPLICATE: Final = "a broker tells a timestamp of the earlier batch as append time, also without LogAppendTime"
+
+KNOWN: Final = (
+    KnownAnswer(
+        name="topic without partitions",
+        reason="a topic that a Produce names without partitions is answered without partitions",
+        script="produce",
+        calls=("no partition",),
+        fields=("responses",),
+    ),
+    KnownAnswer(
+        name="damaged batches",
+        reason=_DAMAGE,
+        script="produce refused",
+        calls=("count is negative", "base offset is negative", "codec *", "size is too small", "garbage"),
+        fields=("*.error_code", "*.log_start_offset"),
+    ),
+    KnownAnswer(
+        name="empty records",
+        reason="a broker closes the connection; a server refuses the batch",
+        script="produce refused",
+        calls=("no bytes",),
+        fields=("",),
+    ),
+    KnownAnswer(
+        name="duplicate of an idempotent producer",
+        reason=_DUPLICATE,
+        script="idempotent",
+        calls=("first batch again", "first batch after the second"),
+        fields=("*.log_append_time_ms",),
+    ),
+    KnownAnswer(
+        name="negative limits",
+        reason=_FAILURE,
+        script="fetch",
+        calls=("negative * limit",),
+    ),
+    KnownAnswer(
+        name="isolation of a fetch",
+        reason=_FAILURE,
+        script="fetch",
+        calls=("unknown isolation",),
+    ),
+    KnownAnswer(
+        name="fetch sessions",
+        reason="a server has no fetch sessions: it answers session 0, and the client goes on with full requests",
+        script="fetch sessions",
+        calls=("new session is asked for",),
+        fields=("session_id",),
+    ),
+    KnownAnswer(
+        name="leader for replicas",
+        reason="there is no replication: a follower is not told another leader",
+        script="replicas",
+        calls=("unknown replica", "own id"),
+        fields=("*.current_leader.*",),
+    ),
+    KnownAnswer(
+        name="isolation of a list",
+        reason=_FAILURE,
+        script="list offsets",
+        calls=("unknown isolation",),
+    ),
+    KnownAnswer(
+        name="topic without name and id",
+        reason=_FAILURE,
+        script="metadata",
+        calls=("by neither",),
+    ),
+    KnownAnswer(
+        name="negative offsets",
+        reason="a negative offset stands for none: it is not listed among the committed ones",
+        script="group of one member",
+        calls=("all of the group",),
+        fields=("groups[[]0[]].topics", "topics"),
+    ),
+    KnownAnswer(
+        name="group with nothing but offsets of an open transaction",
+        reason="such a group exists when the transaction is committed; both errors abort it",
+        script="transactions",
+        calls=("of a member that there is not",),
+        fields=("*.error_code",),
+    ),
+    KnownAnswer(
+        name="duplicate of a transactional producer",
+        reason=_DUPLICATE,
+        script="transactions",
+        calls=("again the same",),
+        fields=("*.log_append_time_ms",),
+    ),
+    KnownAnswer(
+        name="duplicate of a transactional producer beside a new batch",
+        reason=_DUPLICATE,
+        script="transactions refused",
+        calls=("to a partition that was not added",),
+        fields=("*.log_append_time_ms",),
+    ),
+    KnownAnswer(
+        name="log start for fenced producers",
+        reason="a broker asks the coordinator first, and then does not look at the log",
+        script="transactions refused",
+        calls=("fenced",),
+        fields=("*.log_start_offset",),
+    ),
+)
