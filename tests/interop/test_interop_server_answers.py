@@ -15,7 +15,7 @@ from scripted_calls import Difference, Script, run, wait_for_coordinators
 from transaction_scripts import SCRIPTS as TRANSACTION_SCRIPTS
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.server.config import ServerConfig
+from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 
 NODE_ID: Final = 1  # that of the broker
@@ -34,7 +34,7 @@ def servers(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPa
     """The addresses of a broker, and of a server over a new log directory."""
     path = tmp_path_factory.mktemp("served") / "log"
     LogDir.create(path).alter_broker_configs(add=SETTINGS)
-    with serve(path, ServerConfig(node_id=NODE_ID, flush="os")) as bootstrap:
+    with serve(path, ServerConfig(listen=Address("127.0.0.1", 0), node_id=NODE_ID, flush="os")) as bootstrap:
         both = start_broker(SETTINGS).bootstrap, bootstrap
         for each in both:
             wait_for_coordinators(each)

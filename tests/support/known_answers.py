@@ -50,13 +50,6 @@ KNOWN: Final = (
         fields=("*.error_code", "*.log_start_offset"),
     ),
     KnownAnswer(
-        name="empty records",
-        reason="a broker closes the connection; a server refuses the batch",
-        script="produce refused",
-        calls=("no bytes",),
-        fields=("",),
-    ),
-    KnownAnswer(
         name="duplicate of an idempotent producer",
         reason=_DUPLICATE,
         script="idempotent",

@@ -242,12 +242,16 @@ _INTERNAL: Final = Script(
                     "timeout_ms": 5000,
                     "transactional_id": None,
                     "topic_data": [
-                        {"name": topic, "topic_id": UNKNOWN_ID, "partition_data": [{"index": 99, "records": batch()}]}
+                        {
+                            "name": topic,
+                            "topic_id": UNKNOWN_ID,
+                            "partition_data": [{"index": index, "records": batch()}],
+                        }
                     ],
                 },
             )
             for topic in ("__consumer_offsets", "__transaction_state")
-            for client_id in ("tests", "__admin_client")
+            for client_id, index in (("tests", 0), ("__admin_client", 99))
         ),
         metadata("of internal topics", "__consumer_offsets", "__transaction_state"),
         listed("of an internal topic", -2, topic="__consumer_offsets"),

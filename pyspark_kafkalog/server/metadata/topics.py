@@ -33,6 +33,9 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 
 #: Version 0 has no null for "all topics": an empty list stands for it.
 _EMPTY_IS_ALL_BELOW: Final = 1
+#: Versions 10 and 11 have ids that a request may not use: a response could not leave out a name.
+_ANSWERS_BY_ID_FROM: Final = 12
+_NO_CONTROLLER: Final = -1
 #: Before this version the request cannot forbid that a topic is created.
 _HAS_CREATION_CHOICE: Final = 4
 #: The topics that one request creates. To others of it the answer is that they are unknown: clients ask again.
@@ -42,6 +45,11 @@ _CREATED_MAX: Final = 1000
 async def handle_metadata(context: ServerContext, request: Request) -> MetadataResponse:
     body = request.body
     assert isinstance(body, MetadataRequest)
+    if request.api_version < _ANSWERS_BY_ID_FROM and any(
+        each.name is None or each.topic_id != ZERO_UUID for each in body.topics or ()
+    ):
+        refused = (_without_id(each) for each in body.topics or ())
+        return MetadataResponse(controller_id=_NO_CONTROLLER, topics=tuple(refused))
     lookup = _Lookup(context, request, body)
     found = await context.run(lookup.topics)
     created = 0
@@ -191,6 +199,11 @@ class _Lookup:
         return self.context.guard.allows(
             self.request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic, logs_denial=False
         )
+
+
+def _without_id(asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    """The answer for a topic of a request with ids in a version that has them, but cannot answer without a name."""
+    return MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=asked.name or "", topic_id=asked.topic_id)
 
 
 def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:

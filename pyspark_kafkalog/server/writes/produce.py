@@ -30,6 +30,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext
@@ -38,6 +39,7 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _ACKS: Final = (-1, 0, 1)
 _TOPIC_IDS_FROM: Final = 13
+_ZSTD_FROM: Final = 7
 #: Errors of batches that a partition has looked at: the answer tells where its log starts.
 _TELLS_LOG_START: Final = frozenset(
     {
@@ -147,14 +149,16 @@ def _topic(context: ServerContext, request: Request, body: ProduceRequest, data:
     if error is not ErrorCode.NONE:
         refused = [_Batch(each.index, refused=_refusal(each.index, error)) for each in data.partition_data]
         return _Topic(data, name, refused)
-    return _Topic(data, name, [_batch(body, name, topic_id, each) for each in data.partition_data])
+    return _Topic(data, name, [_batch(request, name, topic_id, each) for each in data.partition_data])
 
 
-def _batch(body: ProduceRequest, name: str, topic_id: str | None, data: PartitionProduceData) -> _Batch:
+def _batch(request: Request, name: str, topic_id: str | None, data: PartitionProduceData) -> _Batch:
     try:
         view, header = _one_batch(data)
     except KafkalogError as problem:
         return _Batch(data.index, refused=_answer(data.index, problem))
+    if header.compression_bits == CompressionType.ZSTD and request.api_version < _ZSTD_FROM:
+        return _Batch(data.index, refused=_refusal(data.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
     append = LeaderAppend(topic_partition=TopicPartition(name, data.index), data=view, topic_id=topic_id)
     return _Batch(data.index, append, header)
 
