@@ -126,7 +126,14 @@ KNOWN: Final = (
         name="log start for fenced producers",
         reason="a broker asks the coordinator first, and then does not look at the log",
         script="transactions refused",
-        calls=("fenced",),
+        calls=("fenced", "of the newest", "to a partition that was not added"),
         fields=("*.log_start_offset",),
+    ),
+    KnownAnswer(
+        name="advertised APIs",
+        reason="a server has no share groups, Streams groups, delegation tokens and client telemetry",
+        script="handshake",
+        calls=("name with a space", "empty name", "version with a slash"),
+        fields=("api_keys",),
     ),
 )
