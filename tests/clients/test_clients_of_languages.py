@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from client_programs import PROGRAMS, go_program, node_modules, python_with_clients, run_client
+from s3_proxy import S3Proxy
+from server_processes import serving
 
 
 @pytest.mark.parametrize(("program", "printed"), [("kafka_python_client", "301"), ("aiokafka_client", "201")])
@@ -35,3 +37,16 @@ def test_go_client_reads_what_it_committed(bootstrap: str, tmp_path: Path, progr
 def test_kafkajs_reads_what_it_committed(bootstrap: str) -> None:
     said = run_client(["node", PROGRAMS / "kafkajs_client.js", bootstrap], NODE_PATH=str(node_modules()))
     assert said == "300 values, offsets of 3 partitions\n"
+
+
+def test_go_client_copies_in_transactions_at_a_log_in_an_object_store(
+    s3_proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = s3_proxy.new_location().below("log")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_proxy.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_proxy.secret_key)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
+    monkeypatch.setenv("AWS_REGION", s3_proxy.options()["storeRegion"])
+    with serving(location.url) as server:
+        assert run_client([go_program("franz", tmp_path), server.bootstrap]) == "300 values, 300 copied\n"
+        assert run_client([go_program("kafkago", tmp_path), server.bootstrap]) == "100 values, the group is Empty\n"

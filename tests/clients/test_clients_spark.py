@@ -19,7 +19,7 @@ RECORDS = 2000
 
 @pytest.fixture(scope="module")
 def session(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with the connector, which ends before the server. benchmarks/standin stands in for its provider of tokens."""
+    """A session with the connector and a stand-in for its provider of tokens; it ends before the server does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
