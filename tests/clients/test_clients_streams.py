@@ -27,8 +27,8 @@ SESSION_TIMEOUT_MS = 6000
 
 
 def create_topics(bootstrap: str, names: tuple[str, ...]) -> None:
-    made = AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(each, 5, 3) for each in names])
-    for each in made.values():
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for each in admin.create_topics([NewTopic(name, 5, 3) for name in names]).values():
         each.result(30)
 
 
