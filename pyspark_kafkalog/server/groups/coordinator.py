@@ -99,6 +99,27 @@ class GroupCoordinator:
         await self._caught_up(shard)
         return shard
 
+    async def offsets_shard_of(self, group_id: str) -> Shard:
+        """The partition of the group as its log is now, wherever the group is coordinated: committed offsets are there.
+
+        librdkafka (2.16) never asks again for the offsets of a KIP-848 member after NOT_COORDINATOR, and consumes
+        nothing. It asks the wrong server just when the coordinator has changed, so the partition is read for it alone.
+
+        Raises GroupRequestError as `shard_of` does, but for NOT_COORDINATOR.
+        """
+        partition = group_partition(group_id, await self._partitions_count())
+        if self._is_read_only or self._is_here(partition):
+            return await self.read_shard_of(group_id)
+        shard = self._new_shard(partition)
+        try:
+            await shard.load()
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, partition, error)
+            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        finally:
+            self._unload(shard)
+        return shard
+
     async def _shard_with(self, group_id: str) -> Shard:
         return await self._shard(group_partition(group_id, await self._partitions_count()))
 

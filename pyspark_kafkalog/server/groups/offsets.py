@@ -197,7 +197,7 @@ class OffsetHandlers:
         try:
             if not _may(context, request.session, AclOperation.DESCRIBE, ResourceType.GROUP, asked.group_id):
                 raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            shard = await self._coordinator.read_shard_of(asked.group_id)
+            shard = await self._coordinator.offsets_shard_of(asked.group_id)
             _check_fetch(shard, asked)
         except GroupRequestError as refused:
             return wire.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refused.code)

@@ -126,8 +126,21 @@ def test_server_that_does_not_coordinate_the_group_says_so(servers: Callable[[],
         server.parts.cluster.coordinator_id = 2
         assert await server.heartbeat(member, 1) is ErrorCode.NOT_COORDINATOR
         assert await server.commit(1) is ErrorCode.NOT_COORDINATOR
-        assert (await server.fetch())[1] is ErrorCode.NOT_COORDINATOR
         assert (await server.join()).error_code == ErrorCode.NOT_COORDINATOR
+
+    run(scenario())
+
+
+def test_offsets_are_told_by_a_server_that_does_not_coordinate_the_group(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        coordinator, other = servers(), servers()
+        member = await coordinator.become_member()
+        other.parts.cluster.coordinator_id = 2
+        for offset in (3, 4):
+            assert await coordinator.commit(offset, member=member, generation=1) is ErrorCode.NONE
+            assert await other.fetch() == (offset, ErrorCode.NONE)
+        await other.pass_time(60_000)
+        assert await coordinator.heartbeat(member, 1) is ErrorCode.NONE
 
     run(scenario())
 
