@@ -11,7 +11,7 @@ ResumedProducers          for a log resumed from a commit: holds the last writer
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.producers import (
+    BATCHES_TO_RETAIN,
     CompletedTransaction,
     ProducerBatch,
     ProducerStateManager,
@@ -37,6 +38,7 @@ from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, rea
 
 #: How far before a snapshot the earlier batches of its producers are searched for: those of requests in flight.
 _RECALLED_BYTES: Final = 4 << 20
+_RECALLED_SEGMENTS: Final = 64
 
 
 def rebuild_producer_state(
@@ -176,21 +178,34 @@ def _recall_batches(producers: ProducerStateManager, segments: Iterable[LogSegme
     """
     known = {each.producer_id for each in producers.producers.values() if each.batches}
     before = [segment for segment in segments if segment.base_offset < snapshot_offset]
-    if not known or not before:
-        return
-    segment = before[-1]
-    earliest = segment.size_bytes - _RECALLED_BYTES
-    position = segment.position_at_or_before(segment.offset_index.lookup_position(earliest).offset)
-    if position < earliest - _RECALLED_BYTES:  # the index is not reliable, and a segment may be large
-        return
-    found: dict[int, list[ProducerBatch]] = {}
-    for chunk in segment.chunks(position):
-        rows = chunk.batches[np.isin(chunk.batches["producer_id"], list(known))]
-        rows = rows[(rows["last_offset"] < snapshot_offset) & ((rows["attributes"] & CONTROL_MASK) == 0)]
-        for batch in producer_batches(chunk.data, rows, data_position=chunk.position, file=str(segment.log_path)):
-            found.setdefault(batch.producer_id, []).append(batch)
+    found: dict[int, list[ProducerBatch]] = {producer_id: [] for producer_id in known}
+    left_bytes = _RECALLED_BYTES
+    for segment in reversed(before[-_RECALLED_SEGMENTS:]):
+        wanted = [producer_id for producer_id, batches in found.items() if len(batches) < BATCHES_TO_RETAIN]
+        if not wanted or left_bytes <= 0:
+            break
+        earliest = segment.size_bytes - left_bytes
+        position = segment.position_at_or_before(segment.offset_index.lookup_position(earliest).offset)
+        if position < earliest - _RECALLED_BYTES:  # the index is not reliable, and a segment may be large
+            break
+        for producer_id, batches in _batches_of(wanted, segment, position, snapshot_offset).items():
+            found[producer_id][:0] = batches
+        left_bytes -= segment.size_bytes - position
     for producer_id, batches in found.items():
         producers.recall(producer_id, batches)
+
+
+def _batches_of(
+    producer_ids: Collection[int], segment: LogSegment, position: int, end_offset: int
+) -> dict[int, list[ProducerBatch]]:
+    """The data batches of the producers from `position` of the segment on, below `end_offset`, in order."""
+    found: dict[int, list[ProducerBatch]] = {}
+    for chunk in segment.chunks(position):
+        rows = chunk.batches[np.isin(chunk.batches["producer_id"], list(producer_ids))]
+        rows = rows[(rows["last_offset"] < end_offset) & ((rows["attributes"] & CONTROL_MASK) == 0)]
+        for batch in producer_batches(chunk.data, rows, data_position=chunk.position, file=str(segment.log_path)):
+            found.setdefault(batch.producer_id, []).append(batch)
+    return found
 
 
 def _ignore(transaction: CompletedTransaction, last_stable_offset: int) -> None:

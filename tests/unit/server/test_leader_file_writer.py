@@ -151,6 +151,20 @@ def test_each_of_the_last_five_batches_is_known_to_a_new_process_after_a_roll(se
     assert isinstance(serve().append(append(batch([b"3"], producer=(7, 0, 3)))), OutOfOrderSequenceError)
 
 
+def test_last_batches_of_a_producer_are_known_though_another_has_filled_segments_since(
+    serve: Callable[[], Served],
+) -> None:
+    server = serve()
+    server.log_dir.alter_topic("a", add={"internal.segment.bytes": "800", "index.interval.bytes": "100"})
+    for at in range(6):
+        server.append(append(batch([b"%d" % at], producer=(7, 0, at))))
+    for at in range(40):
+        server.append(append(batch([b"other"], producer=(8, 0, at))))
+    assert len(list((server.root.path / "a-0").glob("*.log"))) > 4
+    for at in range(1, 6):
+        assert offsets(serve().append(append(batch([b"%d" % at], producer=(7, 0, at))))) == (at, at, True)
+
+
 def test_retry_within_one_commit_is_a_duplicate(serve: Callable[[], Served]) -> None:
     server = serve()
     unit = CommitUnit.of(append(batch(producer=(7, 0, 0))))
