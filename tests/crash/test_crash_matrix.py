@@ -120,4 +120,4 @@ def test_kafka_finds_batches_and_indexes_valid(files: FileChecks, report: dict[s
         complaints = [line for line in complaints if "isvalid: true" not in line]
         assert not complaints, complaints[:10]
     report["Kafka's dump"] = f"{batches} batches valid, {len(logs)} segments, {len(files.directories)} partitions"
-    assert batches > 200
+    assert batches >= len(logs) > 20

@@ -24,7 +24,7 @@ from kafka_oracle import Broker
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.server.config import ServerConfig
+from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 
 NODE_ID = 1  # that of the broker
@@ -39,7 +39,7 @@ VERSIONED = [
 def servers(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The addresses of a broker, and of a server over a new log directory."""
     path = tmp_path_factory.mktemp("served") / "log"
-    with serve(path, ServerConfig(node_id=NODE_ID, flush="os")) as bootstrap:
+    with serve(path, ServerConfig(listen=Address("127.0.0.1", 0), node_id=NODE_ID, flush="os")) as bootstrap:
         yield start_broker().bootstrap, bootstrap
 
 

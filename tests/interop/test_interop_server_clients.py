@@ -12,7 +12,7 @@ import pytest
 from client_programs import run_client
 from kafka_oracle import run_tool
 
-from pyspark_kafkalog.server.config import ServerConfig
+from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 
 TOOLS = "org.apache.kafka.tools."
@@ -28,7 +28,9 @@ CAPABILITIES = (
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serve(tmp_path_factory.mktemp("served") / "log", ServerConfig(flush="os")) as found:
+    with serve(
+        tmp_path_factory.mktemp("served") / "log", ServerConfig(listen=Address("127.0.0.1", 0), flush="os")
+    ) as found:
         yield found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kafka_oracle import Broker, run_tool
 
-from pyspark_kafkalog.server.config import ServerConfig
+from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 
 pytestmark = pytest.mark.full
@@ -37,7 +37,10 @@ _OWN = (
 @pytest.fixture(scope="module")
 def servers(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
     """The addresses of a broker, and of a server over a new log directory, each with a topic `orders`."""
-    with serve(tmp_path_factory.mktemp("served") / "log", ServerConfig(node_id=int(NODE_ID), flush="os")) as bootstrap:
+    with serve(
+        tmp_path_factory.mktemp("served") / "log",
+        ServerConfig(listen=Address("127.0.0.1", 0), node_id=int(NODE_ID), flush="os"),
+    ) as bootstrap:
         found = (start_broker().bootstrap, bootstrap)
         create = ("--create", "--topic", "orders", "--partitions", "3", "--config", "retention.ms=100000")
         for each in found:
