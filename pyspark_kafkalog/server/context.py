@@ -178,7 +178,7 @@ class AppendWaiters(Protocol):
 
 
 class Traffic(Protocol):
-    """Told of the records that come and go."""
+    """Counts the records that clients produce and fetch."""
 
     def produced(self, topic: str, *, records: int, size_bytes: int) -> None: ...
 

@@ -73,7 +73,7 @@ _LONG_ANSWERS: Final = frozenset(
 )
 
 
-#: Told of each request that was handled: its API and version, the seconds that it took, its top-level error code.
+#: Called after each handled request with its API and version, the seconds that it took and its top-level error code.
 Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
 
 

@@ -61,7 +61,7 @@ class Permissions:
 
 
 class Notified:
-    """The partitions that waiting requests were told of."""
+    """The partitions whose changes were announced to waiting requests."""
 
     def __init__(self) -> None:
         self.partitions: set[TopicPartition] = set()

@@ -42,7 +42,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: How often a commit is made anew that has lost the race to a writer that does not take the root's lock.
+#: How often a commit is retried after it lost the race to a writer that does not take the root's lock.
 _ATTEMPTS: Final = 10
 
 

@@ -187,7 +187,7 @@ class OpenLogs:
             known.checked_ms = now_ms
 
     def _config(self, image: MetadataImage) -> BrokerConfig:
-        """The broker's configuration, parsed anew only when it has changed."""
+        """The broker's configuration, parsed again only when it has changed."""
         if self._broker_config is None or self._broker_config[0] is not image.broker_configs:
             self._broker_config = image.broker_configs, broker_config(image)
         return self._broker_config[1]

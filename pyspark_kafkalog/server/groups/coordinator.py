@@ -282,7 +282,7 @@ class GroupCoordinator:
     # Sessions of the consumer protocol
 
     def await_heartbeat(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
-        """Begin the member's session anew."""
+        """Restart the member's session."""
         timeout_ms = self.context.broker_config().group_consumer_session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms

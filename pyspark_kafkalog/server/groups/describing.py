@@ -239,7 +239,7 @@ def _described_classic_member(member: ClassicMember, protocol: str | None) -> wi
 
 
 def _check_topics_seen(context: ServerContext, session: Session, group: ConsumerGroup) -> None:
-    """Who may not describe a topic of the group is not told of its members."""
+    """Members are hidden from a client that may not describe one of the group's topics."""
     known = known_topics(context)
     ids = {
         topic_id

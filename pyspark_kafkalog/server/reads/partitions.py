@@ -51,7 +51,7 @@ class Partitions:
     def __init__(self) -> None:
         self._known: dict[TopicPartition, _Known] = {}
         self._names: dict[str, str] = {}  # of a read-only root's topics by their ids
-        #: A read-only root lists its directories anew while it refreshes, and reads partitions on first access.
+        #: A read-only root lists its directories again while it refreshes, and reads partitions on first access.
         self._lock = threading.Lock()
 
     async def run(self, context: ServerContext, work: Callable[[], _T]) -> _T:
