@@ -1,7 +1,8 @@
 """Groups against dicts: after any commit, reset, deletion, expiry and cleaning, every view equals the model.
 
 Two LogDirs of one root take turns to change; a newly opened one, and one that has been open all the time, must agree
-with the model.
+with the model. Machines: a root on a file system, and one in an object store, where merges and the deletion of what
+they replaced take part.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+from faulty_store import FaultyStore, MemoryBucket
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from metadata_roots import Clock
+from root_places import client_address, forget, memory_root
 from tiers import examples
 
 from pyspark_kafkalog import LogDir
@@ -24,8 +27,12 @@ from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import HOUR_MS
 
 EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(30))
 START_MS = 1_700_000_000_000
@@ -46,16 +53,24 @@ class NoDisk(FileSystem):
     def fsync_dir(self, path: Path) -> None: ...
 
 
-class Groups(RuleBasedStateMachine):
+class GroupsMachine(RuleBasedStateMachine):
+    """What is the same for all kinds of roots: `created` and `opened` give a LogDir of the root at its place."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="groups-"))
         self.model: dict[str, dict[TopicPartition, tuple[int, int]]] = {}  # offset and time of its commit
         self.clock = Clock(START_MS)
 
+    def created(self) -> LogDir:
+        raise NotImplementedError
+
+    def opened(self) -> LogDir:
+        """The root as another process opens it."""
+        raise NotImplementedError
+
     @initialize(partitions=st.integers(1, 3), codec=st.sampled_from([0, 1, 4]))
     def create(self, partitions: int, codec: int) -> None:
-        log_dir = LogDir.create(self.folder / "log", clock=self.clock, fs=NoDisk())
+        log_dir = self.created()
         log_dir.alter_broker_configs(
             add={
                 "offsets.topic.num.partitions": str(partitions),
@@ -65,8 +80,8 @@ class Groups(RuleBasedStateMachine):
         )
         for name in ("a", "b"):
             self.create_topic(log_dir, name)
-        self.writers = [log_dir, LogDir.open(self.folder / "log", clock=self.clock, fs=NoDisk())]
-        self.reader = LogDir.open(self.folder / "log")
+        self.writers = [log_dir, self.opened()]
+        self.reader = self.opened()
 
     def create_topic(self, log_dir: LogDir, name: str) -> None:
         ends = [end for each, end in sorted(ENDS.items()) if each.topic == name]
@@ -172,7 +187,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.reader = LogDir.open(self.folder / "log")
+        self.reader = self.opened()
 
     @invariant()
     def all_views_agree(self) -> None:
@@ -189,14 +204,57 @@ class Groups(RuleBasedStateMachine):
                 each: ENDS[each] - offset for each, (offset, _) in self.model.get(group, {}).items()
             }
 
+
+class FileGroupsMachine(GroupsMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="groups-"))
+
+    def created(self) -> LogDir:
+        return LogDir.create(self.folder / "log", clock=self.clock, fs=NoDisk())
+
+    def opened(self) -> LogDir:
+        return LogDir.open(self.folder / "log", clock=self.clock, fs=NoDisk())
+
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-Groups.TestCase.settings = settings(
+class ObjectGroupsMachine(GroupsMachine):
+    """A root in a bucket in memory, of which each LogDir is a client of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bucket = MemoryBucket()
+        self.place = memory_root(FaultyStore(self.bucket))
+
+    def created(self) -> LogDir:
+        return LogDir.create(self.place, clock=self.clock)
+
+    def opened(self) -> LogDir:
+        return LogDir.open(client_address(self.place, FaultyStore(self.bucket)), clock=self.clock)
+
+    @rule(writer=writers, clean_up=st.booleans())
+    def merge(self, writer: int, clean_up: bool) -> None:
+        root = self.writers[writer].root.native()
+        assert isinstance(root, ObjectRoot)
+        for each in merge_segments(root):
+            assert each.error is None, each
+        if clean_up:
+            self.clock.now_ms += HOUR_MS + 1
+            clean_up_root(root)
+
+    def teardown(self) -> None:
+        forget(self.place)
+
+
+SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestGroups = Groups.TestCase
+TestFileGroups = FileGroupsMachine.TestCase
+TestFileGroups.settings = SETTINGS
+TestObjectGroups = ObjectGroupsMachine.TestCase
+TestObjectGroups.settings = SETTINGS
