@@ -50,6 +50,7 @@ class ReadOnlyRoot:
         self._partitions = listed
         self._snapshots.clear()
         self._topic_ids: dict[str, str | None] = {}
+        self._topic_names: dict[str, str] = {}  # by id; all of them, once one was asked for
         self._metadata: BrokerMetadata | None = None
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
@@ -95,6 +96,13 @@ class ReadOnlyRoot:
         if topic not in known:
             known[topic] = self._find_topic_id(topic)
         return known[topic]
+
+    def topic_name(self, topic_id: str) -> str | None:
+        """The topic with that id; None if there is none. The first call after a refresh reads the ids of all topics."""
+        names = self._topic_names  # a refresh in another thread replaces it
+        if not names:
+            names.update({found: each for each in self.topics() if (found := self._topic_id(each)) is not None})
+        return names.get(topic_id)
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         """Numbers of the topic's partitions that have a directory."""

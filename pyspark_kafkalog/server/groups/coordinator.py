@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -33,6 +33,7 @@ from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.local_shard import GroupRecords, LocalShard
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.groups.timers import Timers
+from pyspark_kafkalog.server.metadata.coordinator_partitions import offsets_partitions_count, partition_of_group
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ class GroupCoordinator:
 
         Raises GroupRequestError as `shard_of` does, but for NOT_COORDINATOR.
         """
-        partition = group_partition(group_id, await self._partitions_count())
+        await self._ensure_topic()
+        partition = partition_of_group(self.context, group_id)
         if self._is_read_only or self._is_here(partition):
             return await self.read_shard_of(group_id)
         shard = self._new_shard(partition)
@@ -121,7 +123,8 @@ class GroupCoordinator:
         return shard
 
     async def _shard_with(self, group_id: str) -> Shard:
-        return await self._shard(group_partition(group_id, await self._partitions_count()))
+        await self._ensure_topic()
+        return await self._shard(partition_of_group(self.context, group_id))
 
     async def all_shards(self) -> list[Shard]:
         """The partitions that are coordinated here, with all that others have written to them.
@@ -130,11 +133,11 @@ class GroupCoordinator:
         """
         if self._is_read_only:
             return [await self.read_shard_of("")]
-        if OFFSETS_TOPIC not in self.context.root.topics():
+        if OFFSETS_TOPIC not in self.context.image().topics:
             await refresh(self.context)
-            if OFFSETS_TOPIC not in self.context.root.topics():
+            if OFFSETS_TOPIC not in self.context.image().topics:
                 return []
-        numbers = [each for each in range(await self._partitions_count()) if self._is_here(each)]
+        numbers = [each for each in range(offsets_partitions_count(self.context)) if self._is_here(each)]
         shards = [await self._shard(each) for each in numbers]
         for shard in shards:
             await self._caught_up(shard)
@@ -147,17 +150,14 @@ class GroupCoordinator:
             _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, shard.partition, error)
             raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
-    async def _partitions_count(self) -> int:
-        """The number of partitions, 1 for a LocalShard; the topic is created if it does not exist."""
-        if self._is_read_only:
-            return 1
+    async def _ensure_topic(self) -> None:
+        """Create `__consumer_offsets` if it does not exist, unless groups are kept in memory alone."""
         root = self.context.root
-        if OFFSETS_TOPIC not in root.topics():
+        if not self._is_read_only and OFFSETS_TOPIC not in self.context.image().topics:
             try:
                 await self.context.run(lambda: ensure_offsets_topic(root))
             except (KafkalogError, OSError) as error:
                 raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        return len(root.partition_numbers(OFFSETS_TOPIC))
 
     @property
     def _is_read_only(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.groups.group_state import describe_group
 from pyspark_kafkalog.groups.offset_records import group_key, group_of_key
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.server.context import ServerContext
 
 _NOT_FOUND_FROM: Final = 6
-_CLUSTER_NAME: Final = "kafka-cluster"
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
@@ -55,7 +54,7 @@ class DescribingHandlers:
         states = {each.lower() for each in body.states_filter}
         types = {each.lower() for each in body.types_filter}
         allows, session = context.guard.allows, request.session
-        sees_all = allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, _CLUSTER_NAME, logs_denial=False)
+        sees_all = allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False)
         listed = [_listed(shard, group_id) for shard in shards for group_id in sorted(shard.group_ids())]
         return wire.ListGroupsResponse(
             groups=tuple(

@@ -1,22 +1,22 @@
 """FindCoordinator: the server that coordinates a group or a transactional id.
 
-The key's hash chooses a partition of `__consumer_offsets` or `__transaction_state` as in Kafka, and
-`Cluster.coordinator` the server of that partition. If the topic does not exist yet, the number of partitions with which
-it will be created counts.
+The key's hash chooses a partition of `__consumer_offsets` or `__transaction_state` as in Kafka
+(`coordinator_partitions`), and `Cluster.coordinator` the server of that partition.
 
-Source of the rules: kafka.server.KafkaApis.getCoordinator, GroupCoordinatorService.partitionFor; KIP-699.
+Source of the rules: kafka.server.KafkaApis.getCoordinator; KIP-699.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import READ_ONLY, Node, Request, ServerContext
+from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group, partition_of_transactional_id
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -38,28 +38,17 @@ async def handle_find_coordinator(context: ServerContext, request: Request) -> F
 def _find(context: ServerContext, request: Request, key_type: int, key: str) -> Coordinator:
     if key_type == _GROUP:
         resource_type, denied = ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED
-        topic, default_partitions = OFFSETS_TOPIC, _offsets_partitions(context)
+        topic, partition = OFFSETS_TOPIC, partition_of_group(context, key)
     elif key_type == _TRANSACTION:
         resource_type, denied = ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        topic, default_partitions = TRANSACTION_STATE_TOPIC, _state_partitions(context)
+        topic, partition = TRANSACTION_STATE_TOPIC, partition_of_transactional_id(context, key)
     else:
         return _failed(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is neither a group nor a transactional id")
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, resource_type, key):
         return _failed(key, denied, denied.message)
     if key_type == _TRANSACTION and context.native is None:
         return _failed(key, denied, READ_ONLY)  # of the errors, one that all clients take as final
-    root = context.root
-    partitions = len(root.partition_numbers(topic)) if topic in root.topics() else default_partitions
-    node = context.cluster.coordinator(topic, group_partition(key, partitions))
-    return _coordinator(key, node)
-
-
-def _offsets_partitions(context: ServerContext) -> int:
-    return context.broker_config().offsets_topic_num_partitions if context.native is not None else 1
-
-
-def _state_partitions(context: ServerContext) -> int:
-    return context.broker_config().transaction_state_log_num_partitions if context.native is not None else 1
+    return _coordinator(key, context.cluster.coordinator(topic, partition))
 
 
 def _coordinator(key: str, node: Node) -> Coordinator:

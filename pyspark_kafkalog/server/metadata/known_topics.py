@@ -1,4 +1,4 @@
-"""The topics of a root as group coordination asks for them: names, ids, numbers of partitions.
+"""The topics of a server's root: names, ids, numbers of partitions.
 
 Of a native root they are those of the image. Of a broker's directory they are those that it holds: without ids if the
 broker was older than 2.8, and with as many partitions as the highest number that is there says.
@@ -6,7 +6,7 @@ broker was older than 2.8, and with as many partitions as the highest number tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafkalog.errors import UnknownTopicError
@@ -25,7 +25,7 @@ class KnownTopics(Protocol):
         """Grows with each change; 0 if changes are not counted."""
         ...
 
-    def names(self) -> Iterable[str]: ...
+    def names(self) -> Collection[str]: ...
 
     def topic_id(self, name: str) -> str | None: ...
 
@@ -46,6 +46,15 @@ def known_topics(context: ServerContext) -> KnownTopics:
     return RootTopics(root) if isinstance(root, ReadOnlyRoot) else ImageTopics(root.native().store.image)
 
 
+def current_topic_name(context: ServerContext, topic_id: str) -> str | None:
+    """The topic with that id, which another server may have created a moment ago; None if there is none."""
+    name = known_topics(context).name(topic_id)
+    if name is None:
+        context.root.refresh()
+        name = known_topics(context).name(topic_id)
+    return name
+
+
 class ImageTopics:
     """The topics of a native root."""
 
@@ -56,7 +65,7 @@ class ImageTopics:
     def version(self) -> int:
         return self._image.next_offset
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> Collection[str]:
         return self._image.topics
 
     def topic_id(self, name: str) -> str | None:
@@ -85,25 +94,18 @@ class RootTopics:
 
     def __init__(self, root: ReadOnlyRoot) -> None:
         self._root = root
-        self._names: dict[str, str] = {}
 
-    def names(self) -> Iterable[str]:
-        return self._root.topics()
+    def names(self) -> Collection[str]:
+        return frozenset(self._root.topics())
 
     def topic_id(self, name: str) -> str | None:
         try:
-            found = self._root.topic_id(name)
+            return self._root.topic_id(name)
         except UnknownTopicError:
             return None
-        if found is not None:
-            self._names[found] = name
-        return found
 
     def name(self, topic_id: str) -> str | None:
-        if topic_id not in self._names:
-            for each in self._root.topics():
-                self.topic_id(each)
-        return self._names.get(topic_id)
+        return self._root.topic_name(topic_id)
 
     def partitions_count(self, topic_id: str) -> int:
         name = self.name(topic_id)

@@ -29,6 +29,7 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.authorized_operations import NOT_ASKED, authorized_operations
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.metadata.known_topics import known_topics
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 
 #: Version 0 has no null for "all topics": an empty list stands for it.
@@ -101,14 +102,21 @@ class _Lookup:
             root.refresh()
             return [self.by_name(each) for each in root.topics() if self._may_list(each)]
         asked = _distinct(topics)
-        names = self._names_by_id() if any(each.name is None for each in asked) else {}
-        known = frozenset(root.topics())
-        if any((names.get(each.topic_id) if each.name is None else each.name) not in known for each in asked):
+        names = self._names(asked)
+        if any(each is None for each in names):
             root.refresh()
-            names = self._names_by_id() if names else names
+            names = self._names(asked)
         return [
-            self.by_name(each.name) if each.name is not None else self._by_id(each.topic_id, names) for each in asked
+            self.by_name(each.name) if each.name is not None else self._by_id(each.topic_id, name)
+            for each, name in zip(asked, names, strict=True)
         ]
+
+    def _names(self, asked: Sequence[MetadataRequestTopic]) -> list[str | None]:
+        """The name of each topic; None for one that is not known."""
+        known = known_topics(self.context)
+        existing = known.names()
+        names = (known.name(each.topic_id) if each.name is None else each.name for each in asked)
+        return [each if each in existing else None for each in names]
 
     def by_name(self, name: str) -> _Found:
         """The answer for the topic `name`. One that may not be described is answered as if it were unknown."""
@@ -124,19 +132,11 @@ class _Lookup:
         except (KafkalogError, OSError) as error:
             return _Found(name, _failed(name, error_code_of(error)))
 
-    def _by_id(self, topic_id: str, names: dict[str, str]) -> _Found:
-        name = names.get(topic_id)
+    def _by_id(self, topic_id: str, name: str | None) -> _Found:
         if name is None or topic_id == ZERO_UUID or not self._may(AclOperation.DESCRIBE, name):
             response = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
             return _Found("", response)
         return _Found(name, self.by_name(name).response)
-
-    def _names_by_id(self) -> dict[str, str]:
-        root = self.context.root
-        if self.context.native is not None:
-            return dict(self.context.image().topic_names)
-        described = (root.topic(each, without_links=True) for each in root.topics())
-        return {each.topic_id: each.name for each in described if each.topic_id is not None}
 
     def _unknown(self, name: str) -> _Found:
         unknown = _failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self._operations(name))

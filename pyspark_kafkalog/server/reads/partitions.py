@@ -17,23 +17,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.metadata.known_topics import known_topics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
-    from pyspark_kafkalog.root.protocol import Root
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
-#: The name of the only resource of the type CLUSTER.
-CLUSTER_RESOURCE: Final = "kafka-cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,6 @@ class Partitions:
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, _Known] = {}
-        self._names: dict[str, str] = {}  # of a read-only root's topics by their ids
         #: A read-only root lists its directories again while it refreshes, and reads partitions on first access.
         self._lock = threading.Lock()
 
@@ -72,16 +68,10 @@ class Partitions:
 
     def topic_name(self, context: ServerContext, topic_id: str) -> str | None:
         """The topic with that id; None if there is none. Of a read-only root, this reads files."""
-        root = context.root
-        if isinstance(root, NativeRoot):
-            return root.store.image.topic_names.get(topic_id)
+        if isinstance(context.root, NativeRoot):
+            return known_topics(context).name(topic_id)
         with self._lock:
-            topics = set(root.topics())
-            name = self._names.get(topic_id)
-            if name not in topics or _topic_id(root, name) != topic_id:
-                self._names = {found: each for each in topics if (found := _topic_id(root, each)) is not None}
-                name = self._names.get(topic_id)
-            return name
+            return known_topics(context).name(topic_id)
 
     def find(self, context: ServerContext, topic: str, partition: int) -> PartitionSnapshot | None:
         """The partition; None if it does not exist. Of a read-only root, this reads files.
@@ -112,10 +102,6 @@ class Partitions:
         return known.snapshot
 
 
-def _topic_id(root: Root, topic: str) -> str | None:
-    return root.topic_id(topic) if isinstance(root, ReadOnlyRoot) else root.topic(topic).topic_id
-
-
 def may(context: ServerContext, session: Session, operation: AclOperation, topic: str) -> bool:
     """Whether the client may do this with the topic."""
     return context.guard.allows(session, operation, ResourceType.TOPIC, topic)
@@ -123,7 +109,7 @@ def may(context: ServerContext, session: Session, operation: AclOperation, topic
 
 def may_act_for_cluster(context: ServerContext, session: Session) -> bool:
     """Whether the client may act as a broker: fetch as a follower does."""
-    return context.guard.allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE)
+    return context.guard.allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def epoch_error(found: PartitionSnapshot, current_leader_epoch: int) -> ErrorCode | None:

@@ -25,12 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
-from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC, producers_of
 from pyspark_kafkalog.server.context import ServerContext
+from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
 from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
@@ -81,16 +81,9 @@ class TransactionCoordinator:
 
     # Ids
 
-    def partition_of(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` that holds the id, or would if the topic existed."""
-        topic = self.context.image().topics.get(TRANSACTION_STATE_TOPIC)
-        if topic is not None:
-            return group_partition(transactional_id, len(topic.partitions))
-        return group_partition(transactional_id, self.context.broker_config().transaction_state_log_num_partitions)
-
     def is_coordinator(self, transactional_id: str) -> bool:
         """Whether clients are told that this server coordinates the id."""
-        return self._has_partition(self.partition_of(transactional_id))
+        return self._has_partition(partition_of_transactional_id(self.context, transactional_id))
 
     def _has_partition(self, partition: int) -> bool:
         cluster = self.context.cluster

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, ReadOnlyLogDirError
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -39,6 +39,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RefusedError
+from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import (
     Decision,
@@ -261,9 +262,7 @@ def may_write_idempotently(context: ServerContext, request: Request) -> bool:
 
 def offsets_partition(context: ServerContext, group_id: str) -> TopicPartition:
     """The partition of `__consumer_offsets` that holds the group, or would if the topic existed."""
-    topic = context.image().topics.get(OFFSETS_TOPIC)
-    count = context.broker_config().offsets_topic_num_partitions if topic is None else len(topic.partitions)
-    return TopicPartition(OFFSETS_TOPIC, group_partition(group_id, count))
+    return TopicPartition(OFFSETS_TOPIC, partition_of_group(context, group_id))
 
 
 def _init_refused(error: ErrorCode) -> InitProducerIdResponse:

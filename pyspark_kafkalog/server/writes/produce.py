@@ -35,6 +35,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHea
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _ACKS: Final = (-1, 0, 1)
@@ -170,7 +171,7 @@ def _check_topic(
     name, topic_id = topic.name, None
     if request.api_version >= _TOPIC_IDS_FROM:
         topic_id = topic.topic_id
-        found = _name_of(context, topic_id)
+        found = current_topic_name(context, topic_id)
         if found is None:
             return ErrorCode.UNKNOWN_TOPIC_ID, "", None
         name = found
@@ -185,17 +186,6 @@ def _check_topic(
     if name in INTERNAL_TOPICS and request.client_id != _ADMIN_CLIENT:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, name, topic_id
     return ErrorCode.NONE, name, topic_id
-
-
-def _name_of(context: ServerContext, topic_id: str) -> str | None:
-    """The name of the topic with that id, which another server may have created a moment ago."""
-    if context.native is None:
-        return None
-    name = context.image().topic_names.get(topic_id)
-    if name is None:
-        context.root.refresh()
-        name = context.image().topic_names.get(topic_id)
-    return name
 
 
 def _one_batch(data: PartitionProduceData) -> tuple[memoryview, BatchHeader]:
