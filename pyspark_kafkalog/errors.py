@@ -72,6 +72,10 @@ class NetworkError(KafkalogError, ConnectionError):
     """A server cannot be reached, closed the connection, or did not answer in time (Kafka: NetworkException)."""
 
 
+class LeaderUnavailableError(NetworkError):
+    """The leader that a root follows does not answer, or answers with an error; trying again later may help."""
+
+
 class InvalidRecordError(KafkalogError, ValueError):
     """Records to be written violate a rule (Kafka: InvalidRecordException).
 
@@ -204,6 +208,14 @@ class AuthenticationError(KafkalogError, PermissionError):
 
 class ReadOnlyLogDirError(KafkalogError, PermissionError):
     """The operation would write to a broker's directory, which is read-only."""
+
+
+class FollowingRootError(ReadOnlyLogDirError):
+    """The root follows a leader, so nobody else may write to it until it is promoted."""
+
+
+class FollowingEndedError(KafkalogError, RuntimeError):
+    """The root no longer follows, or follows another leader: it was promoted, or another follower has taken over."""
 
 
 class LogDirError(KafkalogError, OSError):

@@ -31,6 +31,7 @@ LAYERS = (
     ("security",),
     ("groups",),
     ("maintenance",),
+    ("replication",),
     ("server",),
     ("spark",),
     ("notebook",),

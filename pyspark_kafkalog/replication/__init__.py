@@ -1,0 +1,6 @@
+"""Replicas: a root that follows a live Kafka cluster or another root, byte for byte, and its promotion.
+
+Reading order:
+
+    leader.py          `LeaderEndPoint`: what a follower asks a leader, whatever it is
+"""
