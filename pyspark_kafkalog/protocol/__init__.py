@@ -7,5 +7,6 @@ In reading order:
   consumer_groups, transactions, security. Generated from `schemas`, which are Kafka's own
 - headers: frames of requests and responses
 - client: a client of one server
+- client_settings: the settings of a client's connections, from a properties file
 - error_codes: the error codes
 """

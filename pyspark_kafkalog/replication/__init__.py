@@ -3,4 +3,5 @@
 Reading order:
 
     leader.py          `LeaderEndPoint`: what a follower asks a leader, whatever it is
+    cluster/           a live Kafka cluster as a leader
 """
