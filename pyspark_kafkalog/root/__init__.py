@@ -3,7 +3,7 @@
 In reading order:
 
 - protocol: `Root`, what the rest of the package needs of a log directory
-- snapshot, reads: topics and partitions as of one time, and their readers
+- snapshot, reads, leader_epochs: topics and partitions as of one time, their readers, their leader epochs
 - planned: a partition as of a plan, for the tasks of a read, which notice what has changed since
 - native, file_root: a native log directory, as of its commit log; one on a file system
 - bootstrap: creates a native log directory

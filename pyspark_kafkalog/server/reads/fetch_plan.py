@@ -23,9 +23,9 @@ from typing import Final, TypeVar
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchPartition
+from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import ServerContext
-from pyspark_kafkalog.server.reads.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
 from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code
 from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
@@ -166,7 +166,7 @@ class FetchPlan:
         assert each.snapshot is not None
         last, offset = each.wanted.last_fetched_epoch, each.wanted.fetch_offset
         try:
-            end = end_of_epoch(epochs_of(self.context, each.snapshot), last, each.snapshot.log_end_offset)
+            end = end_of_epoch(epochs_of(self.context.root, each.snapshot), last, each.snapshot.log_end_offset)
         except Exception as raised:
             each.fail(error_code(raised, each.name))
             return

@@ -1,22 +1,13 @@
-"""Leader epochs of a partition, and where they end: OffsetForLeaderEpoch, and the check of last_fetched_epoch in Fetch.
+"""OffsetForLeaderEpoch: where the leader epochs of partitions end.
 
-They come from the `leader-epoch-checkpoint` of the partition's directory; of a partition in an object store from its
-extents; of remote storage without a directory from its segments. The present leader epoch begins at the end of the log
-if no record was written in it. A crashed writer may have left epochs behind the committed end: these are left out.
-
-Source of the rules: LeaderEpochFileCache.endOffsetFor, Partition.lastOffsetForLeaderEpoch.
+Source of the rules: KafkaApis.handleOffsetForLeaderEpochRequest, Partition.lastOffsetForLeaderEpoch.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from operator import itemgetter
-from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.metadata.acl import AclOperation
-from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
@@ -26,8 +17,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.leader_epochs import end_of_epoch, epochs_of
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.reads.partitions import (
     Partitions,
@@ -36,65 +26,6 @@ from pyspark_kafkalog.server.reads.partitions import (
     may,
     may_act_for_cluster,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
-from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
-
-UNDEFINED_EPOCH: Final = -1
-UNDEFINED_OFFSET: Final = -1
-UNDEFINED: Final = EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
-
-
-def end_of_epoch(epochs: Sequence[EpochEntry], requested: int, log_end_offset: int) -> EpochEntry:
-    """The largest epoch of `epochs` (increasing) that is not above `requested`, and the offset where it ends.
-
-    (-1, -1) if that cannot be known: without epochs, and for one above all of them.
-    """
-    if not epochs or requested < 0:
-        return UNDEFINED
-    if requested == epochs[-1].epoch:
-        return EpochEntry(requested, log_end_offset)
-    higher = bisect_right(epochs, requested, key=itemgetter(0))
-    if higher == len(epochs):
-        return UNDEFINED
-    if not higher:
-        return EpochEntry(requested, epochs[0].start_offset)
-    return EpochEntry(epochs[higher - 1].epoch, epochs[higher].start_offset)
-
-
-def epochs_of(context: ServerContext, of: PartitionSnapshot) -> list[EpochEntry]:
-    """The epochs of the partition as of the snapshot, increasing. Reads files. Raises OSError, CorruptIndexError."""
-    if of.local_directory is not None:
-        stored: Iterable[EpochEntry] = LeaderEpochCheckpoint.open(of.local_directory / LEADER_EPOCH_CHECKPOINT).entries
-    elif isinstance(context.root, NativeRoot):
-        stored = _extents_epochs(context.root.store.image, of)
-    elif of.remote is not None and isinstance(of.remote.log, BrokerRemoteLog):
-        stored = [each for segment in of.remote.log.segments for each in segment.leader_epochs]
-    else:
-        stored = ()
-    merged = LeaderEpochCheckpoint(Path("epochs"), stored).entries  # only in memory: without those that contradict
-    found = [each for each in merged if each.epoch <= of.leader_epoch and each.start_offset <= of.log_end_offset]
-    if of.leader_epoch >= 0 and (not found or found[-1].epoch < of.leader_epoch):
-        found.append(EpochEntry(of.leader_epoch, of.log_end_offset))
-    return found
-
-
-def epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
-    """The epoch in which `offset` was, or will be, written; -1 below the first one."""
-    at = bisect_right(epochs, offset, key=itemgetter(1))
-    return epochs[at - 1].epoch if at else UNDEFINED_EPOCH
-
-
-def _extents_epochs(image: MetadataImage, of: PartitionSnapshot) -> Iterable[EpochEntry]:
-    """Those of the partition's segments and runs in an object store, of each run its own."""
-    found = image.find(of.topic, of.partition)
-    if found is None:
-        return
-    for segment in found.segments:
-        for each in segment.leader_epochs:
-            yield EpochEntry(each.leader_epoch, each.start_offset)
-    rows = found.runs.table
-    yield from map(EpochEntry, rows["leader_epoch"].tolist(), rows["base_offset"].tolist())
 
 
 class EpochEnds:
@@ -143,7 +74,7 @@ class EpochEnds:
             error = epoch_error(found, wanted.current_leader_epoch)
             if error is not None:
                 return _failed(wanted.partition, error)
-            end = end_of_epoch(epochs_of(context, found), wanted.leader_epoch, found.log_end_offset)
+            end = end_of_epoch(epochs_of(context.root, found), wanted.leader_epoch, found.log_end_offset)
         except Exception as raised:
             return _failed(wanted.partition, error_code(raised, f"{topic}-{wanted.partition}"))
         return OffsetForLeaderEpochResponseEpochEndOffset(

@@ -28,9 +28,9 @@ from pyspark_kafkalog.protocol.messages.records import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, epoch_at, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.reads.leader_epochs import UNDEFINED_EPOCH, epoch_at, epochs_of
 from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code, may
 from pyspark_kafkalog.storage.log.reader import LogReader, TimestampAndOffset
 
@@ -139,7 +139,7 @@ def _reader(of: PartitionSnapshot) -> LogReader:
 
 def _with_epoch(context: ServerContext, of: PartitionSnapshot, offset: int) -> TimestampAndOffset:
     """An offset that is no record's, with the leader epoch in which it was, or will be, written."""
-    epoch = UNDEFINED_EPOCH if offset < 0 else epoch_at(epochs_of(context, of), offset)
+    epoch = UNDEFINED_EPOCH if offset < 0 else epoch_at(epochs_of(context.root, of), offset)
     return TimestampAndOffset(_UNKNOWN, offset, epoch)
 
 

@@ -30,7 +30,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from pyspark_kafkalog.server.reads.leader_epochs import UNDEFINED, end_of_epoch, epoch_at
+from pyspark_kafkalog.root.leader_epochs import UNDEFINED, end_of_epoch, epoch_at
 from pyspark_kafkalog.server.reads.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
