@@ -23,11 +23,21 @@ STEPS = int(os.environ.get("KAFKALOG_SIMULATION_STEPS", "6000"))
 #: What a run of a thousand steps meets.
 EVENTS = (
     *(each.name for each in (*ERRORS, *CRASHES)),
-    *("writes", "rows read", "tasks", "merge-segments", "retention", "delete-records"),
+    *("writes", "rows read", "tasks", "merge-segments", "retention", "delete-records", "clean", "records cleaned"),
     *("dropped objects deleted", "orphans deleted", "killed", "slept"),
 )
 calls_of: dict[str, int] = {}
-ACTIONS = ("write", "version", "merge", "retain", "remove_records", "clean_up", "change_topics")
+ACTIONS = (
+    "write",
+    "version",
+    "merge",
+    "clean",
+    "clean_in_tasks",
+    "retain",
+    "remove_records",
+    "clean_up",
+    "change_topics",
+)
 
 
 @pytest.mark.all_cases

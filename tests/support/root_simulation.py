@@ -1,4 +1,4 @@
-"""Writers, readers, merge, retention, clean-up and topic changes of one object root, in one process, under one seed.
+"""Writers, readers, merge, cleaner, retention, clean-up and topic changes of an object root in a process, by one seed.
 
 Each actor stands for a process: a client of the bucket with faults of its own, a LogDir, and a clock that is wrong by a
 constant. Actors interrupt each other between any two requests: whoever is about to send one may first have to wait for
@@ -6,6 +6,7 @@ whole actions of others, or for hours, in which clean-up passes by. What must ho
 
 - a record that anybody has read, or whose write returned, has one offset, and that offset this record alone, for ever
 - reads return each offset of their range once, in order; they fail only for a fault, or below the log start
+- of a compacted partition, they lack at most what a later record replaces (compacted_model.py)
 - a write is there whole or not at all; one that failed for certain is never there; a version of a transactional id is
   there once, whatever became of its writers, and however many of them believe that they hold the id
 - what the image names is in the store, and what it does not name is deleted in the end
@@ -21,11 +22,25 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pytest
 from commit_simulation import CRASHES, ERRORS, HOUR_MS
+from compacted_model import (
+    COMPACTED_CONFIGS,
+    LATEST,
+    CompactedModel,
+    clean,
+    clean_in_tasks,
+    cleaned_end,
+    identities_of,
+    is_tombstone,
+    new_identity,
+    rows_in,
+    rows_of,
+)
 from faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
 from metadata_places import waiting_in
 from metadata_roots import forget_images
@@ -43,6 +58,7 @@ from pyspark_kafkalog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.maintenance.cleaner import record_chunks as record_chunks_module
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
@@ -65,9 +81,9 @@ from pyspark_kafkalog.storage.staging.stager import stage_table
 from pyspark_kafkalog.tiered import byte_source as byte_source_module
 from pyspark_kafkalog.tiered import index_cache
 
-#: A topic that stays, and one that is deleted and created again.
+#: A topic that stays, and one that is deleted and created again; LATEST is compacted.
 ORDERS, PASSING = "orders", "passing"
-PARTITIONS: Final = (TopicPartition(ORDERS, 0), TopicPartition(ORDERS, 1), TopicPartition(PASSING, 0))
+PARTITIONS: Final = (TopicPartition(ORDERS, 0), TopicPartition(ORDERS, 1), TopicPartition(PASSING, 0), LATEST)
 #: Small segments, and a log of a few of them.
 CONFIGS: Final = {"internal.segment.bytes": "1500", "index.interval.bytes": "200", "retention.bytes": "5000"}
 ROOT_CONFIGS: Final = {
@@ -111,6 +127,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "side_by_side", lambda requests: [request() for request in requests])
     monkeypatch.setattr(run_source_module, "_POOL", _InlinePool())
     monkeypatch.setattr(byte_source_module, "ThreadPoolExecutor", _InlinePool)
+    monkeypatch.setattr(record_chunks_module, "spare_threads", lambda: 0)
     monkeypatch.setattr(inline_data, "_LOCKS", [nullcontext()])  # actors would wait for themselves
     chance = random.Random(0)  # one for all: what is drawn differs
     monkeypatch.setattr(store_module.random, "SystemRandom", lambda: chance)
@@ -348,10 +365,16 @@ class Reader(Actor):
             is_there = of.topic in log_dir.topics() and log_dir.topic(of.topic).topic_id == topic_id
             assert not is_there, "a false error"
             return
-        assert table["offset"].to_pylist() == list(range(start, end))
-        for offset, value in zip(range(start, end), table["value"].to_pylist(), strict=True):
-            self.simulation.ledger.see(topic_id, of.partition, offset, value)
-        self.simulation.counts["rows read"] += end - start
+        offsets = table["offset"].to_pylist()
+        if of == LATEST:
+            assert offsets == sorted(set(offsets) & set(range(start, end)))
+            newest = partial(rows_in, self.simulation.open(), LATEST)
+            self.simulation.compacted.check_range(start, end, offsets, newest)
+        else:
+            assert offsets == list(range(start, end))
+        for offset, value in zip(offsets, identities_of(table), strict=True):
+            self.simulation.see(of, topic_id, offset, value)
+        self.simulation.counts["rows read"] += len(offsets)
 
 
 class Job(Actor):
@@ -387,7 +410,7 @@ def retain(job: Job) -> Sequence[PartitionReport]:
 
 def remove_records(job: Job) -> Sequence[PartitionReport]:
     job.root.refresh()
-    of = TopicPartition(ORDERS, job.simulation.rng.randrange(2))
+    of = job.simulation.rng.choice([each for each in PARTITIONS if each.topic != PASSING])
     partition = job.log_dir.partition(of.topic, of.partition)
     up_to = min(partition.log_start_offset + job.simulation.rng.randint(0, 20), partition.high_watermark)
     return delete_records(job.root, {of: up_to})
@@ -417,7 +440,7 @@ def stage(actor: Actor, write: Write) -> tuple[WrittenObject, ...]:
         files = stage_table(
             staging.task,
             of.topic,
-            pa.table({"value": values}),
+            rows_of(values) if of == LATEST else pa.table({"value": values}),
             partitions_count=2,
             partition=of.partition,
             config=log_dir.log_config(of.topic),
@@ -445,6 +468,7 @@ class Simulation:
         monkeypatch.setattr(store_module, "Waiting", lambda: waiting_in(self.bucket))
         self.url = memory_root(FaultyStore(self.bucket))
         self.ledger = Ledger()
+        self.compacted = CompactedModel()
         self.failed: list[Write] = []
         self.steps = 0
         self.counts: Counter[str] = Counter()
@@ -454,12 +478,13 @@ class Simulation:
         log_dir.alter_broker_configs(add=ROOT_CONFIGS)
         log_dir.create_topic(ORDERS, 2, CONFIGS)
         log_dir.create_topic(PASSING, 1, CONFIGS)
+        log_dir.create_topic(LATEST.topic, 1, COMPACTED_CONFIGS)
         self.writers = [Writer(self, f"writer{number}", is_transactional=number % 2 == 1) for number in range(4)]
         self.writers += [
             Writer(self, f"thread{number}", is_transactional=number % 2 == 1, host=self.writers[0]) for number in (4, 5)
         ]
         self.readers = [Reader(self, f"reader{number}") for number in range(2)]
-        works = (merge, merge, retain, remove_records, clean_up, clean_up, change_topics)
+        works = (merge, merge, clean, clean, clean_in_tasks, retain, remove_records, clean_up, clean_up, change_topics)
         self.jobs = [Job(self, work.__name__, work) for work in works]
 
     # What happens
@@ -535,12 +560,15 @@ class Simulation:
         return client_address(self.url, client)
 
     def new_write(self, name: str, log_dir: LogDir, *, version: int | None = None) -> Write:
-        """Some records for one or two partitions; with a version, only of the topic that stays."""
-        topics = [ORDERS] if version is not None else log_dir.topics()
+        """Some records for one or two partitions; with a version, only of the topics that stay."""
+        topics = [ORDERS, LATEST.topic] if version is not None else log_dir.topics()
         chosen = self.rng.sample([each for each in PARTITIONS if each.topic in topics], self.rng.randint(1, 2))
         values = {
             each: [f"{name} {each} {at}".encode() for at in range(self.rng.randint(1, 6))] for each in sorted(chosen)
         }
+        if LATEST in values:
+            values[LATEST] = [new_identity(each, self.rng) for each in values[LATEST]]
+            self.compacted.tried.update(filter(is_tombstone, values[LATEST]))
         topic_ids = {each.topic: log_dir.topic(each.topic).topic_id or "" for each in values}
         return Write(name, values, topic_ids, self.rng.random() < 0.5, version)
 
@@ -550,7 +578,13 @@ class Simulation:
         for each in result.partitions:
             of = each.topic_partition
             for at, value in enumerate(write.values[of]):
-                self.ledger.see(write.topic_ids[of.topic], of.partition, each.first_offset + at, value)
+                self.see(of, write.topic_ids[of.topic], each.first_offset + at, value)
+
+    def see(self, of: TopicPartition, topic_id: str, offset: int, value: bytes) -> None:
+        """Somebody has seen the record there."""
+        self.ledger.see(topic_id, of.partition, offset, value)
+        if of == LATEST:
+            self.compacted.see(offset, value)
 
     # What must hold
 
@@ -567,11 +601,15 @@ class Simulation:
             partition = log_dir.partition(of.topic, of.partition)
             start, end = partition.log_start_offset, partition.high_watermark
             starts[partition.topic_id or "", of.partition] = start
-            values = log_dir.read(of.topic, partition=of.partition)["value"].to_pylist()
-            assert len(values) == end - start
-            for offset, value in enumerate(values, start):
-                self.ledger.see(partition.topic_id or "", of.partition, offset, value)
-            there.update(values)
+            rows = rows_in(log_dir, of)
+            for offset, value in rows.items():
+                self.see(of, partition.topic_id or "", offset, value)
+            there.update(rows.values())
+            if of == LATEST:
+                self.compacted.check_all(start, rows, cleaned_end(log_dir))
+                there.update(self.compacted.gone_identities())
+            else:
+                assert list(rows) == list(range(start, end))
         for (topic_id, number, offset), value in self.ledger.values.items():
             # Deleted, with its topic perhaps, or there still.
             assert offset < starts.get((topic_id, number), offset + 1) or value in there, f"{value!r} was lost"
@@ -586,7 +624,7 @@ class Simulation:
         for write in writes:
             parts = {of: [value in there for value in values] for of, values in write.values.items()}
             if any(any(found) for found in parts.values()):
-                for of, found in parts.items():
+                for of, found in ((of, found) for of, found in parts.items() if of != LATEST):
                     # The beginning, or all, may have been deleted.
                     is_deleted = starts.get((write.topic_ids[of.topic], of.partition), 1) > 0
                     assert all(found) or is_deleted, f"half of {write.name} is there"

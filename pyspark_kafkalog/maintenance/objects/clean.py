@@ -14,9 +14,10 @@ begins after the last one. Groups are committed in order, so after a kill the ma
 each key, and a tombstone only goes after all earlier records of its key.
 
 *Races.* Nothing is locked. A commit replaces exactly the segments that were read, or nothing: of two cleanings the one
-that is later at a group ends there, with retention in between too. Writers and merges change what is after the last
-segment. So no commit brings a record back, and a record goes only after a later one of its key was committed. A kill
-leaves objects that no commit names, which the clean-up deletes (clean_up.py).
+that is later at a group ends there, with retention in between too. So does one that finds segments deleted from the
+store because others have replaced them. Writers and merges change what is after the last segment. So no commit brings a
+record back, and a record goes only after a later one of its key was committed. A kill leaves objects that no commit
+names, which the clean-up deletes (clean_up.py).
 """
 
 from __future__ import annotations
@@ -95,10 +96,14 @@ class CleanableLog:
         return {each.base_offset: each for each in self.partition.segments}
 
 
-def inspect_log(root: ObjectRoot, topic_partition: TopicPartition, now_ms: int) -> CleanableLog:
+def inspect_log(
+    root: ObjectRoot, topic_partition: TopicPartition, now_ms: int, *, is_merged: bool = False
+) -> CleanableLog:
     """The partition and its cleaning plan, as of the root's last refresh.
 
-    Takes requests only if a compaction lag is configured. Raises UnknownTopicError, ObjectStoreError, DiskFormatError.
+    The plan also has what a merge would close, unless that was made (`is_merged`): runs that came since, or that it
+    has left to another one, wait for the next cleaning. Takes requests only if a compaction lag is configured. Raises
+    UnknownTopicError, ObjectStoreError, DiskFormatError.
     """
     image = root.store.image
     of = topic_id_partition(image, topic_partition)
@@ -106,7 +111,7 @@ def inspect_log(root: ObjectRoot, topic_partition: TopicPartition, now_ms: int) 
     config = root.log_config(topic_partition.topic)
     extents = stored_extents(root, topic_partition, now_ms)
     segments_count = len(partition.segments)
-    needs_merge = _closes_a_segment(extents, segments_count, config)
+    needs_merge = not is_merged and _closes_a_segment(extents, segments_count, config)
     log = extents if needs_merge else extents[:segments_count]
     active_base_offset = log[-1].base_offset if log else partition.state.log_end_offset
     by_base = {each.base_offset: each for each in log}
@@ -200,26 +205,51 @@ def _clean(
     if found.needs_merge:
         for _ in merge_all(root.store, root.objects, found.config, found.of.topic_partition, clock=root.clock):
             pass
-        found = inspect_log(root, found.of.topic_partition, now_ms)
+        found = inspect_log(root, found.of.topic_partition, now_ms, is_merged=True)
         report = judge(report, found.plan, found.config, force=force)
         if report.skipped is not None:
             return report
     groups = group_segments(
         found.plan.segments, found.config, first_uncleanable_offset=found.plan.first_uncleanable_offset
     )
-    counts = CopyCounts()
-    done: list[Sequence[StoredSegment]] = []
-    with tempfile.TemporaryDirectory(prefix="kafkalog-clean-") as top:
-        copier, shards = copier_of(root, found, limits, Path(top), now_ms, offset_map)
-        for group in groups:
-            put = put_group(root, found, copier, group)
-            if not commit_group(root, found, put):
-                break
-            counts = counts.plus(put.counts)
-            done.append(group)
+    done: list[PutGroup] = []
+    shards = 1
+    try:
+        with tempfile.TemporaryDirectory(prefix="kafkalog-clean-") as top:
+            copier, shards = copier_of(root, found, limits, Path(top), now_ms, offset_map)
+            for group in groups:
+                put = put_group(root, found, copier, group)
+                if not commit_group(root, found, put):
+                    break
+                done.append(put)
+    except (KafkalogError, OSError):
+        if not is_outdated(root, found, done):
+            raise
+    return report_of(report, done, shards)
+
+
+def report_of(report: PartitionReport, done: Sequence[PutGroup], shards: int) -> PartitionReport:
+    """The report after the groups `done` were committed; without any, another run is at work."""
     if not done:
-        return left_to_another_run(found.of.topic_partition, CLEAN_ACTION)
-    return with_counts(report, counts, segments=sum(len(group) - 1 for group in done), shards=shards)
+        return left_to_another_run(TopicPartition(report.topic, report.partition), CLEAN_ACTION)
+    counts = CopyCounts()
+    for each in done:
+        counts = counts.plus(each.counts)
+    return with_counts(report, counts, segments=sum(len(each.replaced) - 1 for each in done), shards=shards)
+
+
+def is_outdated(root: ObjectRoot, found: CleanableLog, done: Sequence[PutGroup]) -> bool:
+    """Whether others have replaced or deleted segments of the log since it was planned.
+
+    Those are deleted from the store after a delay, so an error may say no more than that. `done`: the groups that this
+    cleaning itself has replaced. Raises ObjectStoreError.
+    """
+    newest = root.store.refresh().find(found.of.topic, found.of.partition)
+    if newest is None or root.store.image.topic(found.of.topic).topic_id != found.of.topic_id:
+        return True
+    own = {segment.segment_id for each in done for segment in each.replaced}
+    there = {each.segment_id for each in newest.segments}
+    return not {each.segment_id for each in found.partition.segments} - own <= there
 
 
 def copier_of(

@@ -21,14 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, transactions_at
+from pyspark_kafkalog.errors import KafkalogError, LogDirError
+from pyspark_kafkalog.maintenance.cleaner.copy import transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
-from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, judge, with_counts
+from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, judge
 from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.jobs.tasks import Tasks, Throttle
+from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, Throttle
 from pyspark_kafkalog.maintenance.objects.clean import (
     CleanableLog,
     CleanerLimits,
@@ -36,8 +36,10 @@ from pyspark_kafkalog.maintenance.objects.clean import (
     commit_group,
     copier_of,
     inspect_log,
+    is_outdated,
     part_of,
     put_group,
+    report_of,
 )
 from pyspark_kafkalog.maintenance.objects.merge import merge_all
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -71,21 +73,26 @@ def clean_log_spread(
     report, found = _judged(root, topic_partition, now_ms)
     if report.skipped is None and found.needs_merge:
         _result(tasks, tasks.submit(partial(_merge, job_run, topic_partition), first=True))
-        report, found = _judged(root, topic_partition, now_ms)
+        report, found = _judged(root, topic_partition, now_ms, is_merged=True)
     if report.skipped is not None:
         return report
     plan = found.plan
     groups = group_segments(plan.segments, found.config, first_uncleanable_offset=plan.first_uncleanable_offset)
     work = _Work(job_run, found, tuple(groups), limits, now_ms)
-    starts = _result(tasks, tasks.submit(partial(_transactions, work), first=True))
-    futures = [
-        tasks.submit(partial(_copy, work, first, last, starts[first]), first=True)
-        for first, last in _slices(groups, tasks.slots)
-    ]
-    counts, done = _commit(tasks, root, found, futures)
-    if not done:
-        return left_to_another_run(topic_partition, CLEAN_ACTION)
-    return with_counts(report, counts, segments=sum(len(each.replaced) - 1 for each in done), shards=1)
+    done: list[PutGroup] = []
+    try:
+        starts = _result(tasks, tasks.submit(partial(_transactions, work), first=True))
+        futures = [
+            tasks.submit(partial(_copy, work, first, last, starts[first]), first=True)
+            for first, last in _slices(groups, tasks.slots)
+        ]
+        _commit(tasks, root, found, futures, done)
+    except StoppedError:
+        raise
+    except (KafkalogError, OSError):
+        if not is_outdated(root, found, done):
+            raise
+    return report_of(report, done, shards=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +113,11 @@ def _objects(job_run: JobRun) -> ObjectRoot:
     return root
 
 
-def _judged(root: ObjectRoot, topic_partition: TopicPartition, now_ms: int) -> tuple[PartitionReport, CleanableLog]:
+def _judged(
+    root: ObjectRoot, topic_partition: TopicPartition, now_ms: int, *, is_merged: bool = False
+) -> tuple[PartitionReport, CleanableLog]:
     root.refresh()
-    found = inspect_log(root, topic_partition, now_ms)
+    found = inspect_log(root, topic_partition, now_ms, is_merged=is_merged)
     return judge(empty_report(topic_partition, CLEAN_ACTION), found.plan, found.config), found
 
 
@@ -125,10 +134,13 @@ def _slices(groups: Sequence[Sequence[StoredSegment]], slots: int) -> list[tuple
 
 
 def _commit(
-    tasks: Tasks, root: ObjectRoot, found: CleanableLog, futures: Sequence[Future[list[PutGroup]]]
-) -> tuple[CopyCounts, list[PutGroup]]:
-    """Commit the groups in order as tasks put them; the counts, and the groups that were committed."""
-    counts, done = CopyCounts(), list[PutGroup]()
+    tasks: Tasks,
+    root: ObjectRoot,
+    found: CleanableLog,
+    futures: Sequence[Future[list[PutGroup]]],
+    done: list[PutGroup],
+) -> None:
+    """Commit the groups in order as tasks put them, and add those that were committed to `done`."""
     is_ended = False
     try:
         for future in futures:
@@ -137,13 +149,11 @@ def _commit(
                 if is_ended:
                     segment = put.segment
                     root.objects.delete(segment_keys(found.of, segment.base_offset, segment.segment_id))
-                    continue
-                counts = counts.plus(put.counts)
-                done.append(put)
+                else:
+                    done.append(put)
     finally:
         for future in futures:
             future.cancel()
-    return counts, done
 
 
 def _result(tasks: Tasks, future: Future[_T]) -> _T:

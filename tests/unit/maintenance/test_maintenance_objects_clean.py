@@ -282,21 +282,34 @@ def test_tombstone_and_its_segment_go_in_a_later_pass(log_dir: LogDir) -> None:
 # Races and kills.
 
 
-def while_cleaning(log_dir: LogDir, act: Callable[[], object], *, at_put: int = 0) -> PartitionReport:
-    """Clean as another process, and act before the `at_put`-th segment's manifest is put."""
+def while_cleaning(
+    log_dir: LogDir,
+    act: Callable[[], object],
+    *,
+    at_put: int = 0,
+    at: tuple[str, str] = ("put", ".rsm-manifest"),
+    is_merged: bool = True,
+) -> PartitionReport:
+    """Clean as another process, and act before a request: by default before a segment's manifest is put.
+
+    `at`: the kind of request, and how its key ends, of which `at_put` come before. `is_merged`: no runs are left.
+    """
     url, bucket = str(log_dir.path), store_of(str(log_dir.path)).bucket
-    merge_segments(log_dir.root)
-    puts = 0
+    if is_merged:
+        merge_segments(log_dir.root)
+    left = at_put + 1
 
     def before(call: Call) -> None:
-        nonlocal puts
-        if call.kind == "put" and call.keys[0].endswith(".rsm-manifest"):
-            puts += 1
-            if puts == at_put + 1:
+        nonlocal left
+        if call.kind == at[0] and call.keys[0].endswith(at[1]):
+            left -= 1
+            if left == 0:
                 act()
 
     root = ObjectRoot(client_address(url, FaultyStore(bucket, before=before)), clock=lambda: NOW_MS)
-    return clean_partition(root, "orders", 0)
+    report = clean_partition(root, "orders", 0)
+    assert left <= 0, "it sent no such request"
+    return report
 
 
 def check_nothing_lost(log_dir: LogDir, before: list[Row]) -> list[Row]:
@@ -329,6 +342,39 @@ def test_of_two_cleanings_the_later_one_ends_and_nothing_is_lost(log_dir: LogDir
     assert at_put or outer.skipped == "another run has the partition"
     check_nothing_lost(log_dir, before)
     assert [each for each in orphans_of(log_dir) if not each.startswith("data/")] == []
+
+
+def test_cleaning_whose_segments_were_replaced_and_deleted_leaves_the_log_to_the_other(log_dir: LogDir) -> None:
+    before = records(log_dir)
+
+    def clean_and_delete() -> None:
+        assert clean_partition(log_dir.root, "orders", 0).error is None
+        assert clean_up_root(object_root(log_dir), now_ms=NOW_MS + DAY_MS).dropped_count > 0
+
+    outer = while_cleaning(log_dir, clean_and_delete, at=("get_ranges", ".log"))
+    assert (outer.error, outer.skipped) == (None, "another run has the partition")
+    check_nothing_lost(log_dir, before)
+
+
+def test_object_that_is_lost_during_cleaning_is_an_error(log_dir: LogDir) -> None:
+    bucket = store_of(str(log_dir.path)).bucket
+
+    def lose() -> None:
+        [first] = {key for key in bucket.objects if f"{segments_of(log_dir)[0].segment_id}.log" in key}
+        del bucket.objects[first]
+
+    report = while_cleaning(log_dir, lose, at=("get_ranges", ".log"))
+    assert "no such object" in (report.error or "")
+
+
+def test_runs_that_come_while_cleaning_merges_wait_for_the_next_cleaning(log_dir: LogDir) -> None:
+    last = [*records(log_dir)][-1][0]
+    report = while_cleaning(log_dir, lambda: some_writes(log_dir, 20, "beside-"), is_merged=False)
+    fine(report)
+    found = records(anew(log_dir))
+    assert [offset for offset, _, _ in found if offset > last] == list(range(last + 1, last + 161))
+    fine(clean_partition(log_dir.root, "orders", 0, force=True))
+    check_nothing_lost(log_dir, found)
 
 
 def orphans_of(log_dir: LogDir) -> list[str]:
