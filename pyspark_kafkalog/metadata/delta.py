@@ -32,6 +32,7 @@ from pyspark_kafkalog.metadata.image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
     BrokerImage,
+    Following,
     MetadataImage,
     PartitionImage,
     TopicImage,
@@ -53,6 +54,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    FollowingRecord,
     FormatRecord,
     MetadataRecord,
     NoOpRecord,
@@ -152,6 +154,7 @@ class ImageDelta:
         #: Runs to be appended, by topic and partition: together they cost one new PartitionImage.
         self._new_runs: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._new_producer_batches: dict[tuple[str, int], list[NDArray[np.void]]] = {}  # of these runs
+        self._following = base.following
         self._record_offset = commit_offset - 1  # of the record that is being applied
         self.changes = ImageChanges()
 
@@ -189,6 +192,7 @@ class ImageDelta:
             objects=objects,
             dropped=dropped,
             staging_horizon=staging_horizon,
+            following=self._following,
         )
 
     def _build_broker_configs(self) -> Mapping[str, Mapping[str, str]]:
@@ -346,6 +350,17 @@ class ImageDelta:
     def _staging_horizon(self, record: StagingHorizonRecord) -> None:
         self._objects.set_horizon(record)
 
+    def _follow(self, record: FollowingRecord) -> None:
+        self._following = None
+        if record.following_id:
+            self._following = Following(
+                following_id=record.following_id,
+                leader=record.leader,
+                cluster_id=record.cluster_id,
+                topics=record.topics,
+                since_ms=record.since_ms,
+            )
+
     def _config(self, record: ConfigRecord) -> None:
         if record.resource_type == TOPIC_RESOURCE:
             if not self._has_topic(record.resource_name):
@@ -494,6 +509,7 @@ _HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
     DroppedObjectsRecord: ImageDelta._dropped_objects,
     ObjectsDeletedRecord: ImageDelta._objects_deleted,
     StagingHorizonRecord: ImageDelta._staging_horizon,
+    FollowingRecord: ImageDelta._follow,
     AccessControlEntryRecord: ImageDelta._access_control_entry,
     RemoveAccessControlEntryRecord: ImageDelta._remove_access_control_entry,
     UserScramCredentialRecord: ImageDelta._user_scram_credential,

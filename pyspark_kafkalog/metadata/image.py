@@ -32,6 +32,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     DataObjectRecord,
     DroppedObjectsRecord,
     FeatureLevelRecord,
+    FollowingRecord,
     FormatRecord,
     MetadataRecord,
     PartitionRecord,
@@ -165,6 +166,21 @@ class StagingHorizon:
     timestamp_ms: int = -1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """The root follows a leader: only the follower with `following_id` changes what is copied (following.py).
+
+    `leader`: as messages name it. `cluster_id`: its cluster's id, by which it is recognized. `topics`: the regular
+    expression of the topics followed. `since_ms`: when this follower began.
+    """
+
+    following_id: str
+    leader: str
+    cluster_id: str
+    topics: str
+    since_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
     """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never modify one.
@@ -174,7 +190,8 @@ class MetadataImage:
     Who replaces an image may compare `acls`, `scram_credentials`, `client_quotas` and `broker_configs` by identity: a
     commit that does not change a mapping keeps it.
     `objects`: the data objects that runs refer to. `dropped`: the objects that commits replaced or dropped and that
-    still exist in the store, oldest commit first.
+    still exist in the store, oldest commit first. `following`: the leader that the root follows, None if it takes
+    writes itself.
     """
 
     next_offset: int = 0
@@ -194,6 +211,7 @@ class MetadataImage:
     objects: DataObjects = NO_OBJECTS
     dropped: tuple[DroppedObjectsRecord, ...] = ()
     staging_horizon: StagingHorizon = field(default_factory=StagingHorizon)
+    following: Following | None = None
 
     @property
     def node(self) -> BrokerImage:
@@ -240,6 +258,8 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     if image.format_version is not None:
         yield FormatRecord(format_version=image.format_version, is_object_root=image.is_object_root)
     yield from _object_records(image)
+    if image.following is not None:
+        yield following_record(image.following)
     for broker in image.brokers.values():
         yield _broker_record(broker)
     for topic in image.topics.values():
@@ -396,4 +416,17 @@ def _producer_entry(state: ProducerState) -> ProducerStateEntry:
         last_timestamp_ms=state.last_timestamp_ms,
         coordinator_epoch=state.coordinator_epoch,
         current_txn_first_offset=state.current_txn_first_offset,
+    )
+
+
+def following_record(following: Following | None) -> FollowingRecord:
+    """The record that makes `following` that of the root, or with None ends it."""
+    if following is None:
+        return FollowingRecord(following_id="")
+    return FollowingRecord(
+        following_id=following.following_id,
+        leader=following.leader,
+        cluster_id=following.cluster_id,
+        topics=following.topics,
+        since_ms=following.since_ms,
     )

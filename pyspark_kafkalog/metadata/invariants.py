@@ -275,9 +275,19 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
 )
 
 
-def check_invariants(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> None:
-    """Raise InvalidRecordError, with the name of the first violated invariant, if the commit would violate one."""
-    for invariant in INVARIANTS:
+#: What holds for all but a follower, whose log is truncated to where it agrees with the log of its leader.
+_NOT_OF_FOLLOWERS: Final = {high_watermark_never_falls, log_start_never_falls, local_log_start_never_falls}
+FOLLOWER_INVARIANTS: Final[tuple[Invariant, ...]] = tuple(each for each in INVARIANTS if each not in _NOT_OF_FOLLOWERS)
+
+
+def check_invariants(
+    before: MetadataImage, after: MetadataImage, changes: ImageChanges, *, is_follower: bool = False
+) -> None:
+    """Raise InvalidRecordError, with the name of the first violated invariant, if the commit would violate one.
+
+    `is_follower`: the commit is made by the follower of the root.
+    """
+    for invariant in FOLLOWER_INVARIANTS if is_follower else INVARIANTS:
         wrong = invariant(before, after, changes)
         if wrong is not None:
             raise InvalidRecordError(f"the commit would break {invariant.__name__}: {wrong}")

@@ -35,6 +35,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, CommitsRemovedError, LoadedImage, LogTail
 from pyspark_kafkalog.metadata.delta import apply, start_delta
+from pyspark_kafkalog.metadata.following import check_follower, check_unchanged_by_others
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
@@ -326,6 +327,7 @@ class MetadataStore:
         max_attempts: int = _MAX_ATTEMPTS,
         frees_space: bool = False,
         newest: MetadataImage | None = None,
+        following_id: str | None = None,
     ) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; retry if another writer commits first.
 
@@ -336,10 +338,12 @@ class MetadataStore:
         - `frees_space`: see `MetadataPlace.publish`
         - `newest`: what `refresh_to_head` has returned to the caller, who has held the root's lock since: the first
           attempt is made on it. If it is not the newest image after all, that attempt loses the race
+        - `following_id`: the commit is made by the follower that has it, which may change what others may not
 
-        Raises InvalidRecordError if the commit would violate an invariant, CommitConflictError after `max_attempts`
-        lost races, CommitStateUnknownError if publishing failed and it is unknown whether the commit was made,
-        CorruptRecordError if a commit file was lost.
+        Raises InvalidRecordError if the commit would violate an invariant, FollowingRootError if the root follows a
+        leader and the commit changes what is copied, FollowingEndedError if it does not follow with `following_id`,
+        CommitConflictError after `max_attempts` lost races, CommitStateUnknownError if publishing failed and it is
+        unknown whether the commit was made, CorruptRecordError if a commit file was lost.
         """
         commit_id, unsure_since = self._unknown_outcomes.get(key, (None, None))
         if commit_id is None:
@@ -359,7 +363,8 @@ class MetadataStore:
                 return CommitOutcome(self.refresh(), own)
             if is_newest and not attempt:
                 self._has_met_others = image is not known
-            plan = self._plan(image, build, header) if is_newest else self._plan_first(image, build, header)
+            plan_commit = self._plan if is_newest else self._plan_first
+            plan = plan_commit(image, build, header, following_id)
             if plan is None:
                 return CommitOutcome(self.image, None)
             if key is not None:
@@ -419,13 +424,15 @@ class MetadataStore:
             self.log.sync()
         return own
 
-    def _plan_first(self, image: MetadataImage, build: Build, header: CommitRecord) -> _Plan | None:
+    def _plan_first(
+        self, image: MetadataImage, build: Build, header: CommitRecord, following_id: str | None
+    ) -> _Plan | None:
         """The plan on an image that may no longer be the newest, which is for the publishing to decide.
 
         Only a plan can be decided so: an error of `build`, or nothing to commit, has to come from the newest image.
         """
         try:
-            plan = self._plan(image, build, header)
+            plan = self._plan(image, build, header, following_id)
         except Exception:
             newest = self.refresh_to_head()
             if newest is image:
@@ -436,10 +443,12 @@ class MetadataStore:
             newest = self.refresh_to_head()
             if newest is image:
                 return None
-        return self._plan(newest, build, header)
+        return self._plan(newest, build, header, following_id)
 
-    def _plan(self, image: MetadataImage, build: Build, header: CommitRecord) -> _Plan | None:
-        """The commit of what `build` makes of `image`; None if that is nothing. Raises InvalidRecordError."""
+    def _plan(self, image: MetadataImage, build: Build, header: CommitRecord, following_id: str | None) -> _Plan | None:
+        """The commit of what `build` makes of `image`; None if that is nothing. Raises as `commit` does."""
+        if following_id is not None:
+            check_follower(image, following_id)
         built = build(image)
         if not built:
             return None
@@ -448,7 +457,9 @@ class MetadataStore:
         delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
         delta.replay(records)
         after = delta.build(image.next_offset + len(records))
-        check_invariants(image, after, delta.changes)
+        if following_id is None:
+            check_unchanged_by_others(image, after, delta.changes)
+        check_invariants(image, after, delta.changes, is_follower=following_id is not None)
         return _Plan(image, records, timestamp_ms, after)
 
     def _publish(self, plan: _Plan, frees_space: bool) -> CommitOutcome:

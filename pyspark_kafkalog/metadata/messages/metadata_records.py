@@ -567,6 +567,17 @@ class StagingHorizonRecord(MetadataRecord):
     unknown_tags: UnknownTags = ()
 
 
+class FollowingRecord(MetadataRecord):
+    """FollowingRecord: api key 20011, version 0."""
+
+    following_id: str = ""
+    leader: str = ""
+    cluster_id: str = ""
+    topics: str = ""
+    since_ms: int = -1
+    unknown_tags: UnknownTags = ()
+
+
 #: All types, in the order of the schemas.
 METADATA_RECORDS: Final = (
     RegisterBrokerRecord,
@@ -606,4 +617,5 @@ METADATA_RECORDS: Final = (
     DroppedObjectsRecord,
     ObjectsDeletedRecord,
     StagingHorizonRecord,
+    FollowingRecord,
 )

@@ -3,4 +3,5 @@
 Reading order:
 
     changes.py         what a follower changes in a partition; `FollowerWriter`
+    open.py            begins following, and makes the writer of a root
 """
