@@ -22,7 +22,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -45,6 +45,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES_MAX: Final = 20
+T = TypeVar("T")
 #: Ids that one round of the sweep puts into commits at a time.
 _SWEPT_TOGETHER: Final = 100
 
@@ -110,14 +111,20 @@ class TransactionCoordinator:
 
     async def find(self, transactional_id: str) -> TransactionMetadata | None:
         """The id in the newest image."""
-        return await self.context.run(lambda: self.logs.find(self.root.store.refresh(), transactional_id))
+        return await self.context.run(lambda: self._in_newest(lambda image: self.logs.find(image, transactional_id)))
 
     async def coordinated(self) -> tuple[TransactionMetadata, ...]:
         """All ids in the newest image whose partitions this server coordinates."""
-        return await self.context.run(self._coordinated)
+        return await self.context.run(lambda: self._in_newest(self._coordinated))
 
-    def _coordinated(self) -> tuple[TransactionMetadata, ...]:
-        image = self.root.store.refresh()
+    def _in_newest(self, look: Callable[[MetadataImage], T]) -> T:
+        """What `look` finds in the newest image; once more if another thread has followed a newer one meanwhile."""
+        for _ in range(_TRIES_MAX - 1):
+            with contextlib.suppress(CommitConflictError):
+                return look(self.root.store.refresh())
+        return look(self.root.store.refresh())
+
+    def _coordinated(self, image: MetadataImage) -> tuple[TransactionMetadata, ...]:
         topic = image.topics.get(TRANSACTION_STATE_TOPIC)
         if topic is None:
             return ()
@@ -241,7 +248,8 @@ class TransactionCoordinator:
             topic_id = image.topic(TRANSACTION_STATE_TOPIC).topic_id
             return (removal_append(log.topic_partition, [name], topic_id=topic_id, now_ms=now_ms),)
 
-        with _logged(f"removing transactional id {name!r}"):
+        # After a conflict, the id was written to or read by others: if it is expired still, the next round removes it.
+        with _logged(f"removing transactional id {name!r}"), contextlib.suppress(CommitConflictError):
             await self.context.committer.commit(CommitUnit(appends=appends))
 
 

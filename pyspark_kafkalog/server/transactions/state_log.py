@@ -77,7 +77,8 @@ class StateLog:
         topic_id = "" if topic is None else topic.topic_id
         end_offset = 0 if found is None else found.high_watermark
         if topic_id != self._topic_id or end_offset < self._end_offset:
-            if self._root.store.refresh().next_offset > image.next_offset:
+            # What was read may be of a newer image than this one; before the first reading, nothing was.
+            if self._topic_id and self._root.store.refresh().next_offset > image.next_offset:
                 raise CommitConflictError(f"metadata offset {image.next_offset} is not the end of the commit log")
             self._topic_id = topic_id
             self._end_offset = 0

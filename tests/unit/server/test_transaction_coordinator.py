@@ -461,6 +461,42 @@ def test_two_servers_decide_about_one_id_by_what_was_committed(start: Start) -> 
     run(scenario())
 
 
+def test_sweep_beside_other_servers_looks_again_at_what_its_image_lacks(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        server, other = start(), start()
+        producer = await server.begin()
+        await server.produce(producer, [b"1"])
+        store = server.served.root.store
+        old_image = store.refresh()
+        await other.produce(producer, [b"2"], topic="b")
+        newest_image = store.refresh()
+        assert server.coordinator.logs.find(newest_image, "t") is not None
+        images = [old_image, newest_image]  # a refresh that other threads overtake before its image is looked at
+        monkeypatch.setattr(store, "refresh", lambda: images.pop(0) if len(images) > 1 else newest_image)
+        server.served.now_ms += 2 * MINUTE_MS
+        await server.coordinator.abort_timed_out()
+        monkeypatch.undo()
+        assert (server.unstable(), status_of(server)) == ([], TransactionStatus.COMPLETE_ABORT)
+        assert caplog.messages == []
+
+    run(scenario())
+
+
+def test_first_reading_of_the_states_needs_no_newest_image(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        await server.begin()
+        old_image = server.served.root.store.refresh()
+        await server.begin("u")
+        found = start().coordinator.logs.find(old_image, "t")
+        assert found is not None
+        assert found.status is TransactionStatus.EMPTY
+
+    run(scenario())
+
+
 def test_abort_by_the_operators_command_is_seen_by_the_server(start: Start) -> None:
     async def scenario() -> None:
         server = start()
