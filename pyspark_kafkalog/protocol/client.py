@@ -22,11 +22,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext
 from types import TracebackType
 from typing import Final, TypeVar
 
-from pyspark_kafkalog.errors import CorruptRecordError, NetworkError, UnsupportedApiError
+from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, NetworkError, UnsupportedApiError
 from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.headers import FRAME_SIZE, decode_response, encode_request, joined
@@ -74,9 +74,16 @@ class WireClient:
 
     @classmethod
     def connect(
-        cls, host: str, port: int, *, client_id: str, timeout_s: float, tls: SSLContext | None = None
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        tls: SSLContext | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> WireClient:
-        """A client of the server at this address. Raises NetworkError."""
+        """A client of the server at this address. Raises NetworkError, or AuthenticationError for its certificate."""
         try:
             connection = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
@@ -85,10 +92,13 @@ class WireClient:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 connection = tls.wrap_socket(connection, server_hostname=host)
+        except SSLCertVerificationError as error:
+            connection.close()
+            raise AuthenticationError(f"the certificate of {host}:{port} is not accepted: {error}") from error
         except OSError as error:  # among them what TLS refuses
             connection.close()
             raise NetworkError(f"cannot connect to {host}:{port}: {error}") from error
-        return cls(connection, client_id=client_id, timeout_s=timeout_s)
+        return cls(connection, client_id=client_id, timeout_s=timeout_s, frame_bytes_max=frame_bytes_max)
 
     def __enter__(self) -> WireClient:
         return self
@@ -202,7 +212,7 @@ class WireClient:
                 position=0,
                 expected=f"a frame of at most {self._frame_bytes_max} bytes",
                 found=f"the size {size_bytes}",
-                advice="the server does not keep to Kafka's protocol, or speaks TLS",
+                advice="the answer is too large, or the server speaks TLS or another protocol",
             )
         return self._read(size_bytes, deadline_s, pending)
 

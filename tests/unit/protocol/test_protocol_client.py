@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafkalog.errors import CorruptRecordError, NetworkError, UnsupportedApiError
+from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, NetworkError, UnsupportedApiError
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.headers import FRAME_SIZE, ParsedRequest, joined, parse_request
@@ -211,7 +211,7 @@ def test_client_and_server_speak_tls(tmp_path: Path) -> None:
                 with WireClient.connect("localhost", port, client_id="c", timeout_s=10.0, tls=context) as client:
                     assert client.call(HeartbeatRequest(generation_id=4), HeartbeatResponse, version=4).error_code == 4
             else:
-                with pytest.raises(NetworkError, match="certificate"):
+                with pytest.raises(AuthenticationError, match="certificate"):
                     WireClient.connect("localhost", port, client_id="c", timeout_s=10.0, tls=context)
             thread.join(10)
 

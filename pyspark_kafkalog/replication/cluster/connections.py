@@ -1,0 +1,180 @@
+"""Connections to the nodes of a cluster: opened when they are first used, and again after a failure.
+
+A `NodeConnection` belongs to one thread at a time. After a failure the next call opens a new connection, at first after
+`reconnect_backoff_ms`, then after twice as long each time, up to `reconnect_backoff_max_ms`. A broker that throttles
+the client does not read from its connection for a while (KIP-219), so the next call waits that long. Each call ends by
+`request_timeout_ms`, and so does each attempt to connect.
+
+Source of the rules: org.apache.kafka.clients.NetworkClient, ClusterConnectionStates and ClientUtils.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pyspark_kafkalog.errors import (
+    AuthenticationError,
+    CorruptRecordError,
+    InvalidConfigError,
+    LeaderUnavailableError,
+    NetworkError,
+    UnsupportedApiError,
+)
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.client import FRAME_BYTES_MAX, WireClient
+from pyspark_kafkalog.protocol.client_settings import ClientSettings
+from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.units import SECOND_MS
+
+_R = TypeVar("_R", bound=ApiMessage)
+
+_PORT_MAX: Final = 65_535
+#: The least version of Fetch with the epoch of the last record, by which diverging logs are noticed: Kafka 2.7.
+FETCH_VERSION_MIN: Final = 12
+_JITTER: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Where a node listens; `str()` is host:port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """The addresses of host:port,host:port. Raises InvalidConfigError."""
+    found = [_parse_address(each.strip()) for each in text.split(",") if each.strip()]
+    if not found:
+        raise InvalidConfigError(f"{text!r}: expected the addresses of servers, as host:port,host:port")
+    return list(dict.fromkeys(found))
+
+
+def _parse_address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidConfigError(f"{text!r}: expected brackets around an IPv6 address, as [::1]:9092")
+    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
+        raise InvalidConfigError(f"{text!r}: expected the address of a server, as host:port")
+    return Address(host, int(port))
+
+
+#: Opens a connection that is negotiated and authenticated. Raises NetworkError, AuthenticationError.
+OpenClient = Callable[[Address], WireClient]
+
+
+def client_opener(settings: ClientSettings, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> OpenClient:
+    """Opens connections with these settings, which accept responses of at most `frame_bytes_max`."""
+
+    def open_client(address: Address) -> WireClient:
+        client = WireClient.connect(
+            address.host,
+            address.port,
+            client_id=settings.client_id,
+            timeout_s=settings.request_timeout_ms / SECOND_MS,
+            frame_bytes_max=frame_bytes_max,
+        )
+        try:
+            client.negotiate()
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    return open_client
+
+
+class NodeConnection:
+    """A connection to the node at `address`. `name` says in errors which node it is."""
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        open_client: OpenClient,
+        settings: ClientSettings,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        self.address = address
+        self._open_client = open_client
+        self._settings = settings
+        self._monotonic_s = monotonic_s
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+        self._client: WireClient | None = None
+        self._failures = 0
+        self._not_before_s = 0.0
+
+    def version(self, key: ApiKey) -> int:
+        """The newest version of an API that both sides know. Raises as `call`."""
+        client = self._connected(key)
+        try:
+            return client.version(key)
+        except UnsupportedApiError as error:
+            raise UnsupportedApiError(f"{self.name}: {error}") from None
+
+    def call(self, request: ApiMessage, response: type[_R], *, version: int | None = None) -> _R:
+        """The response to `request`.
+
+        Raises LeaderUnavailableError if there is none, AuthenticationError if the node or this client is not accepted,
+        UnsupportedApiError if the node has no version of the API.
+        """
+        key = ApiKey(request.schema().api_key)
+        client = self._connected(key)
+        try:
+            answer = client.call(request, response, version=version)
+        except UnsupportedApiError as error:
+            raise UnsupportedApiError(f"{self.name}: {error}") from None
+        except (NetworkError, CorruptRecordError) as error:
+            raise self._failed(key, error) from error
+        throttle_ms = getattr(answer, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self._wait_for(min(throttle_ms, self._settings.request_timeout_ms) / SECOND_MS)
+        return answer
+
+    def _connected(self, key: ApiKey) -> WireClient:
+        self._sleep_until_allowed()
+        if self._client is None:
+            try:
+                self._client = self._open_client(self.address)
+            except AuthenticationError as error:
+                raise AuthenticationError(f"{self.name}: {error}") from error
+            except (NetworkError, CorruptRecordError) as error:
+                raise self._failed(key, error) from error
+            self._failures = 0
+        return self._client
+
+    def _sleep_until_allowed(self) -> None:
+        rest_s = self._not_before_s - self._monotonic_s()
+        if rest_s > 0:
+            self._sleep(rest_s)
+
+    def _wait_for(self, seconds: float) -> None:
+        self._not_before_s = self._monotonic_s() + seconds
+
+    def _failed(self, key: ApiKey, error: Exception) -> LeaderUnavailableError:
+        self.close()
+        settings = self._settings
+        backoff_ms = min(settings.reconnect_backoff_ms << min(self._failures, 16), settings.reconnect_backoff_max_ms)
+        self._failures += 1
+        self._wait_for(backoff_ms / SECOND_MS * self._rng.uniform(1 - _JITTER, 1 + _JITTER))
+        return LeaderUnavailableError(f"{self.name} does not answer {key.name}: {error}")
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it again."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None

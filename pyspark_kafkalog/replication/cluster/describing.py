@@ -1,0 +1,187 @@
+"""What belongs to a cluster's topics: configurations, defaults of the brokers, access control entries, quotas.
+
+Only what was set is taken: a value that a topic has from its broker, or from Kafka, is not the topic's. Entries and
+quotas of kinds that this package does not know are left out.
+
+Source of the rules: org.apache.kafka.clients.admin.KafkaAdminClient, kafka.server.ConfigHelper.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+
+from pyspark_kafkalog.config.entries import ConfigSource
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
+from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, UnsupportedApiError
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.client_quotas import QuotaEntity, Quotas, quota_entity
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.protocol.messages.security import (
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from pyspark_kafkalog.protocol.messages.topics import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from pyspark_kafkalog.replication.cluster.fetching import error_text
+
+_R = TypeVar("_R", bound=ApiMessage)
+_T = TypeVar("_T")
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: The topics of one DescribeConfigs: an answer has a few KiB a topic.
+_TOPICS_A_REQUEST: Final = 250
+_TOPIC: Final = 2  # types of resources with configurations: org.apache.kafka.common.config.ConfigResource
+_BROKER: Final = 4
+_ANY: Final = 1  # in filters of access control entries
+#: Broker settings that topics fall back to.
+_TOPIC_DEFAULTS: Final = tuple(
+    sorted({synonym.definition.name for config in TOPIC_CONFIGS.values() for synonym in config.synonyms})
+)
+#: Errors of a cluster that does not let the client read something, or does not have it.
+_NOT_PERMITTED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.SECURITY_DISABLED)
+
+
+class CallNode(Protocol):
+    """Sends a request to a node; raises LeaderUnavailableError, UnsupportedApiError."""
+
+    def __call__(self, request: ApiMessage, response: type[_R]) -> _R: ...
+
+
+def pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    """The items, at most `size` at a time."""
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
+
+
+def topic_configs(call: CallNode, topics: Sequence[str]) -> dict[str, dict[str, str] | str]:
+    """By topic the configurations that were set for it, or why they cannot be read. Topics that are gone are left out.
+
+    Raises LeaderUnavailableError.
+    """
+    found: dict[str, dict[str, str] | str] = {}
+    for chunk in pieces(topics, _TOPICS_A_REQUEST):
+        resources = (
+            DescribeConfigsResource(resource_type=_TOPIC, resource_name=each, configuration_keys=None) for each in chunk
+        )
+        response = call(DescribeConfigsRequest(resources=tuple(resources)), DescribeConfigsResponse)
+        for result in response.results:
+            if result.error_code == ErrorCode.NONE:
+                found[result.resource_name] = _set_for_topic(result)
+            elif result.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                found[result.resource_name] = f"its configurations cannot be read: {error_text(result.error_code)}"
+    return found
+
+
+def _set_for_topic(result: DescribeConfigsResult) -> dict[str, str]:
+    return {
+        each.name: each.value
+        for each in result.configs
+        if each.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG and each.value is not None
+    }
+
+
+def broker_configs(call: CallNode, node_id: int) -> dict[str, str]:
+    """The settings of the cluster, or of this broker, that topics fall back to and that are not Kafka's defaults.
+
+    Empty if the client may not read them. Raises LeaderUnavailableError.
+    """
+    resource = DescribeConfigsResource(
+        resource_type=_BROKER, resource_name=str(node_id), configuration_keys=_TOPIC_DEFAULTS
+    )
+    response = call(DescribeConfigsRequest(resources=(resource,), include_synonyms=True), DescribeConfigsResponse)
+    found: dict[str, str] = {}
+    for result in response.results:
+        if result.error_code in _NOT_PERMITTED:
+            continue
+        if result.error_code != ErrorCode.NONE:
+            raise LeaderUnavailableError(
+                f"the settings of broker {node_id} cannot be read: {error_text(result.error_code)}"
+            )
+        for config in result.configs:
+            value = _set_for_cluster([(each.source, each.name, each.value) for each in config.synonyms], config.name)
+            if value is not None:
+                found[config.name] = value
+    return found
+
+
+def _set_for_cluster(synonyms: Iterable[tuple[int, str, str | None]], name: str) -> str | None:
+    """The first value of this very name that is of the whole cluster or of the broker's file."""
+    sources = (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, ConfigSource.STATIC_BROKER_CONFIG)
+    return next((value for source, each, value in synonyms if source in sources and each == name), None)
+
+
+def cluster_acls(call: CallNode) -> tuple[Acl, ...] | None:
+    """All access control entries; None if the client may not read them, or the cluster has no authorizer.
+
+    Raises LeaderUnavailableError.
+    """
+    request = DescribeAclsRequest(
+        resource_type_filter=_ANY,
+        resource_name_filter=None,
+        pattern_type_filter=_ANY,
+        principal_filter=None,
+        host_filter=None,
+        operation=_ANY,
+        permission_type=_ANY,
+    )
+    try:
+        response = call(request, DescribeAclsResponse)
+    except UnsupportedApiError:
+        return None
+    if response.error_code in _NOT_PERMITTED:
+        return None
+    if response.error_code != ErrorCode.NONE:
+        raise LeaderUnavailableError(
+            f"the access control entries cannot be read: {response.error_message or error_text(response.error_code)}"
+        )
+    return tuple(sorted({acl for resource in response.resources for acl in _acls_of(resource)}))
+
+
+def _acls_of(resource: DescribeAclsResource) -> Iterator[Acl]:
+    for each in resource.acls:
+        try:
+            yield Acl(
+                ResourceType(resource.resource_type),
+                resource.resource_name,
+                PatternType(resource.pattern_type),
+                each.principal,
+                each.host,
+                AclOperation(each.operation),
+                PermissionType(each.permission_type),
+            )
+        except ValueError as error:
+            _LOG.warning("an access control entry of %s is left out: %s", resource.resource_name, error)
+
+
+def client_quotas(call: CallNode) -> Quotas | None:
+    """All quotas of clients; None if the client may not read them. Raises LeaderUnavailableError."""
+    try:
+        response = call(DescribeClientQuotasRequest(), DescribeClientQuotasResponse)
+    except UnsupportedApiError:
+        return None
+    if response.error_code in _NOT_PERMITTED:
+        return None
+    if response.error_code != ErrorCode.NONE:
+        raise LeaderUnavailableError(
+            f"the quotas cannot be read: {response.error_message or error_text(response.error_code)}"
+        )
+    quotas: dict[QuotaEntity, Mapping[str, float]] = {}
+    for entry in response.entries or ():
+        try:
+            entity = quota_entity([(each.entity_type, each.entity_name) for each in entry.entity])
+        except InvalidConfigError as error:
+            _LOG.warning("a quota is left out: %s", error)
+            continue
+        quotas[entity] = {each.key: each.value for each in entry.values}
+    return quotas
