@@ -3,5 +3,6 @@
 Reading order:
 
     leader.py          `LeaderEndPoint`: what a follower asks a leader, whatever it is
+    partition_state.py one followed partition: what an answer means, and what to do where the logs differ
     cluster/           a live Kafka cluster as a leader
 """

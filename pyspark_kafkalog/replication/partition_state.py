@@ -1,0 +1,254 @@
+"""One followed partition: what its answers mean, and what to do where its log and the leader's differ. Pure, no I/O.
+
+    take              a fetch's answer: append (`Advance`), compare the logs (`Compare`), describe the leader again
+                      (`DescribeAgain`), or try again later (`TryLater`)
+    agreed_end_offset how far both logs have the same records, by their leader epochs
+    resolve           what to do after a comparison: cut (`Cut`), start elsewhere (`StartOver`), fetch again (`FetchOn`)
+
+The log of a follower root ends at its high watermark, so each cut takes records that readers may have seen. Whether it
+is made is for the caller to decide. A log without records cannot diverge.
+
+A follower that begins, or goes on after a pause, first fetches its last batch again: two leaders that had no contact
+can have used the same epoch number, and then only the batches tell.
+
+Source of the rules: kafka.server.AbstractFetcherThread (processFetchRequest, getOffsetTruncationState,
+fetchOffsetAndApplyTruncateAndBuild), KIP-101, KIP-279, KIP-320, KIP-595.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, BatchHeader
+from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.root.follower.changes import FollowerAppend
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_FIRST_DELAY_MS: Final = 100
+_LONGEST_DELAY_MS: Final = 10_000
+_DELAYS_DOUBLED_MAX: Final = 10
+
+#: Asks the leader for the end of the largest leader epoch up to this one; see `LeaderEndPoint.epoch_end`.
+AskEpochEnd: TypeAlias = Callable[[int], EpochEnd | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What the follower has of a partition, with what it has handed to be committed.
+
+    `last_epoch` is the leader epoch of the last record, -1 without records. `leader_epoch` is the newest one in which
+    the leader is known to lead. `unverified` is the last batch while it has not been compared with the leader's.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: str
+    log_start_offset: int
+    end_offset: int
+    last_epoch: int = -1
+    leader_epoch: int = -1
+    unverified: BatchHeader | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.log_start_offset == self.end_offset
+
+    def position(self) -> FetchPosition:
+        """Where to fetch next."""
+        return FetchPosition(
+            topic_partition=self.topic_partition,
+            topic_id=self.topic_id,
+            offset=self.end_offset if self.unverified is None else self.unverified.base_offset,
+            last_epoch=self.last_epoch,
+            leader_epoch=self.leader_epoch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Go on as `state`, and commit `change` if there is one. `records_count` of it, as the batches say."""
+
+    state: PartitionState
+    change: FollowerAppend | None = None
+    records_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Find out how far the logs agree. `has_other_batch`: the leader has another batch where ours ends."""
+
+    reason: str
+    has_other_batch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeAgain:
+    """The topic has changed, or its leader: describe the leader, or ask for its sources, again."""
+
+    is_topic_changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TryLater:
+    """Fetch again after a while."""
+
+    error: str
+
+
+Step: TypeAlias = Advance | Compare | DescribeAgain | TryLater
+
+
+def take(state: PartitionState, fetched: FetchedPartition) -> Step:
+    """What to do with an answer to a fetch from `state.position()`."""
+    if fetched.outcome is FetchOutcome.RECORDS:
+        return _take_records(state, fetched)
+    if fetched.outcome is FetchOutcome.DIVERGING:
+        return Compare(f"the leader has other records than this log's, which ends in leader epoch {state.last_epoch}")
+    if fetched.outcome is FetchOutcome.OUT_OF_RANGE:
+        if state.unverified is not None:
+            return Advance(replace(state, unverified=None))
+        return Compare(f"offset {state.end_offset} is out of the leader's range")
+    if fetched.outcome is FetchOutcome.TOPIC_CHANGED:
+        return DescribeAgain(is_topic_changed=True)
+    if fetched.outcome is FetchOutcome.LEADER_MOVED:
+        return DescribeAgain(is_topic_changed=False)
+    return TryLater(fetched.error or "the leader gave no reason")
+
+
+def _take_records(state: PartitionState, fetched: FetchedPartition) -> Step:
+    scan = scan_batches(fetched.data, file=f"answer for {state.topic_partition}")
+    if scan.fault is not None:
+        return TryLater(str(scan.fault))
+    if scan.consumed_bytes != len(as_bytes_array(fetched.data)):
+        return TryLater(f"the leader's answer for {state.topic_partition} ends inside a batch")
+    if state.unverified is not None:
+        if len(scan.batches) and not _is_same_batch(state.unverified, scan.batches[0]):
+            return Compare("the leader has another last batch in the same leader epoch", has_other_batch=True)
+        state = replace(state, unverified=None)
+    return _advance(state, fetched, scan.batches)
+
+
+def _is_same_batch(own: BatchHeader, other: np.void) -> bool:
+    """Whether the leader's batch can be the one that was copied.
+
+    Either log may have been cleaned since: that leaves out records, or sets the delete horizon, and changes the CRC.
+    """
+    if own.base_offset != other["base_offset"] or own.last_offset != other["last_offset"]:
+        return int(other["base_offset"]) > own.last_offset  # cleaned away at the leader
+    if own.leader_epoch != other["leader_epoch"]:
+        return False
+    is_cleaned = (own.attributes | int(other["attributes"])) & DELETE_HORIZON_MASK
+    return bool(is_cleaned or own.records_count != other["records_count"] or own.crc == other["crc"])
+
+
+def _advance(state: PartitionState, fetched: FetchedPartition, batches: NDArray[np.void]) -> Step:
+    new = batches[int(np.searchsorted(batches["last_offset"], state.end_offset)) :]
+    if len(new) and int(new["base_offset"][0]) < state.end_offset and not state.is_empty:
+        return Compare(
+            f"the leader has a batch of the offsets {int(new['base_offset'][0])} to {int(new['last_offset'][0])}",
+            has_other_batch=True,
+        )
+    end_offset = int(new["last_offset"][-1]) + 1 if len(new) else state.end_offset
+    log_start_offset = max(state.log_start_offset, min(fetched.log_start_offset, end_offset))
+    if not len(new) and log_start_offset == state.log_start_offset:
+        return Advance(state)
+    last_epoch = int(new["leader_epoch"][-1]) if len(new) else state.last_epoch
+    after = replace(
+        state,
+        log_start_offset=log_start_offset,
+        end_offset=end_offset,
+        last_epoch=-1 if log_start_offset == end_offset else last_epoch,
+    )
+    change = FollowerAppend(
+        topic_partition=state.topic_partition,
+        topic_id=state.topic_id,
+        data=memoryview(as_bytes_array(fetched.data))[int(new["position"][0]) :] if len(new) else b"",
+        expected_end_offset=state.end_offset,
+        log_start_offset=log_start_offset if log_start_offset > state.log_start_offset else -1,
+    )
+    return Advance(after, change, int(new["records_count"].sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Drop the records from `end_offset` on: the leader has none there, or others."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartOver:
+    """Start the log at `start_offset`. The leader has no records below it, or this log has no records at all."""
+
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOn:
+    """The logs agree: fetch again."""
+
+
+Resolution: TypeAlias = Cut | StartOver | FetchOn
+
+
+def agreed_end_offset(epochs: Sequence[EpochEntry], end_offset: int, ask: AskEpochEnd) -> int | None:
+    """The offset up to which a log with these epochs (increasing) and this end has the leader's records (KIP-279).
+
+    None if the leader knows none of the epochs: then they have no records in common.
+    """
+    known: EpochEnd | None = None
+    for at in reversed(range(len(epochs))):
+        epoch = epochs[at].epoch
+        if known is not None and epoch > known.epoch:
+            continue  # the leader has no such epoch
+        if known is None or epoch < known.epoch:
+            known = ask(epoch)
+        if known is not None and known.epoch == epoch:
+            own_end = end_offset if at + 1 == len(epochs) else epochs[at + 1].start_offset
+            return min(own_end, known.end_offset)
+    return None
+
+
+def resolve(
+    state: PartitionState,
+    epochs: Sequence[EpochEntry],
+    *,
+    leader_start_offset: int,
+    leader_high_watermark: int,
+    agreed_offset: int | None,
+    has_other_batch: bool,
+) -> Resolution:
+    """What to do after `Compare`, with the leader's range and what `agreed_end_offset` has found.
+
+    `epochs` are those of the committed log. Where the last batches differ in the same epoch, nothing tells since when:
+    all of that epoch is cut.
+    """
+    if not state.is_empty:
+        agreed = state.log_start_offset if agreed_offset is None else agreed_offset
+        if has_other_batch and agreed >= state.end_offset and epochs:
+            agreed = epochs[-1].start_offset
+        if agreed < state.end_offset:
+            return Cut(max(agreed, state.log_start_offset))
+    if state.end_offset < leader_start_offset:
+        return StartOver(leader_start_offset)
+    if state.is_empty and state.end_offset > leader_high_watermark:
+        return StartOver(leader_start_offset)
+    return FetchOn()
+
+
+def epochs_with_records(epochs: Sequence[EpochEntry], end_offset: int) -> tuple[EpochEntry, ...]:
+    """The epochs that begin below the log end: in the others, no record was written."""
+    return tuple(each for each in epochs if each.start_offset < end_offset)
+
+
+def retry_delay_ms(failures: int, rng: random.Random) -> int:
+    """How long to wait after so many failures in a row: it doubles up to ten seconds, and differs by up to a half."""
+    longest = min(_FIRST_DELAY_MS << min(failures, _DELAYS_DOUBLED_MAX), _LONGEST_DELAY_MS)
+    return rng.randint(longest // 2, longest)
