@@ -169,7 +169,7 @@ def _advance(state: PartitionState, fetched: FetchedPartition, batches: NDArray[
     change = FollowerAppend(
         topic_partition=state.topic_partition,
         topic_id=state.topic_id,
-        data=memoryview(as_bytes_array(fetched.data))[int(new["position"][0]) :] if len(new) else b"",
+        data=as_bytes_array(fetched.data).data[int(new["position"][0]) :] if len(new) else b"",
         expected_end_offset=state.end_offset,
         log_start_offset=log_start_offset if log_start_offset > state.log_start_offset else -1,
     )
