@@ -3,10 +3,12 @@
 In reading order:
 
 - context: what a handler gets: the request, the root, the committer, the cluster of servers
+- turns: loops over many elements of a request, in turns with other requests
 - config: the settings of one server process
 - run: starts and stops a server; `serve` runs one inside of another process
 - assembly: puts the parts of a server together
 - workers: several server processes on one machine
+- process_memory: garbage collection of a server process
 - connection: reads requests ahead, answers in order
 - request_bytes: bounds the bytes of requests in memory
 - dispatch: from the frame of a request to the pieces of its response

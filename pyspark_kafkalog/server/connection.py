@@ -2,7 +2,8 @@
 
     size, header, body    a frame; its size is checked before memory is taken, and memory grows only as bytes arrive
     Produce               begins at once: the Produce requests that a client has sent ahead wait for the same commit
-    any other request     begins when all earlier ones are answered, as in Kafka, so that it sees what they did
+    any other request     begins when all earlier ones are answered, as in Kafka, so that it sees what they did. Also a
+                          Produce of thousands of partitions: it submits its batches in several turns
 
 Kafka's broker reads nothing from a connection while a request of it is handled; reading Produce ahead is what lets one
 producer with several requests in flight share commits. A client sees the same either way: answers come in order.
@@ -169,7 +170,7 @@ class Connection:
         try:
             exchange = await self._dispatcher.open(frame, self._session)
             del frame
-            if exchange.api_key == ApiKey.PRODUCE:
+            if exchange.api_key == ApiKey.PRODUCE and not exchange.is_long:
                 is_handed_over = True
                 self._begin(exchange, size, budget)
                 del exchange

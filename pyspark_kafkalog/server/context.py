@@ -11,7 +11,6 @@ A handler answers errors in the response, as Kafka does; a KafkalogError that it
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _DEFAULTS: Final = BrokerConfig()
 ANONYMOUS = "User:ANONYMOUS"
-_TURN_S = 0.005
 #: Why a change is refused by a server without `ServerContext.native`.
 READ_ONLY = "this server only reads the log directory"
 
@@ -63,13 +61,17 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One decoded request. `body` is the message class of its API; its `records` are views of the request's frame."""
+    """One decoded request. `body` is the message class of its API; its `records` are views of the request's frame.
+
+    `is_long`: it has thousands of elements, so its handler must let others come first now and then (turns.py).
+    """
 
     api_key: int
     api_version: int
     client_id: str
     body: Message
     session: Session
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +146,6 @@ class Guard(Protocol):
     def allows_any(self, session: Session, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether it may do `operation` on some resource of the type (Kafka: authorizeByResourceType)."""
         ...
-
-
-class Turn:
-    """The time that a request takes in the event loop: others come first when it has had some milliseconds.
-
-    For loops over what a request names, between whose steps anything may happen.
-    """
-
-    __slots__ = ("_end_s",)
-
-    def __init__(self) -> None:
-        self._end_s = time.perf_counter() + _TURN_S
-
-    async def step(self) -> None:
-        if time.perf_counter() > self._end_s:
-            await asyncio.sleep(0)
-            self._end_s = time.perf_counter() + _TURN_S
 
 
 class AppendWaiters(Protocol):

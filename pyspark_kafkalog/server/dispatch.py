@@ -103,8 +103,7 @@ class Dispatcher:
             body = await self._body(parsed, frame) if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:
             raise CloseConnection(str(error)) from None
-        is_long = parsed.has_many_elements or parsed.api.key in _LONG_ANSWERS
-        return Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), is_long, self._handled)
+        return Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), self._handled)
 
     async def _body(self, parsed: ParsedRequest, frame: bytearray) -> Message:
         try:
@@ -118,8 +117,7 @@ class Dispatcher:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version; `is_long`:
-    the answer may be long."""
+    """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version."""
 
     context: ServerContext
     gate: Gate
@@ -128,12 +126,16 @@ class Exchange:
     body: Message | None
     session: Session
     size_bytes: int
-    is_long: bool
     handled: Handled
 
     @property
     def api_key(self) -> ApiKey:
         return self.parsed.api.key
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has so many elements that others come first while it is handled."""
+        return self.parsed.has_many_elements
 
     async def handle(self) -> Sequence[Piece] | None:
         """The pieces of the answer; None if there is none. Raises CloseConnection, and whatever is a defect."""
@@ -149,7 +151,7 @@ class Exchange:
             return None
         if throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
             response = response.replace(throttle_time_ms=throttle_ms)
-        if self.is_long:
+        if self.is_long or self.api_key in _LONG_ANSWERS:
             encode = partial(self._pieces, response)
             pieces = await self.context.run(encode)
         else:
@@ -178,7 +180,7 @@ class Exchange:
 
     async def _response(self, body: Message) -> Message | None:
         parsed = self.parsed
-        request = Request(parsed.api.key, parsed.api_version, parsed.client_id, body, self.session)
+        request = Request(parsed.api.key, parsed.api_version, parsed.client_id, body, self.session, self.is_long)
         try:
             return await self.handler(self.context, request)
         except (KafkalogError, OSError) as error:
@@ -208,6 +210,10 @@ class TokenExchange:
     @property
     def api_key(self) -> ApiKey:
         return ApiKey.SASL_AUTHENTICATE
+
+    @property
+    def is_long(self) -> bool:
+        return False
 
     async def handle(self) -> Sequence[Piece] | None:
         """The answer with its size. Raises CloseConnection: there is no form for an error."""

@@ -231,6 +231,7 @@ def _root(options: argparse.Namespace, config: ServerConfig) -> Root:
 
 
 async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> None:
+    from pyspark_kafkalog.server.process_memory import settle
     from pyspark_kafkalog.server.run import Server
 
     stopped = asyncio.Event()
@@ -239,6 +240,7 @@ async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> No
         loop.add_signal_handler(number, stopped.set)
     server = Server(root, config)
     address = await server.start()
+    settle()
     if supervisor is None:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()

@@ -16,6 +16,7 @@ from pyspark_kafkalog.protocol.messages.records import (
 from pyspark_kafkalog.root.log_starts import MovedLogStart
 from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError, why_read_only
 from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _NO_LOW_WATERMARK: Final = -1
@@ -27,10 +28,12 @@ async def handle_delete_records(context: ServerContext, request: Request) -> Del
     results: dict[TopicPartition, MovedLogStart] = {}
     offsets: dict[TopicPartition, int] = {}
     read_only = why_read_only(context)
+    turn = Turn()
     for topic in body.topics:
         may_delete = context.guard.allows(request.session, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
         denied = None if may_delete else RefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         for partition in topic.partitions:
+            await turn.step()
             topic_partition = TopicPartition(topic.name, partition.partition_index)
             error = denied or read_only
             if error is None:
@@ -42,7 +45,7 @@ async def handle_delete_records(context: ServerContext, request: Request) -> Del
         results |= await context.run(lambda: move_to(native, offsets))
         context.waiters.notify(frozenset(offsets))
     topics: dict[str, list[DeleteRecordsPartitionResult]] = {}
-    for topic_partition, each in results.items():
+    async for topic_partition, each in in_turns(results.items()):
         topics.setdefault(topic_partition.topic, []).append(_result(each))
     return DeleteRecordsResponse(
         topics=tuple(

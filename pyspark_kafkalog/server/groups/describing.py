@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
-from pyspark_kafkalog.server.context import Request, Session, Turn
+from pyspark_kafkalog.server.context import Request, Session
 from pyspark_kafkalog.server.groups.assignors import Assignment
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
 from pyspark_kafkalog.server.groups.consumer import assignor_of
@@ -30,6 +30,7 @@ from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
+from pyspark_kafkalog.server.turns import in_turns
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.server.context import ServerContext
@@ -74,10 +75,7 @@ class DescribingHandlers:
     async def describe(self, context: ServerContext, request: Request) -> wire.DescribeGroupsResponse:
         body = request.body
         assert isinstance(body, wire.DescribeGroupsRequest)
-        turn, groups = Turn(), []
-        for each in body.groups:
-            groups.append(await self._described(context, request, each))
-            await turn.step()
+        groups = [await self._described(context, request, each) async for each in in_turns(body.groups)]
         return wire.DescribeGroupsResponse(groups=tuple(groups))
 
     async def _described(self, context: ServerContext, request: Request, group_id: str) -> wire.DescribedGroup:
@@ -116,7 +114,7 @@ class DescribingHandlers:
     ) -> consumer_wire.ConsumerGroupDescribeResponse:
         body = request.body
         assert isinstance(body, consumer_wire.ConsumerGroupDescribeRequest)
-        groups = [await self._described_consumer(context, request, each) for each in body.group_ids]
+        groups = [await self._described_consumer(context, request, each) async for each in in_turns(body.group_ids)]
         return consumer_wire.ConsumerGroupDescribeResponse(groups=tuple(groups))
 
     async def _described_consumer(
@@ -155,7 +153,7 @@ class DescribingHandlers:
         body = request.body
         assert isinstance(body, wire.DeleteGroupsRequest)
         results = []
-        for group_id in dict.fromkeys(body.groups_names):
+        async for group_id in in_turns(dict.fromkeys(body.groups_names)):
             error = await self._delete(context, request.session, group_id)
             results.append(wire.DeletableGroupResult(group_id=group_id, error_code=error))
         return wire.DeleteGroupsResponse(results=tuple(results))

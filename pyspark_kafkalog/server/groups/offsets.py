@@ -27,13 +27,14 @@ from pyspark_kafkalog.groups.offset_records import (
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
-from pyspark_kafkalog.server.context import Request, Session, Turn
+from pyspark_kafkalog.server.context import Request, Session
 from pyspark_kafkalog.server.groups import consumer
 from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -110,11 +111,13 @@ class OffsetHandlers:
         errors: dict[TopicPartition, ErrorCode] = {}
         accepted: dict[TopicPartition, wire.OffsetCommitRequestPartition] = {}
         if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
-            return _committed(body, errors, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return await _committed(body, errors, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         await _know_topics(context, body.topics)
+        turn = Turn()
         for topic in body.topics:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
+                await turn.step()
                 named = TopicPartition(topic.name, each.partition_index)
                 error = (
                     partition_error(context, named, each.committed_metadata)
@@ -128,7 +131,7 @@ class OffsetHandlers:
             await self._commit(context, request.api_version, body, accepted)
         except GroupRequestError as refused:
             errors |= dict.fromkeys(accepted, refused.code)
-        return _committed(body, errors, ErrorCode.NONE)
+        return await _committed(body, errors, ErrorCode.NONE)
 
     async def _commit(
         self,
@@ -140,17 +143,16 @@ class OffsetHandlers:
         shard = await self._coordinator.shard_of(body.group_id)
         now_ms = context.clock()
         expires_ms = NO_EXPIRY if body.retention_time_ms == -1 else now_ms + body.retention_time_ms
-        offsets = {
-            named: OffsetAndMetadata(
+        changes: dict[bytes, bytes | None] = {}
+        async for named, each in in_turns(accepted.items()):
+            offset = OffsetAndMetadata(
                 offset=each.committed_offset,
                 leader_epoch=each.committed_leader_epoch,
                 metadata=each.committed_metadata or "",
                 commit_timestamp_ms=now_ms,
                 expire_timestamp_ms=expires_ms,
             )
-            for named, each in accepted.items()
-        }
-        changes = offset_changes(context, body.group_id, offsets)
+            changes |= offset_changes(context, body.group_id, {named: offset})
 
         def plan() -> Planned:
             validate_commit(
@@ -171,10 +173,7 @@ class OffsetHandlers:
         body = request.body
         assert isinstance(body, wire.OffsetFetchRequest)
         if request.api_version >= _GROUPS_FROM:
-            turn, groups = Turn(), []
-            for each in body.groups:
-                groups.append(await self._fetch_group(context, request, each))
-                await turn.step()
+            groups = [await self._fetch_group(context, request, each) async for each in in_turns(body.groups)]
             return wire.OffsetFetchResponse(groups=tuple(groups))
         topics = (
             None
@@ -204,20 +203,20 @@ class OffsetHandlers:
         live = shard.log.records(asked.group_id)
         wanted = _all_topics(live) if asked.topics is None else asked.topics
         topics: list[wire.OffsetFetchResponseTopics] = []
-        for topic in wanted:
+        async for topic in in_turns(wanted):
             is_allowed = _may(context, request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
             if not is_allowed and asked.topics is None:
                 continue
-            partitions = tuple(
+            partitions = [
                 _fetched(context, shard, asked.group_id, TopicPartition(topic.name, number), body.require_stable)
                 if is_allowed
                 else _unknown_offset(number, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                for number in topic.partition_indexes
-            )
+                async for number in in_turns(topic.partition_indexes)
+            ]
             if asked.topics is None:  # offsets of topics that do not exist any more are left out
-                partitions = tuple(each for each in partitions if each.committed_offset >= 0 or each.error_code)
+                partitions = [each for each in partitions if each.committed_offset >= 0 or each.error_code]
             if partitions or asked.topics is not None:
-                topics.append(wire.OffsetFetchResponseTopics(name=topic.name, partitions=partitions))
+                topics.append(wire.OffsetFetchResponseTopics(name=topic.name, partitions=tuple(partitions)))
         return wire.OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics))
 
     # OffsetDelete
@@ -231,9 +230,11 @@ class OffsetHandlers:
             return wire.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         errors: dict[TopicPartition, ErrorCode] = {}
         await _know_topics(context, body.topics)
+        turn = Turn()
         for topic in body.topics:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
+                await turn.step()
                 named = TopicPartition(topic.name, each.partition_index)
                 errors[named] = _existence_error(context, named) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         chosen = [named for named, error in errors.items() if error is ErrorCode.NONE]
@@ -298,30 +299,29 @@ async def _know_topics(
     context: ServerContext, topics: Iterable[wire.OffsetCommitRequestTopic | wire.OffsetDeleteRequestTopic]
 ) -> None:
     """Bring the image up to date if it lacks one of the partitions: another server may just have created it."""
-    named = (TopicPartition(topic.name, each.partition_index) for topic in topics for each in topic.partitions)
-    if any(_existence_error(context, each) is not ErrorCode.NONE for each in named):
-        await refresh(context)
+    turn = Turn()
+    for topic in topics:
+        for each in topic.partitions:
+            if not known_topics(context).has(topic.name, each.partition_index):
+                await refresh(context)
+                return
+            await turn.step()
 
 
-def _committed(
+async def _committed(
     body: wire.OffsetCommitRequest, errors: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode
 ) -> wire.OffsetCommitResponse:
-    return wire.OffsetCommitResponse(
-        topics=tuple(
-            wire.OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    wire.OffsetCommitResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=errors.get(TopicPartition(topic.name, each.partition_index), otherwise),
-                    )
-                    for each in topic.partitions
-                ),
-            )
-            for topic in body.topics
-            if topic.partitions
-        )
-    )
+    topics = []
+    turn = Turn()
+    for topic in body.topics:
+        partitions = []
+        for each in topic.partitions:
+            code = errors.get(TopicPartition(topic.name, each.partition_index), otherwise)
+            partitions.append(wire.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code))
+            await turn.step()
+        if partitions:
+            topics.append(wire.OffsetCommitResponseTopic(name=topic.name, partitions=tuple(partitions)))
+    return wire.OffsetCommitResponse(topics=tuple(topics))
 
 
 def _check_fetch(shard: Shard, asked: wire.OffsetFetchRequestGroup) -> None:

@@ -17,6 +17,7 @@ from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinat
 from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import READ_ONLY, Node, Request, ServerContext
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group, partition_of_transactional_id
+from pyspark_kafkalog.server.turns import in_turns
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -27,8 +28,8 @@ async def handle_find_coordinator(context: ServerContext, request: Request) -> F
     body = request.body
     assert isinstance(body, FindCoordinatorRequest)
     if request.api_version >= _BATCHED_FROM:
-        found = tuple(_find(context, request, body.key_type, key) for key in body.coordinator_keys)
-        return FindCoordinatorResponse(coordinators=found)
+        found = [_find(context, request, body.key_type, key) async for key in in_turns(body.coordinator_keys)]
+        return FindCoordinatorResponse(coordinators=tuple(found))
     one = _find(context, request, body.key_type, body.key)
     return FindCoordinatorResponse(
         error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port

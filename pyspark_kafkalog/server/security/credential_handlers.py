@@ -8,6 +8,7 @@ Source of the rules: org.apache.kafka.image.ScramImage, org.apache.kafka.control
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
@@ -26,6 +27,7 @@ from pyspark_kafkalog.metadata.scram import (
     CredentialDeletion,
     CredentialUpsertion,
     ScramCredentials,
+    ScramMechanism,
     alter_credentials,
 )
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -39,6 +41,7 @@ from pyspark_kafkalog.protocol.messages.security import (
     DescribeUserScramCredentialsResult,
 )
 from pyspark_kafkalog.server.context import READ_ONLY, Request, ServerContext
+from pyspark_kafkalog.server.turns import in_turns
 
 _CODES: Final[Mapping[type[KafkalogError], ErrorCode]] = {
     DuplicateCredentialError: ErrorCode.DUPLICATE_RESOURCE,
@@ -58,10 +61,8 @@ async def describe(context: ServerContext, request: Request) -> Message:
     credentials = native.store.image.scram_credentials
     users = cast("DescribeUserScramCredentialsRequest", request.body).users
     names = [each.name for each in users or ()] or sorted({user for user, _ in credentials})
-    return DescribeUserScramCredentialsResponse(
-        error_message=None,
-        results=tuple(_description(credentials, name, names.count(name)) for name in dict.fromkeys(names)),
-    )
+    results = [_description(credentials, name, times) async for name, times in in_turns(Counter(names).items())]
+    return DescribeUserScramCredentialsResponse(error_message=None, results=tuple(results))
 
 
 def _description(credentials: ScramCredentials, user: str, times: int) -> DescribeUserScramCredentialsResult:
@@ -72,9 +73,9 @@ def _description(credentials: ScramCredentials, user: str, times: int) -> Descri
             error_message=f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}",
         )
     infos = tuple(
-        CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
-        for (name, mechanism), credential in sorted(credentials.items(), key=lambda each: each[0])
-        if name == user
+        CredentialInfo(mechanism=mechanism, iterations=found.iterations)
+        for mechanism in ScramMechanism
+        if (found := credentials.get((user, mechanism))) is not None
     )
     if not infos:
         return DescribeUserScramCredentialsResult(

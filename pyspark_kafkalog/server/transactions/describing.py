@@ -12,7 +12,6 @@ Source of the rules: kafka.server.KafkaApis, TransactionStateManager.listTransac
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -54,6 +53,7 @@ from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordina
 from pyspark_kafkalog.server.transactions.decisions import Markers
 from pyspark_kafkalog.server.transactions.metadata import NO_PARTITIONS, TransactionMetadata, by_topic
 from pyspark_kafkalog.server.transactions.units import coordinator_append, marker_batch
+from pyspark_kafkalog.server.turns import gather_in_turns, in_turns, results_in_turns
 from pyspark_kafkalog.storage.names import TopicPartition, validate_topic_name
 
 _LOG: Final = logging.getLogger(__name__)
@@ -92,7 +92,9 @@ class DescribingHandlers:
         body = request.body
         assert isinstance(body, DescribeTransactionsRequest)
         return DescribeTransactionsResponse(
-            transaction_states=tuple([await self._describe(context, request, each) for each in body.transactional_ids])
+            transaction_states=tuple(
+                [await self._describe(context, request, each) async for each in in_turns(body.transactional_ids)]
+            )
         )
 
     async def _describe(
@@ -129,7 +131,7 @@ class DescribingHandlers:
         assert isinstance(body, DescribeProducersRequest)
         context.root.refresh()
         topics = []
-        for topic in body.topics:
+        async for topic in in_turns(body.topics):
             error = _topic_error(context, request, topic.name)
             partitions = [
                 PartitionResponse(partition_index=each, error_code=error)
@@ -147,7 +149,8 @@ class DescribingHandlers:
         may_write = allows(
             session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
         ) or allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-        results = await asyncio.gather(*(_write(context, each, may_write) for each in body.markers))
+        context.root.refresh()
+        results = await gather_in_turns(_write(context, each, may_write) for each in body.markers)
         return WriteTxnMarkersResponse(markers=tuple(results))
 
 
@@ -197,7 +200,7 @@ def _topic_error(context: ServerContext, request: Request, topic: str) -> ErrorC
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if not context.guard.allows(request.session, AclOperation.READ, ResourceType.TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return ErrorCode.NONE if topic in context.root.topics() else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if topic in context.image().topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _producers(context: ServerContext, topic: str, partition: int) -> PartitionResponse:
@@ -244,10 +247,9 @@ async def _write(context: ServerContext, marker: WritableTxnMarker, may_write: b
             coordinator_epoch=marker.coordinator_epoch,
             now_ms=context.clock(),
         )
-        errors: Sequence[ErrorCode] = await asyncio.gather(*(_append(context, each, data) for each in partitions))
+        by_partition = await _append(context, partitions, data)
     else:
-        errors = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(partitions)
-    by_partition = dict(zip(partitions, errors, strict=True))
+        by_partition = dict.fromkeys(partitions, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return WritableTxnMarkerResult(
         producer_id=marker.producer_id,
         topics=tuple(
@@ -265,15 +267,28 @@ async def _write(context: ServerContext, marker: WritableTxnMarker, may_write: b
     )
 
 
-async def _append(context: ServerContext, topic_partition: TopicPartition, data: bytes) -> ErrorCode:
-    context.root.refresh()
-    if context.image().find(topic_partition.topic, topic_partition.partition) is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    try:
-        await context.committer.commit(CommitUnit.of(coordinator_append(topic_partition, data, None)))
-    except ProducerFencedError:
+async def _append(
+    context: ServerContext, partitions: Sequence[TopicPartition], data: bytes
+) -> dict[TopicPartition, ErrorCode]:
+    """Write the marker to the partitions, to each in a unit of its own; the error of each."""
+    image = context.image()
+    known = [each async for each in in_turns(partitions) if image.find(each.topic, each.partition) is not None]
+    submitted = [
+        context.committer.submit(CommitUnit.of(coordinator_append(each, data, None))) async for each in in_turns(known)
+    ]
+    errors = dict.fromkeys(partitions, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    results = await results_in_turns(submitted)
+    for each, result in zip(known, results, strict=True):
+        errors[each] = _marker_error(each, result)
+    return errors
+
+
+def _marker_error(topic_partition: TopicPartition, result: object) -> ErrorCode:
+    if isinstance(result, ProducerFencedError):
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    except (KafkalogError, OSError) as error:
-        _LOG.warning("a marker for %s was not written: %s", topic_partition, error)
+    if isinstance(result, (KafkalogError, OSError)):
+        _LOG.warning("a marker for %s was not written: %s", topic_partition, result)
         return ErrorCode.REQUEST_TIMED_OUT
+    if isinstance(result, BaseException):
+        raise result
     return ErrorCode.NONE

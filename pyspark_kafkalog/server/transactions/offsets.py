@@ -13,6 +13,7 @@ GroupCoordinatorService and OffsetMetadataManager.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from pyspark_kafkalog.groups.offset_records import (
@@ -35,8 +36,9 @@ from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import joining_unit
-from pyspark_kafkalog.server.transactions.producing import decided, may_write_as, offsets_partition
+from pyspark_kafkalog.server.transactions.producing import decided, image_with, may_write_as, offsets_partition
 from pyspark_kafkalog.server.transactions.units import coordinator_append
+from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITION_FROM: Final = 5
@@ -64,14 +66,17 @@ class OffsetHandlers:
     async def commit(self, context: ServerContext, request: Request) -> TxnOffsetCommitResponse:
         body = request.body
         assert isinstance(body, TxnOffsetCommitRequest)
-        wanted = {
-            TopicPartition(topic.name, each.partition_index): each for topic in body.topics for each in topic.partitions
-        }
+        wanted: dict[TopicPartition, TxnOffsetCommitRequestPartition] = {}
+        turn = Turn()
+        for topic in body.topics:
+            for each in topic.partitions:
+                wanted[TopicPartition(topic.name, each.partition_index)] = each
+                await turn.step()
         error = self._check(context, request, body)
         if error is not ErrorCode.NONE:
-            return _response(dict.fromkeys(wanted, error))
-        errors = _offset_errors(context, request, wanted)
-        accepted = {each: wanted[each] for each, found in errors.items() if found is ErrorCode.NONE}
+            return await _response(dict.fromkeys(wanted, error))
+        errors = await _offset_errors(context, request, wanted)
+        accepted = {named: wanted[named] for named, found in errors.items() if found is ErrorCode.NONE}
         if accepted:
             error = await self._groups.validate_transactional_commit(
                 body.group_id, body.member_id, body.generation_id, body.group_instance_id
@@ -79,7 +84,7 @@ class OffsetHandlers:
             if error is ErrorCode.NONE:
                 error = await self._append(context, request, body, accepted)
             errors |= dict.fromkeys(accepted, error)
-        return _response(errors)
+        return await _response(errors)
 
     def _check(self, context: ServerContext, request: Request, body: TxnOffsetCommitRequest) -> ErrorCode:
         """An error for all of the request."""
@@ -105,7 +110,9 @@ class OffsetHandlers:
         accepted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
     ) -> ErrorCode:
         producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
-        data = offsets_batch(body.group_id, producer, accepted, now_ms=context.clock())
+        now_ms = context.clock()
+        encode = partial(offsets_batch, body.group_id, producer, accepted, now_ms=now_ms)
+        data = await context.run(encode) if request.is_long else encode()
         unit = joining_unit(
             self._coordinator.logs,
             body.transactional_id,
@@ -151,17 +158,14 @@ def offsets_batch(
     )
 
 
-def _offset_errors(
+async def _offset_errors(
     context: ServerContext, request: Request, wanted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     """The error of each partition."""
-    image = context.image()
-    if any(image.find(each.topic, each.partition) is None for each in wanted):
-        context.root.refresh()
-        image = context.image()
+    image = await image_with(context, wanted)
     metadata_max = context.broker_config().offset_metadata_max_bytes
     errors = {}
-    for each, offset in wanted.items():
+    async for each, offset in in_turns(wanted.items()):
         error = ErrorCode.NONE
         if not context.guard.allows(request.session, AclOperation.READ, ResourceType.TOPIC, each.topic):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -173,9 +177,9 @@ def _offset_errors(
     return errors
 
 
-def _response(errors: Mapping[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
+async def _response(errors: Mapping[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
     by_topic: dict[str, list[TxnOffsetCommitResponsePartition]] = {}
-    for each, error in errors.items():
+    async for each, error in in_turns(errors.items()):
         by_topic.setdefault(each.topic, []).append(
             TxnOffsetCommitResponsePartition(partition_index=each.partition, error_code=error)
         )

@@ -12,7 +12,6 @@ Source of the rules: kafka.server.KafkaApis, the methods handle...Request of the
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final
@@ -20,6 +19,7 @@ from typing import Final
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
@@ -50,6 +50,7 @@ from pyspark_kafkalog.server.transactions.decisions import (
     verify_partitions,
 )
 from pyspark_kafkalog.server.transactions.metadata import TV0, TV2
+from pyspark_kafkalog.server.turns import gather_in_turns, in_turns
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class ProducerHandlers:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
         if not context.guard.allows(request.session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        results = await asyncio.gather(*(self._add(context, request, each) for each in body.transactions))
+        results = await gather_in_turns(self._add(context, request, each) for each in body.transactions)
         return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
 
     async def _add(
@@ -161,20 +162,20 @@ class ProducerHandlers:
         is_client = request.api_version < _BATCHED_FROM
         if is_client and not may_write_as(context, request, name):
             errors = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            return _add_result(name, errors)
-        errors = _partition_errors(context, request, partitions, is_client)
+            return await _add_result(name, errors)
+        errors = await _partition_errors(context, request, partitions, is_client)
         if errors:
-            return _add_result(name, {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **errors})
+            return await _add_result(name, {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **errors})
         producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
         if not name:
-            return _add_result(name, dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
+            return await _add_result(name, dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
         if not self._coordinator.is_coordinator(name):
-            return _add_result(name, dict.fromkeys(partitions, ErrorCode.NOT_COORDINATOR))
+            return await _add_result(name, dict.fromkeys(partitions, ErrorCode.NOT_COORDINATOR))
         if transaction.verify_only:
-            return _add_result(name, verify_partitions(await self._coordinator.find(name), producer, partitions))
+            return await _add_result(name, verify_partitions(await self._coordinator.find(name), producer, partitions))
         version = TV0 if is_client else TV2
         error = await self._join(name, producer, partitions, version)
-        return _add_result(
+        return await _add_result(
             name, dict.fromkeys(partitions, told(error, knows_fenced=request.api_version >= _KNOWS_FENCED_FROM))
         )
 
@@ -269,16 +270,23 @@ def _init_refused(error: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 
-def _partition_errors(
-    context: ServerContext, request: Request, partitions: Iterable[TopicPartition], is_client: bool
+async def image_with(context: ServerContext, partitions: Iterable[TopicPartition]) -> MetadataImage:
+    """An image that is up to date if it lacks one of the partitions: another server may just have created it."""
+    image = context.image()
+    async for each in in_turns(partitions):
+        if image.find(each.topic, each.partition) is None:
+            context.root.refresh()
+            return context.image()
+    return image
+
+
+async def _partition_errors(
+    context: ServerContext, request: Request, partitions: Sequence[TopicPartition], is_client: bool
 ) -> dict[TopicPartition, ErrorCode]:
     """The partitions that cannot be added."""
     errors = {}
-    image = context.image()
-    if any(image.find(each.topic, each.partition) is None for each in partitions):
-        context.root.refresh()
-        image = context.image()
-    for each in partitions:
+    image = await image_with(context, partitions)
+    async for each in in_turns(partitions):
         if (
             is_client
             and each.topic not in INTERNAL_TOPICS
@@ -290,9 +298,9 @@ def _partition_errors(
     return errors
 
 
-def _add_result(name: str, errors: Mapping[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResult:
+async def _add_result(name: str, errors: Mapping[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResult:
     by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
-    for each, error in errors.items():
+    async for each, error in in_turns(errors.items()):
         by_topic.setdefault(each.topic, []).append(
             AddPartitionsToTxnPartitionResult(partition_index=each.partition, partition_error_code=error)
         )

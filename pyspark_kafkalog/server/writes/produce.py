@@ -13,12 +13,11 @@ Source of the rules: kafka.server.KafkaApis.handleProduceRequest, ReplicaManager
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError, UnknownTopicError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
@@ -36,6 +35,7 @@ from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, Leader
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
+from pyspark_kafkalog.server.turns import Turn, results_in_turns
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _ACKS: Final = (-1, 0, 1)
@@ -84,6 +84,7 @@ class _Topic:
     data: TopicProduceData
     name: str
     batches: Sequence[_Batch]
+    is_transactional: bool = False
 
 
 def produce_handler(gate: TransactionGate) -> Handler:
@@ -92,34 +93,29 @@ def produce_handler(gate: TransactionGate) -> Handler:
     async def handle(context: ServerContext, request: Request) -> ProduceResponse | None:
         body = request.body
         assert isinstance(body, ProduceRequest)
-        topics = [_topic(context, request, body, each) for each in body.topic_data]
-        if body.transactional_id is None and any(each.is_transactional for topic in topics for each in topic.batches):
-            topics = [_refused_topic(each, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED) for each in topics]
-        submitted = [
-            context.committer.submit(_unit(gate, request, body, each))
-            for topic in topics
-            for each in topic.batches
-            if each.append is not None
-        ]
-        results = iter(await asyncio.gather(*submitted, return_exceptions=True))
-        answers = [
-            [each.refused or _committed(context, topic, each, next(results)) for each in topic.batches]
-            for topic in topics
-        ]
-        _count(context, topics, answers)
+        # The batches of a short request are submitted before anything else of the connection is read.
+        turn = Turn(is_whole=not request.is_long)
+        if request.is_long:
+            await context.run(context.root.refresh)
+        topics = [await _topic(context, request, body, each, turn) for each in body.topic_data]
+        if body.transactional_id is None and any(each.is_transactional for each in topics):
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            topics = [await _refused_topic(each.data, each.name, error, turn) for each in topics]
+        submitted = []
+        for topic in topics:
+            for each in topic.batches:
+                if each.append is not None:
+                    submitted.append(context.committer.submit(_unit(gate, request, body, each)))
+                await turn.step()
+        results = await results_in_turns(submitted)
+        remaining = iter(results)
+        answers = [await _answered(context, each, remaining, turn) for each in topics]
         if body.acks == 0:
-            failed = [each for partitions in answers for each in partitions if each.error_code]
+            failed = next((each.error_code for of in answers for each in of.partition_responses if each.error_code), 0)
             if failed:
-                raise CloseConnection(f"a Produce with acks 0 failed: {failed[0].error_code}")
+                raise CloseConnection(f"a Produce with acks 0 failed: {failed}")
             return None
-        return ProduceResponse(
-            responses=tuple(
-                TopicProduceResponse(
-                    name=topic.data.name, topic_id=topic.data.topic_id, partition_responses=tuple(partitions)
-                )
-                for topic, partitions in zip(topics, answers, strict=True)
-            )
-        )
+        return ProduceResponse(responses=tuple(answers))
 
     return handle
 
@@ -132,25 +128,49 @@ def _unit(gate: TransactionGate, request: Request, body: ProduceRequest, batch: 
     return CommitUnit.of(batch.append)
 
 
-def _count(
-    context: ServerContext, topics: Sequence[_Topic], answers: Sequence[Sequence[PartitionProduceResponse]]
-) -> None:
-    for topic, partitions in zip(topics, answers, strict=True):
-        for batch, answer in zip(topic.batches, partitions, strict=True):
-            if answer.error_code:
-                context.traffic.produce_failed(topic.name)
-            elif batch.header is not None:
-                header = batch.header
-                context.traffic.produced(topic.name, records=header.records_count, size_bytes=header.size_bytes)
+async def _answered(
+    context: ServerContext,
+    topic: _Topic,
+    results: Iterator[tuple[AppendedRange, ...] | BaseException],
+    turn: Turn,
+) -> TopicProduceResponse:
+    """The answer for a topic, whose batches are counted."""
+    answers = []
+    for each in topic.batches:
+        answer = each.refused or _committed(context, topic, each, next(results))
+        answers.append(answer)
+        _count(context, topic, each, answer)
+        await turn.step()
+    return TopicProduceResponse(name=topic.data.name, topic_id=topic.data.topic_id, partition_responses=tuple(answers))
 
 
-def _topic(context: ServerContext, request: Request, body: ProduceRequest, data: TopicProduceData) -> _Topic:
+def _count(context: ServerContext, topic: _Topic, batch: _Batch, answer: PartitionProduceResponse) -> None:
+    if answer.error_code:
+        # What does not exist has no metrics: clients may name as many topics as they like.
+        if topic.name in context.image().topics:
+            context.traffic.produce_failed(topic.name)
+    elif batch.header is not None:
+        header = batch.header
+        context.traffic.produced(topic.name, records=header.records_count, size_bytes=header.size_bytes)
+
+
+async def _topic(
+    context: ServerContext, request: Request, body: ProduceRequest, data: TopicProduceData, turn: Turn
+) -> _Topic:
     """One topic of the request with its batches, in their order."""
+    await turn.step()
     error, name, topic_id = _check_topic(context, request, body, data)
     if error is not ErrorCode.NONE:
-        refused = [_Batch(each.index, refused=_refusal(each.index, error)) for each in data.partition_data]
-        return _Topic(data, name, refused)
-    return _Topic(data, name, [_batch(request, name, topic_id, each) for each in data.partition_data])
+        return await _refused_topic(data, name, error, turn)
+    batches = []
+    for each in data.partition_data:
+        if request.is_long and context.image().find(name, each.index) is None:
+            # A commit would say the same of a thousand partitions as slowly as it writes to them.
+            batches.append(_Batch(each.index, refused=_refusal(each.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        else:
+            batches.append(_batch(request, name, topic_id, each))
+        await turn.step()
+    return _Topic(data, name, batches, any(each.is_transactional for each in batches))
 
 
 def _batch(request: Request, name: str, topic_id: str | None, data: PartitionProduceData) -> _Batch:
@@ -230,7 +250,10 @@ def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> Pa
     if isinstance(result, BaseException):
         if not isinstance(result, (KafkalogError, OSError)):
             raise result
-        return _refusal(index, error_code_of(result), str(result), getattr(result, "record_errors", ()))
+        code = error_code_of(result)
+        # The error's own text lists other topics, which the client may not be allowed to describe.
+        message = code.message if isinstance(result, UnknownTopicError) else str(result)
+        return _refusal(index, code, message, getattr(result, "record_errors", ()))
     appended = result[-1]  # before it may come records of the transaction that the batch is a part of
     return PartitionProduceResponse(
         index=index,
@@ -240,8 +263,12 @@ def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> Pa
     )
 
 
-def _refused_topic(topic: _Topic, error: ErrorCode) -> _Topic:
-    return replace(topic, batches=[_Batch(each.index, refused=_refusal(each.index, error)) for each in topic.batches])
+async def _refused_topic(data: TopicProduceData, name: str, error: ErrorCode, turn: Turn) -> _Topic:
+    refused = []
+    for each in data.partition_data:
+        refused.append(_Batch(each.index, refused=_refusal(each.index, error)))
+        await turn.step()
+    return _Topic(data, name, refused)
 
 
 def _refusal(

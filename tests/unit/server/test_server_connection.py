@@ -31,6 +31,10 @@ class FakeExchange:
     name: str
     dispatcher: FakeDispatcher
 
+    @property
+    def is_long(self) -> bool:
+        return self.name.startswith("long")
+
     async def handle(self) -> Sequence[bytes] | None:
         self.dispatcher.begun.append(self.name)
         await self.dispatcher.gates.setdefault(self.name, _open()).wait()
@@ -142,6 +146,21 @@ def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
         assert dispatcher.begun == ["a"]
         held.set()
         assert await client.receive(3) == b"abc"
+
+    run(work)
+
+
+def test_long_produce_begins_when_earlier_ones_are_answered_and_before_later_ones_are_read() -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+        first, second = dispatcher.hold("a"), dispatcher.hold("long")
+        await client.send(produce("a") + produce("long") + produce("c"))
+        await asyncio.sleep(0.02)
+        assert dispatcher.begun == ["a"]
+        first.set()
+        await asyncio.sleep(0.02)
+        assert dispatcher.begun == ["a", "long"]
+        second.set()
+        assert await client.receive(6) == b"alongc"
 
     run(work)
 

@@ -34,6 +34,7 @@ class Exchange:
     gate: asyncio.Event
 
     is_cancelled: bool = False
+    is_long: bool = False
 
     async def handle(self) -> Sequence[bytes]:
         try:
