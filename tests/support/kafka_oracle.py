@@ -159,7 +159,8 @@ def dump_log(files: Sequence[Path], *options: str) -> subprocess.CompletedProces
 class Broker:
     """One Kafka node. `home` holds server.properties, server.log and `data`, its log.dirs.
 
-    `controller_port` 0: a free one at each start.
+    `controller_port` 0: a free one at each start. `more_listeners`: further names with their ports; what they speak is
+    among the `settings`.
     """
 
     home: Path
@@ -167,6 +168,7 @@ class Broker:
     java_options: Sequence[str] = ("-Xms64m", "-Xmx512m", *QUICK_START)
     controller_port: int = 0
     format_options: Sequence[str] = ("--standalone",)
+    more_listeners: Mapping[str, int] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _port: int = field(default=0, init=False)
 
@@ -279,6 +281,7 @@ class Broker:
 
     def _properties(self, controller_port: int) -> str:
         listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller_port}"
+        listeners += "".join(f",{name}://127.0.0.1:{port}" for name, port in self.more_listeners.items())
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",

@@ -10,6 +10,7 @@ Source of the rules: org.apache.kafka.clients.NetworkClient, ClusterConnectionSt
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -26,7 +27,9 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.client import FRAME_BYTES_MAX, WireClient
+from pyspark_kafkalog.protocol.client_sasl import authenticate
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
+from pyspark_kafkalog.protocol.client_tls import client_context
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.units import SECOND_MS
 
@@ -36,6 +39,8 @@ _PORT_MAX: Final = 65_535
 #: The least version of Fetch with the epoch of the last record, by which diverging logs are noticed: Kafka 2.7.
 FETCH_VERSION_MIN: Final = 12
 _JITTER: Final = 0.2
+#: The part of an authenticated session's lifetime (KIP-368) after which a new connection takes over.
+_LIFETIME_USED: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,27 +73,43 @@ def _parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
-#: Opens a connection that is negotiated and authenticated. Raises NetworkError, AuthenticationError.
-OpenClient = Callable[[Address], WireClient]
+@dataclass(frozen=True, slots=True)
+class OpenedClient:
+    """A connection that is negotiated and authenticated. The server closes it after `lifetime_ms`; 0: never."""
+
+    client: WireClient
+    lifetime_ms: int = 0
+
+
+#: Opens a connection. Raises NetworkError, CorruptRecordError, AuthenticationError.
+OpenClient = Callable[[Address], OpenedClient]
 
 
 def client_opener(settings: ClientSettings, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> OpenClient:
-    """Opens connections with these settings, which accept responses of at most `frame_bytes_max`."""
+    """Opens connections with these settings, which accept responses of at most `frame_bytes_max`.
 
-    def open_client(address: Address) -> WireClient:
+    The files of TLS are read for each connection, so certificates may be renewed meanwhile. Raises InvalidConfigError
+    and MissingPackageError for files that cannot be used now.
+    """
+    if settings.tls is not None:
+        client_context(settings.tls)
+
+    def open_client(address: Address) -> OpenedClient:
         client = WireClient.connect(
             address.host,
             address.port,
             client_id=settings.client_id,
             timeout_s=settings.request_timeout_ms / SECOND_MS,
+            tls=None if settings.tls is None else client_context(settings.tls),
             frame_bytes_max=frame_bytes_max,
         )
         try:
             client.negotiate()
+            lifetime_ms = 0 if settings.sasl is None else authenticate(client, settings.sasl)
         except BaseException:
             client.close()
             raise
-        return client
+        return OpenedClient(client, lifetime_ms)
 
     return open_client
 
@@ -117,6 +138,7 @@ class NodeConnection:
         self._client: WireClient | None = None
         self._failures = 0
         self._not_before_s = 0.0
+        self._expires_s = math.inf
 
     def version(self, key: ApiKey) -> int:
         """The newest version of an API that both sides know. Raises as `call`."""
@@ -140,6 +162,7 @@ class NodeConnection:
             raise UnsupportedApiError(f"{self.name}: {error}") from None
         except (NetworkError, CorruptRecordError) as error:
             raise self._failed(key, error) from error
+        self._failures = 0
         throttle_ms = getattr(answer, "throttle_time_ms", 0)
         if throttle_ms > 0:
             self._wait_for(min(throttle_ms, self._settings.request_timeout_ms) / SECOND_MS)
@@ -147,14 +170,18 @@ class NodeConnection:
 
     def _connected(self, key: ApiKey) -> WireClient:
         self._sleep_until_allowed()
+        if self._client is not None and self._monotonic_s() >= self._expires_s:
+            self.close()
         if self._client is None:
             try:
-                self._client = self._open_client(self.address)
+                opened = self._open_client(self.address)
             except AuthenticationError as error:
                 raise AuthenticationError(f"{self.name}: {error}") from error
             except (NetworkError, CorruptRecordError) as error:
                 raise self._failed(key, error) from error
-            self._failures = 0
+            self._client = opened.client
+            used_s = opened.lifetime_ms * _LIFETIME_USED / SECOND_MS
+            self._expires_s = self._monotonic_s() + used_s if opened.lifetime_ms else math.inf
         return self._client
 
     def _sleep_until_allowed(self) -> None:
