@@ -32,9 +32,15 @@ from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.leader.plan import CommitPlan, PartitionPlan, plan_units
 from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import KnownProducers, LazyProducers, ProducersAppended, appended_to
+from pyspark_kafkalog.root.objects.producers import (
+    KnownProducers,
+    LazyProducers,
+    ProducersAppended,
+    appended_to,
+    earlier_batches,
+)
 from pyspark_kafkalog.storage.log.leader_append import REQUEST
-from pyspark_kafkalog.storage.log.producers import producer_batches
+from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.compose import NewRun, compose_body
@@ -135,7 +141,10 @@ class _Commit:
         image = self._image
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
-        producers = LazyProducers(partial(self._known.at, image, topic_partition, now_ms=self._now_ms))
+        producers = LazyProducers(
+            partial(self._known.at, image, topic_partition, now_ms=self._now_ms),
+            partial(self._earlier_batches, image, topic_partition),
+        )
         self._producers[topic_partition] = producers
         return PartitionPlan(
             topic_partition,
@@ -143,8 +152,16 @@ class _Commit:
             state.log_start_offset,
             state.log_end_offset,
             state.leader_epoch,
-            ProducerView(producers),
+            ProducerView(producers, recalled=producers.recalled),
         )
+
+    def _earlier_batches(
+        self, image: MetadataImage, of: TopicPartition, producer_id: int, end_offset: int
+    ) -> Sequence[ProducerBatch]:
+        from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
+
+        reader = LogReader(self._root.partition_in(image, of.topic, of.partition).extents(), of)
+        return list(earlier_batches(image, of, reader, producer_id, end_offset))
 
     def _data_records(self, changed: Sequence[PartitionPlan]) -> list[MetadataRecord]:
         """The records of what the units append; puts the object, unless it is small or there already."""

@@ -5,7 +5,9 @@
 
 A process keeps the states of partitions that it has written to, and brings them forward by what each newer image has
 beyond them, whoever committed it. That takes no request. A state is read again, with one request, if a merge went past
-it. So it never depends on what this process believes to have committed. Producers expire when a merge makes the next
+it. So it never depends on what this process believes to have committed. A snapshot has the last batch of each producer
+alone: if an earlier one is sent again, it is looked for in the segments (`recall`), so that a retry which another
+process receives after a merge is still known as a duplicate. Producers expire when a merge makes the next
 snapshot, and here when they are many: by the times of their records, as in a broker.
 
 Source of the rules: ProducerStateManager and ProducerStateEntry of org.apache.kafka.storage.internals.log.
@@ -17,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.control import ControlRecordType
+from pyspark_kafkalog.record.header import CONTROL_MASK
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, ProducerStateEntry, decode_snapshot
 from pyspark_kafkalog.storage.log.producers import (
@@ -34,6 +37,7 @@ from pyspark_kafkalog.storage.log.producers import (
     ProducerBatch,
     ProducerState,
     is_expired,
+    producer_batches,
 )
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.producer_batches import PRODUCER_BATCH_DTYPE, ProducerBatchKind
@@ -42,9 +46,14 @@ from pyspark_kafkalog.tiered.objects import ReadableObjects
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.reader import LogReader
+
 #: A process keeps the states of partitions with so many producers together, about a KiB each.
 _PRODUCERS_MAX: Final = 50_000
 _PARTITIONS_MAX: Final = 10_000
+#: How much of the segments is read for the earlier batches of a producer: those of requests in flight.
+_RECALLED_BYTES: Final = 4 << 20
 
 _KINDS: Final = {ControlRecordType.COMMIT: ProducerBatchKind.COMMIT, ControlRecordType.ABORT: ProducerBatchKind.ABORT}
 
@@ -53,13 +62,15 @@ _KINDS: Final = {ControlRecordType.COMMIT: ProducerBatchKind.COMMIT, ControlReco
 class PartitionProducers:
     """The producers of a partition below `end_offset`. `open`: by first offset, the producers of open transactions.
 
-    Above `count_max` producers, those that have expired are looked for.
+    Above `count_max` producers, those that have expired are looked for. `recalled` are those whose earlier batches were
+    looked for in segments.
     """
 
     end_offset: int = 0
     count_max: int = 1000
     producers: dict[int, ProducerState] = field(default_factory=dict)
     open: dict[int, int] = field(default_factory=dict)
+    recalled: set[int] = field(default_factory=set)
 
     def begin_with(self, entries: Iterable[ProducerStateEntry]) -> None:
         """Start from a snapshot's entries."""
@@ -103,6 +114,12 @@ class PartitionProducers:
             )
             self._set(updated)
 
+    def recall(self, producer_id: int, batches: Iterable[ProducerBatch]) -> None:
+        """Remember the producer's stored `batches`, in order, which end before the first one that is known."""
+        state = self.producers[producer_id]
+        earlier = [each.metadata() for each in batches if each.producer_epoch == state.producer_epoch]
+        self.producers[producer_id] = state.with_batches((*earlier, *state.batches)[-BATCHES_TO_RETAIN:])
+
     def _set(self, state: ProducerState) -> None:
         known = self.producers.get(state.producer_id)
         if known is not None:
@@ -138,6 +155,37 @@ def producers_of(image: MetadataImage, store: ObjectStore, topic_partition: Topi
     found.apply(rows[rows["base_offset"] >= found.end_offset])
     found.end_offset = partition.state.log_end_offset
     return found
+
+
+def earlier_batches(
+    image: MetadataImage, topic_partition: TopicPartition, reader: LogReader, producer_id: int, end_offset: int
+) -> Iterator[ProducerBatch]:
+    """The data batches of a producer in the last few MiB of the segments below `end_offset`, in order.
+
+    Raises FileNotFoundError if the image is old and a segment was replaced, DiskFormatError, ObjectStoreError.
+    """
+    partition = image.partition(topic_partition.topic, topic_partition.partition)
+    end_offset = min(end_offset, partition.segments[-1].end_offset if partition.segments else 0)
+    start_offset = max(_start_of_last_bytes(partition, end_offset), partition.state.log_start_offset)
+    if start_offset >= end_offset:
+        return
+    for run in reader.runs(start_offset, end_offset):
+        rows = run.batches[run.batches["producer_id"] == producer_id]
+        rows = rows[(rows["last_offset"] < end_offset) & ((rows["attributes"] & CONTROL_MASK) == 0)]
+        yield from producer_batches(run.data, rows, data_position=run.position, file=run.file)
+
+
+def _start_of_last_bytes(partition: PartitionImage, end_offset: int) -> int:
+    """About where the last `_RECALLED_BYTES` of the segments below `end_offset` begin."""
+    left_bytes = _RECALLED_BYTES
+    for segment in reversed([each for each in partition.segments if each.base_offset < end_offset]):
+        offsets_count = min(segment.end_offset, end_offset) - segment.base_offset
+        size_bytes = segment.size_bytes * offsets_count // (segment.end_offset - segment.base_offset)
+        if size_bytes > left_bytes:
+            return end_offset - offsets_count * left_bytes // size_bytes
+        left_bytes -= size_bytes
+        end_offset = segment.base_offset
+    return end_offset
 
 
 class KnownProducers:
@@ -182,15 +230,30 @@ def _is_continued(known: PartitionProducers, partition: PartitionImage) -> bool:
 
 
 class LazyProducers(Mapping[int, ProducerState]):
-    """The producers of a partition by id, which `load` finds on first use: plain appends need none."""
+    """The producers of a partition by id, which `load` finds on first use: plain appends need none.
 
-    def __init__(self, load: Callable[[], PartitionProducers]) -> None:
+    `earlier` finds the batches of a producer below an offset.
+    """
+
+    def __init__(
+        self, load: Callable[[], PartitionProducers], earlier: Callable[[int, int], Iterable[ProducerBatch]]
+    ) -> None:
         self._load = load
+        self._earlier = earlier
 
     @cached_property
     def base(self) -> PartitionProducers:
         """The loaded state."""
         return self._load()
+
+    def recalled(self, producer_id: int) -> ProducerState | None:
+        """The state of a producer with its last five batches, of which a snapshot has one. Raises as `earlier`."""
+        known, state = self.base, self.base.producers.get(producer_id)
+        if state is None or not state.batches or producer_id in known.recalled:
+            return state
+        known.recall(producer_id, self._earlier(producer_id, state.batches[0].first_offset))
+        known.recalled.add(producer_id)
+        return known.producers[producer_id]
 
     def __getitem__(self, producer_id: int) -> ProducerState:
         return self.base.producers[producer_id]

@@ -14,22 +14,35 @@ org.apache.kafka.storage.internals.log. Kafka does not check the sequences withi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark_kafkalog.errors import OutOfOrderSequenceError
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, next_sequence
-from pyspark_kafkalog.storage.log.producers import BatchMetadata, ProducerAppend, ProducerBatch, ProducerState
+from pyspark_kafkalog.storage.log.producers import (
+    BATCHES_TO_RETAIN,
+    BatchMetadata,
+    ProducerAppend,
+    ProducerBatch,
+    ProducerState,
+)
 
 
 class ProducerView:
     """The producers of a log, `known`, with the changes of batches that are about to be appended.
 
-    `known` may be another view's changes over the log's own producers: see `child` and `absorb`.
+    `known` may be another view's changes over the log's own producers: see `child` and `absorb`. `recalled` gives a
+    producer's state with the batches before the ones that `known` has; it is asked before such a batch is refused.
     """
 
-    def __init__(self, known: Mapping[int, ProducerState], parent: ProducerView | None = None) -> None:
+    def __init__(
+        self,
+        known: Mapping[int, ProducerState],
+        parent: ProducerView | None = None,
+        recalled: Callable[[int], ProducerState | None] = lambda producer_id: None,
+    ) -> None:
         self._known = known
         self._parent = parent
+        self._recalled = recalled
         self._changed: dict[int, ProducerState] = {}
 
     def get(self, producer_id: int) -> ProducerState | None:
@@ -44,7 +57,7 @@ class ProducerView:
 
     def child(self) -> ProducerView:
         """A view on this one, whose changes `absorb` may take over."""
-        return ProducerView(self._known, self)
+        return ProducerView(self._known, self, self._recalled)
 
     def absorb(self, child: ProducerView) -> None:
         """Take over the changes of `child`."""
@@ -63,7 +76,7 @@ class ProducerView:
         for batch in batches:
             known = self.get(batch.producer_id)
             if is_client and known is not None:
-                duplicate = find_duplicate(known, batch)
+                duplicate = find_duplicate(known, batch) or self._find_earlier(known, batch)
                 if duplicate is not None:
                     return duplicate
             append = appends.get(batch.producer_id)
@@ -82,6 +95,15 @@ class ProducerView:
             known = self.get(producer_id)
             self._changed[producer_id] = append.updated if known is None else known.merged(append.updated)
         return None
+
+    def _find_earlier(self, known: ProducerState, batch: ProducerBatch) -> BatchMetadata | None:
+        """The batch that this one repeats, if it is one of the last five and not in `known`."""
+        missing = BATCHES_TO_RETAIN - len(known.batches)
+        follows = not known.batches or batch.base_sequence == next_sequence(known.last_sequence, 1)
+        if missing <= 0 or follows or batch.producer_epoch != known.producer_epoch:
+            return None
+        recalled = self._recalled(batch.producer_id)
+        return None if recalled is None else find_duplicate(recalled, batch)
 
 
 def find_duplicate(producer: ProducerState, batch: ProducerBatch) -> BatchMetadata | None:

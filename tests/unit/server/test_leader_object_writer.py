@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,45 @@ def test_duplicate_gets_the_offsets_of_the_first_and_stores_nothing(servers: Ser
     assert range_of(writer.commit([produce(A, second)])[0]) == (2, 2)
     assert range_of(servers.server().commit([produce(A, second)])[0]) == (2, 2)
     assert servers.values() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("merges", [{5}, {1, 3, 4, 5}, set(range(6))], ids=["one segment", "several", "each its own"])
+def test_each_of_the_last_five_batches_is_known_to_a_new_process_after_merges(
+    servers: Servers, merges: set[int]
+) -> None:
+    writer = servers.server()
+    for at in range(6):
+        writer.commit([produce(A, client_batch("a", "b", producer=P, sequence=2 * at))])
+        writer.commit([produce(A, client_batch("other", producer=Q, sequence=at))])
+        if at in merges:
+            servers.merge()
+    for at in range(1, 6):
+        (retried,) = servers.server().commit([produce(A, client_batch("a", "b", producer=P, sequence=2 * at))])
+        assert range_of(retried) == (3 * at, 3 * at + 1)
+    other = servers.server()
+    for sequence in (0, 1, 14):  # older than five batches, within a batch, a gap
+        (refused,) = other.commit([produce(A, client_batch("a", "b", producer=P, sequence=sequence))])
+        assert isinstance(refused, OutOfOrderSequenceError)
+    assert range_of(other.commit([produce(A, client_batch("c", producer=P, sequence=12))])[0]) == (18, 18)
+    (again,) = other.commit([produce(A, client_batch("a", "b", producer=P, sequence=4))])
+    assert range_of(again) == (6, 7)
+    assert len(servers.values()) == 19
+
+
+def test_earlier_batches_are_read_once_for_each_producer(servers: Servers) -> None:
+    writer = servers.server()
+    for at in range(6):
+        writer.commit([produce(A, client_batch("a", producer=P, sequence=at))])
+    servers.merge()
+    other = servers.server()
+    other.commit([produce(A, client_batch("b", producer=P, sequence=6))])
+    requests = servers.clients[-1].requests
+    counts = []
+    for sequence in (0, 20, 0):
+        (refused,) = other.commit([produce(A, client_batch("a", producer=P, sequence=sequence))])
+        assert isinstance(refused, OutOfOrderSequenceError)
+        counts.append(requests["get"] + requests["get_ranges"])
+    assert [after - before for before, after in pairwise(counts)] == [1, 1]  # whether the image is the newest
 
 
 def test_gap_and_older_epoch_are_refused_whoever_wrote_before(servers: Servers) -> None:
