@@ -99,6 +99,10 @@ class Cluster(Protocol):
         """The live servers by node id, this one among them."""
         ...
 
+    def listed(self) -> tuple[Node, ...]:
+        """The servers that Metadata names as brokers: the live ones, and those that died lately, by node id."""
+        ...
+
     def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
         """The server that Metadata names as the partition's leader; any other server takes its requests too."""
         ...

@@ -35,6 +35,9 @@ class OneServer:
     def nodes(self) -> tuple[Node, ...]:
         return Node(5, "127.0.0.1", 9005, "zone-a"), Node(7, "127.0.0.1", 9007)
 
+    def listed(self) -> tuple[Node, ...]:
+        return self.nodes()
+
     def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
         return self.nodes()[partition % 2]
 

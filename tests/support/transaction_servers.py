@@ -60,6 +60,9 @@ class OneCluster:
     def nodes(self) -> tuple[Node, ...]:
         return (Node(1, "127.0.0.1", 1),)
 
+    def listed(self) -> tuple[Node, ...]:
+        return self.nodes()
+
     def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
         return self.nodes()[0]
 

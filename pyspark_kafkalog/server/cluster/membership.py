@@ -4,9 +4,15 @@
     alive           this server, and each other one whose sign has changed within `timeout_ms`; one that is seen for the
                     first time counts as alive until then
     long dead       a sign that has not changed for ten times as long is removed
+    listed          all whose signs are there: Metadata names them as brokers until they are long dead
 
 No clocks are compared and no lock is held. Two servers that see different members tell clients different leaders for a
 while, which costs requests to another server and nothing else. `Membership` is pure; `ClusterOfServers` runs it.
+
+Lists of brokers must not differ or change without need. librdkafka (2.10 and later) drops a server that one Metadata
+response leaves out, with the requests under way to it, and some of them are then never repeated: a consumer waits for
+metadata that it does not ask for again, and `send_offsets_to_transaction` fails or hangs. So a server that stands still
+stays listed, and a new one waits until the others have seen it before it accepts connections.
 """
 
 from __future__ import annotations
@@ -25,6 +31,8 @@ from pyspark_kafkalog.server.context import Node
 
 _LOG: Final = logging.getLogger(__name__)
 _FORGET_FACTOR: Final = 10
+#: The others look at the signs every interval, and take a while for it.
+_JOIN_FACTOR: Final = 1.25
 
 
 @dataclass(slots=True)
@@ -46,6 +54,12 @@ class Membership:
     def nodes(self) -> tuple[Node, ...]:
         """The live servers by node id, as of the last `observe`."""
         return self._nodes
+
+    @property
+    def listed(self) -> tuple[Node, ...]:
+        """The live servers, and those that died lately, by node id."""
+        seen = [each.beat.node for each in self._seen.values()]
+        return tuple(sorted([self._own, *seen], key=lambda node: node.node_id))
 
     def observe(self, beats: Mapping[int, Beat], now_ms: int) -> list[int]:
         """Take note of all signs that there are; returns the node ids of those that are long dead."""
@@ -99,6 +113,9 @@ class ClusterOfServers:
     def nodes(self) -> tuple[Node, ...]:
         return self._membership.nodes
 
+    def listed(self) -> tuple[Node, ...]:
+        return self._membership.listed
+
     def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
         return choose(in_zone(self.nodes(), zone_of(client_id)), topic_id, partition)
 
@@ -106,9 +123,11 @@ class ClusterOfServers:
         return choose(self.nodes(), topic, partition)
 
     async def start(self) -> None:
-        """Join: the others see this server from now on. Raises OSError if the root cannot be written."""
+        """Join: the others have seen this server when this returns. Raises OSError if the root cannot be written."""
         await self._beat()
         self._task = asyncio.create_task(self._run())
+        if len(self.nodes()) > 1:
+            await asyncio.sleep(_JOIN_FACTOR * self._interval_s)
 
     async def stop(self) -> None:
         """Leave, so that clients are told other servers."""
@@ -152,6 +171,9 @@ class SingleServer:
         self.node_id = node.node_id
 
     def nodes(self) -> tuple[Node, ...]:
+        return (self._node,)
+
+    def listed(self) -> tuple[Node, ...]:
         return (self._node,)
 
     def leader(self, topic_id: str, partition: int, client_id: str) -> Node:

@@ -63,7 +63,7 @@ async def handle_metadata(context: ServerContext, request: Request) -> MetadataR
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
-            for each in cluster.nodes()
+            for each in cluster.listed()
         ),
         cluster_id=cluster.cluster_id,
         controller_id=cluster.node_id,

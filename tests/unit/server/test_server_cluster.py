@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from object_roots import StoredRoot
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.server.cluster.beats import Beat, BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
-from pyspark_kafkalog.server.cluster.membership import Membership
+from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, Membership
 from pyspark_kafkalog.server.context import Node
 
 TIMEOUT_MS = 3000
@@ -58,6 +61,40 @@ def test_server_that_left_is_gone_at_once() -> None:
     membership.observe({2: beat(2, 1)}, now_ms=0)
     membership.observe({}, now_ms=10)
     assert alive(membership) == [1]
+    assert membership.listed == (node(1),)
+
+
+def test_server_that_stands_still_stays_listed_until_its_sign_is_removed() -> None:
+    membership = Membership(node(3), timeout_ms=TIMEOUT_MS)
+    membership.observe({2: beat(2, 1)}, now_ms=0)
+    membership.observe({2: beat(2, 1)}, now_ms=9 * TIMEOUT_MS)
+    assert alive(membership) == [3]
+    assert membership.listed == (node(2), node(3))
+
+
+def test_others_have_seen_a_server_when_it_has_started(tmp_path: Path) -> None:
+    def cluster(node_id: int) -> ClusterOfServers:
+        return ClusterOfServers(
+            node(node_id),
+            "cluster",
+            f"incarnation {node_id}",
+            BeatFiles(tmp_path),
+            executor,
+            interval_s=0.1,
+            timeout_ms=60_000,
+            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+        )
+
+    async def start() -> None:
+        first, second, third = map(cluster, (1, 2, 3))
+        await first.start()
+        await asyncio.gather(second.start(), third.start())
+        for each in (first, second, third):
+            assert each.listed() == each.nodes() == (node(1), node(2), node(3))
+            await each.stop()
+
+    with ThreadPoolExecutor(2) as executor:
+        asyncio.run(start())
 
 
 def test_own_sign_in_the_root_is_not_a_second_server() -> None:
