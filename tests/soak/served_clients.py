@@ -137,20 +137,20 @@ class Transactions:
         self.producer.begin_transaction()
         return f"{self.client}/{self._count}"
 
-    def commit(self, producer: Producer, name: str) -> None:
-        """Commit, or abort where that is what the error asks for. Raises KafkaException if the producer is done for."""
+    def commit(self, producer: Producer, name: str) -> bool:
+        """Commit: True; or abort where the error asks for that. Raises KafkaException if the producer is done for."""
         self._notes.add("commit", txn=name, t=time.monotonic_ns())
         deadline = time.monotonic() + _CALL_SECONDS_MAX
         while True:
             try:
                 producer.commit_transaction(10)
                 self._notes.add("ended", txn=name, committed=True)
-                return
+                return True
             except KafkaException as failure:
                 error = failure.args[0]
                 if error.txn_requires_abort():
                     self.abort(producer, name)
-                    return
+                    return False
                 if not error.retriable() or time.monotonic() > deadline:
                     raise
 
@@ -266,7 +266,8 @@ def copy(process: Process, at: int) -> None:
             if name is None:
                 continue
             try:
-                _copy(member, transactions, sender, taken, name)
+                if not _copy(member, transactions, sender, taken, name):
+                    _go_to_committed(member)
             except KafkaException as failure:
                 error = failure.args[0]
                 process.notes.add("error", client=member.client, error=str(failure))
@@ -278,7 +279,8 @@ def copy(process: Process, at: int) -> None:
         member.consumer.close()
 
 
-def _copy(member: Member, transactions: Transactions, sender: Sender, taken: list[Message], name: str) -> None:
+def _copy(member: Member, transactions: Transactions, sender: Sender, taken: list[Message], name: str) -> bool:
+    """Whether the copies and the offsets were committed."""
     producer = transactions.producer
     positions: dict[tuple[str, int], int] = {}
     for message in taken:
@@ -291,7 +293,7 @@ def _copy(member: Member, transactions: Transactions, sender: Sender, taken: lis
         sender.send(producer, "copied", partition, transaction=name, source=value)
     offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
     producer.send_offsets_to_transaction(offsets, member.consumer.consumer_group_metadata(), _CALL_SECONDS_MAX)
-    transactions.commit(producer, name)
+    return transactions.commit(producer, name)
 
 
 def _go_to_committed(member: Member) -> None:

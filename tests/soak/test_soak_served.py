@@ -2,7 +2,7 @@
 
 Three `kafkalog serve` processes serve one root. A process of librdkafka's clients (served_clients.py), one of Kafka's
 Java clients (ServedClients.java) and one that works on the root itself (served_neighbours.py) note what they do and
-see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers, and kills clients. Then everybody must make
+see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers, and kills and pauses clients. Then everybody must make
 progress, groups reach the ends of their topics, and kafka_anomalies.py looks at the whole history.
 KAFKALOG_SOAK_SECONDS sets the duration of the faults, 40 by default; KAFKALOG_SEED repeats a schedule.
 """
@@ -185,20 +185,24 @@ class Cluster:
         """One fault. A server at least goes on running, though perhaps not the one that a client needs."""
         now = time.monotonic()
         running = [each for each in self.servers if each.is_running]
-        kind = drawn.choices(("kill", "pause", "stop", "kill client"), (4, 3, 1.5, 2))[0]
-        if kind == "kill client":
+        kind = drawn.choices(("kill", "pause", "stop", "kill client", "pause client"), (4, 3, 1.5, 2, 1))[0]
+        pause_until = now + min(drawn.uniform(*PAUSE_SECONDS), max(seconds_left, 1))
+        if kind in ("kill client", "pause client"):
             client = drawn.choice([each for each in self.clients if each.is_running] or self.clients)
             if not client.is_running:
                 return
-            client.kill()
-            client.due = now + drawn.uniform(*DOWN_SECONDS)
-            kind = f"kill {client.kind}"
+            if kind == "kill client":
+                client.kill()
+                client.due = now + drawn.uniform(*DOWN_SECONDS)
+            else:
+                client.pause(pause_until)
+            kind = kind.replace("client", client.kind)
         elif len(running) < 2:
             return
         else:
             server = drawn.choice(running)
             if kind == "pause":
-                server.pause(now + min(drawn.uniform(*PAUSE_SECONDS), max(seconds_left, 1)))
+                server.pause(pause_until)
             else:
                 server.kill() if kind == "kill" else server.stop()
                 server.due = now + drawn.uniform(*DOWN_SECONDS)
