@@ -21,10 +21,11 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, parse_offset_key
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
+from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -199,6 +200,26 @@ class GroupLog:
             self._live[group].pop(key, None)
             if not self._live[group]:
                 del self._live[group]
+
+
+def groups_changed(snapshot: PartitionSnapshot, start_offset: int, end_offset: int) -> set[str]:
+    """The groups of which [start_offset, end_offset) has records other than committed offsets.
+
+    Raises CorruptRecordError, OffsetOutOfRangeError.
+    """
+    from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
+
+    changed: set[str] = set()
+    reader = LogReader(snapshot.extents(), TopicPartition(OFFSETS_TOPIC, snapshot.partition))
+    for run in reader.runs(start_offset, end_offset):
+        for at in run.batches["position"].tolist():
+            batch = decode_batch(run.data, at - run.position, file=run.file, file_position=at)
+            keys = () if batch.header.is_control else (each.key for each in batch.records)
+            for key in keys:
+                named = None if key is None or parse_offset_key(key) is not None else group_of_key(key)
+                if named is not None:
+                    changed.add(named[1])
+    return changed
 
 
 def _step(batch: RecordBatch, start_offset: int, file: str, position: int) -> ReplayStep:

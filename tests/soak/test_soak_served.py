@@ -2,8 +2,8 @@
 
 Three `kafkalog serve` processes serve one root. A process of librdkafka's clients (served_clients.py), one of Kafka's
 Java clients (ServedClients.java) and one that works on the root itself (served_neighbours.py) note what they do and
-see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers, and kills and pauses clients. Then everybody must make
-progress, groups reach the ends of their topics, and kafka_anomalies.py looks at the whole history.
+see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers, and kills and pauses clients. Then everybody
+must make progress, groups reach the ends of their topics, and kafka_anomalies.py looks at the whole history.
 KAFKALOG_SOAK_SECONDS sets the duration of the faults, 40 by default; KAFKALOG_SEED repeats a schedule.
 """
 

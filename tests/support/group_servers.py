@@ -17,10 +17,18 @@ from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
+from pyspark_kafkalog.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from pyspark_kafkalog.server.committer import ReadOnlyCommitter
 from pyspark_kafkalog.server.context import Request
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.handlers import handlers
+from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
+from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
+from pyspark_kafkalog.server.transactions.handlers import handlers as transaction_handlers
 
 GROUP = "g"
 
@@ -37,7 +45,8 @@ class GroupServer:
         if read_only:
             self.context = replace(self.context, native=None, committer=ReadOnlyCommitter(str(path)))
         self.coordinator = GroupCoordinator(self.context)
-        self._handlers = handlers(self.coordinator)
+        transactions = transaction_handlers(self.parts.coordinator, TransactionalCommits(self.coordinator))
+        self._handlers = {**transactions, **handlers(self.coordinator)}
 
     def close(self) -> None:
         self.parts.close()
@@ -135,6 +144,23 @@ class GroupServer:
             return -1, ErrorCode(group.error_code)  # type: ignore[call-arg]
         found = group.topics[0].partitions[0]
         return found.committed_offset, ErrorCode(found.error_code)  # type: ignore[call-arg]
+
+    async def commit_in_transaction(
+        self, producer: ProducerIdAndEpoch, offset: int, *, member: str = "", generation: int = -1
+    ) -> ErrorCode:
+        """TxnOffsetCommit for partition 0 of topic `a`, with transactional id t."""
+        one = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        body = TxnOffsetCommitRequest(
+            transactional_id="t",
+            group_id=GROUP,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            generation_id=generation,
+            member_id=member,
+            topics=(TxnOffsetCommitRequestTopic(name="a", partitions=(one,)),),
+        )
+        response = await self.ask(ApiKey.TXN_OFFSET_COMMIT, 5, body)
+        return ErrorCode(response.topics[0].partitions[0].error_code)  # type: ignore[call-arg]
 
     async def delete(self) -> ErrorCode:
         response = await self.ask(ApiKey.DELETE_GROUPS, 2, groups.DeleteGroupsRequest(groups_names=(GROUP,)))

@@ -38,6 +38,7 @@ from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordina
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.transactions.handlers import handlers
+from pyspark_kafkalog.server.transactions.offsets import Permission
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")
@@ -139,10 +140,10 @@ class AnyMember:
 
     async def validate_transactional_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
-    ) -> ErrorCode:
+    ) -> Permission:
         if "__consumer_offsets" not in self._served.root.topics():
             self._served.root.create_topic("__consumer_offsets", 3, {"cleanup.policy": "compact"})
-        return self.error
+        return Permission(self.error)
 
 
 class Coordinated:

@@ -34,6 +34,7 @@ from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.transactions.offsets import Permission
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -85,7 +86,7 @@ class TransactionalCommits:
 
     async def validate_transactional_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
-    ) -> ErrorCode:
+    ) -> Permission:
         """Whether the member may commit offsets for the group. The topic `__consumer_offsets` exists afterwards."""
         try:
             shard = await self._coordinator.read_shard_of(group_id)
@@ -93,8 +94,8 @@ class TransactionalCommits:
                 shard, group_id, member_id, instance_id, generation, api_version=_EPOCHS_FROM, is_transactional=True
             )
         except GroupRequestError as refused:
-            return refused.code
-        return ErrorCode.NONE
+            return Permission(refused.code)
+        return Permission(ErrorCode.NONE, shard.unchanged(group_id))
 
 
 class OffsetHandlers:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
-from pyspark_kafkalog.groups.group_log import GroupLog
+from pyspark_kafkalog.groups.group_log import GroupLog, groups_changed
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, group_of_key, parse_value
 from pyspark_kafkalog.groups.offsets_topic import encode_records
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
@@ -197,6 +197,28 @@ class Shard:
 
     def group_ids(self) -> set[str]:
         return self.log.groups() | self.classics.keys()
+
+    def unchanged(self, group_id: str) -> Callable[[MetadataImage], bool]:
+        """Whether the members of the group are, in a later image, as they are here; any thread may ask.
+
+        What is only in memory here, such as a rebalance that is going on, gives nobody partitions before its record is
+        in the log.
+        """
+        root, topic_id, partition, read_offset = self._context.root, self._topic_id, self.partition, self.log.end_offset
+
+        def is_unchanged(image: MetadataImage) -> bool:
+            topic = image.topics.get(OFFSETS_TOPIC)
+            if topic is None or topic.topic_id != topic_id:
+                return False
+            end_offset = topic.partitions[partition].high_watermark
+            if end_offset == read_offset:
+                return True
+            if end_offset < read_offset:
+                return False
+            snapshot = root.native().partition_in(image, OFFSETS_TOPIC, partition)
+            return group_id not in groups_changed(snapshot, read_offset, end_offset)
+
+        return is_unchanged
 
     # Writing
 

@@ -4,7 +4,9 @@ The offsets are one transactional batch of the producer in the group's partition
 group coordinator writes it; the marker that ends the transaction decides about them like about all its records. From
 version 5 on the same unit adds that partition to the transaction; before, AddOffsetsToTxn must have added it.
 
-Whether the member may commit for its group is the group coordinator's to say (`TransactionalCommits`).
+Whether the member may commit for its group is the group coordinator's to say (`TransactionalCommits`). That is looked
+at once more inside of the commit: if the group has changed meanwhile, at any server, the coordinator is asked again. So
+a member that was replaced never adds offsets after its successor has read them, however long this server stood still.
 
 Source of the rules: kafka.server.KafkaApis.handleTxnOffsetCommitRequest, and commitTransactionalOffsets of
 GroupCoordinatorService and OffsetMetadataManager.
@@ -12,7 +14,9 @@ GroupCoordinatorService and OffsetMetadataManager.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,6 +27,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_value,
 )
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
@@ -37,12 +42,22 @@ from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordina
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import joining_unit
 from pyspark_kafkalog.server.transactions.producing import decided, image_with, may_write_as, offsets_partition
-from pyspark_kafkalog.server.transactions.units import coordinator_append
+from pyspark_kafkalog.server.transactions.units import OutdatedDecisionError, coordinator_append
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITION_FROM: Final = 5
 _KNOWS_ABORTABLE_FROM: Final = 4
+#: How often the group's coordinator is asked again because the group has changed meanwhile.
+_TRIES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Whether a member may commit. `holds_in`: whether its group is still the same in the image of a commit."""
+
+    error: ErrorCode
+    holds_in: Callable[[MetadataImage], bool] = lambda image: True
 
 
 class TransactionalCommits(Protocol):
@@ -50,7 +65,7 @@ class TransactionalCommits(Protocol):
 
     def validate_transactional_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
-    ) -> Awaitable[ErrorCode]:
+    ) -> Awaitable[Permission]:
         """Whether the member may commit offsets for the group; without member and generation, -1, anyone may while the
         group has no members. The topic `__consumer_offsets` exists afterwards."""
         ...
@@ -78,13 +93,25 @@ class OffsetHandlers:
         errors = await _offset_errors(context, request, wanted)
         accepted = {named: wanted[named] for named, found in errors.items() if found is ErrorCode.NONE}
         if accepted:
-            error = await self._groups.validate_transactional_commit(
+            errors |= dict.fromkeys(accepted, await self._commit(context, request, body, accepted))
+        return await _response(errors)
+
+    async def _commit(
+        self,
+        context: ServerContext,
+        request: Request,
+        body: TxnOffsetCommitRequest,
+        accepted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+    ) -> ErrorCode:
+        for _ in range(_TRIES_MAX):
+            permission = await self._groups.validate_transactional_commit(
                 body.group_id, body.member_id, body.generation_id, body.group_instance_id
             )
-            if error is ErrorCode.NONE:
-                error = await self._append(context, request, body, accepted)
-            errors |= dict.fromkeys(accepted, error)
-        return await _response(errors)
+            if permission.error is not ErrorCode.NONE:
+                return permission.error
+            with contextlib.suppress(OutdatedDecisionError):
+                return await self._append(context, request, body, accepted, permission)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _check(self, context: ServerContext, request: Request, body: TxnOffsetCommitRequest) -> ErrorCode:
         """An error for all of the request."""
@@ -108,6 +135,7 @@ class OffsetHandlers:
         request: Request,
         body: TxnOffsetCommitRequest,
         accepted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+        permission: Permission,
     ) -> ErrorCode:
         producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
         now_ms = context.clock()
@@ -121,6 +149,7 @@ class OffsetHandlers:
             adds_partition=request.api_version >= _ADDS_PARTITION_FROM,
             knows_abortable=request.api_version >= _KNOWS_ABORTABLE_FROM,
         )
+        unit.holds_in = permission.holds_in
         decision = await decided(self._coordinator.commit(unit))
         return decision.error
 

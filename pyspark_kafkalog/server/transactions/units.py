@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -135,12 +136,17 @@ class MarkerFloor:
 MarkerFloors: TypeAlias = Mapping[tuple[TopicPartition, int], MarkerFloor]
 
 
+class OutdatedDecisionError(KafkalogError):
+    """What a unit was made for does not hold any more in the image of its commit: it has to be decided again."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class TransactionUnit:
     """A unit of one transactional id: what `decide` makes of its state, then `further` appends.
 
     `is_joining`: it adds to a transaction; else it begins or ends one. `when_concurrent`: the error after a unit that
-    does, in the same commit. `decision` is the last one that was made.
+    does, in the same commit. `decision` is the last one that was made. `holds_in`: whether what else the unit was made
+    for still holds in an image.
     """
 
     logs: StateLogs
@@ -150,6 +156,7 @@ class TransactionUnit:
     when_concurrent: ErrorCode = ErrorCode.CONCURRENT_TRANSACTIONS
     further: Sequence[LeaderAppend] = ()
     floors: MarkerFloors = field(default_factory=dict)
+    holds_in: Callable[[MetadataImage], bool] = lambda image: True
     decision: Decision = field(default_factory=Decision)
     _topic_id: str = ""
 
@@ -157,7 +164,12 @@ class TransactionUnit:
         return CommitUnit(appends=self.appends)
 
     def appends(self, image: MetadataImage) -> Sequence[LeaderAppend]:
-        """Decide on `image`. Raises RefusedError if there is nothing to write but an error to tell."""
+        """Decide on `image`.
+
+        Raises RefusedError if there is nothing to write but an error to tell, and OutdatedDecisionError.
+        """
+        if not self.holds_in(image):
+            raise OutdatedDecisionError("the group has changed since its member was looked at")
         log = self.logs.of(image, self.transactional_id)
         metadata = None if log is None else log.find(image, self.transactional_id)
         before = self.logs.planned.before(image, self.transactional_id, self)

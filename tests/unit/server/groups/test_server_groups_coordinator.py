@@ -192,6 +192,53 @@ def test_offsets_of_open_transaction_are_unstable_until_its_marker(servers: Call
     run(scenario())
 
 
+def test_offsets_of_a_member_that_was_replaced_meanwhile_do_not_join_the_transaction(
+    servers: Callable[[], GroupServer],
+) -> None:
+    """The server of the old member stands still between its look at the group and the commit."""
+
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        member = await first.become_member()
+        producer = await first.parts.begin()
+        first.parts.committer.is_waiting = True
+        late = asyncio.create_task(first.commit_in_transaction(producer, 7, member=member, generation=1))
+        while not first.parts.committer._waiting:
+            await asyncio.sleep(0)
+        leaving = groups.LeaveGroupRequest(group_id=GROUP, members=(groups.MemberIdentity(member_id=member),))
+        await second.ask(ApiKey.LEAVE_GROUP, 5, leaving)
+        await second.become_member()
+        assert await second.fetch(require_stable=True) == (-1, ErrorCode.NONE)
+        first.parts.committer.is_waiting = False
+        first.parts.committer.flush()
+        assert await late is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await second.fetch(require_stable=True) == (-1, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_offsets_join_the_transaction_though_others_commit_offsets_meanwhile(
+    servers: Callable[[], GroupServer],
+) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        member = await first.become_member()
+        producer = await first.parts.begin()
+        first.parts.committer.is_waiting = True
+        late = asyncio.create_task(first.commit_in_transaction(producer, 7, member=member, generation=1))
+        while not first.parts.committer._waiting:
+            await asyncio.sleep(0)
+        assert await second.commit(3, member=member, generation=1, partition=1) is ErrorCode.NONE
+        first.parts.committer.is_waiting = False
+        first.parts.committer.flush()
+        assert await late is ErrorCode.NONE
+        assert await second.fetch(require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        await first.parts.end(producer)
+        assert await second.fetch(require_stable=True) == (7, ErrorCode.NONE)
+
+    run(scenario())
+
+
 def test_group_with_members_is_not_deleted_and_empty_one_is(servers: Callable[[], GroupServer]) -> None:
     async def scenario() -> None:
         server = servers()
