@@ -10,6 +10,7 @@ In reading order:
 - workers: several server processes on one machine
 - process_memory: garbage collection of a server process
 - connection: reads requests ahead, answers in order
+- eager: coroutines that begin at once, without a task
 - request_bytes: bounds the bytes of requests in memory
 - dispatch: from the frame of a request to the pieces of its response
 - sending: responses as memory and slices of files

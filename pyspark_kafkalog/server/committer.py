@@ -1,11 +1,14 @@
 """Group commit: the units of all connections that wait are committed together, by one thread.
 
 While a commit is under way, further units queue up, and the next commit takes all of them: when the server is idle a
-unit is committed at once, and under load the commits grow. No timer is involved.
+unit is committed at once, and under load the commits grow. No timer is involved. Units that are submitted in one turn
+of the event loop, such as those of requests that have arrived together, are handed over together: the thread would
+else begin with the first of them, and take turns with the loop to run Python.
 
     event loop                      the committer's thread
       submit(unit) -> future          takes all units that wait, up to a limit of units
-      ...                             LeaderWriter.commit: lock, append, publish
+      at the end of the loop's turn   LeaderWriter.commit: lock, append, publish
+      units are handed over
       results are set, waiting        one call into the event loop for the whole commit
       Fetch requests are woken
 
@@ -19,7 +22,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
@@ -35,10 +37,7 @@ Appended: TypeAlias = "asyncio.Future[tuple[AppendedRange, ...]]"
 Notify: TypeAlias = Callable[[frozenset[TopicPartition]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Submitted:
-    unit: CommitUnit
-    result: Appended
+_Submitted: TypeAlias = tuple[CommitUnit, Appended]
 
 
 class GroupCommitter:
@@ -54,7 +53,8 @@ class GroupCommitter:
         self._notify = notify
         self._committed = committed
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[_Submitted] | None] = queue.SimpleQueue()
+        self._submitted: list[_Submitted] = []  # in this turn of the loop
         self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
 
     async def start(self) -> None:
@@ -63,37 +63,40 @@ class GroupCommitter:
     def submit(self, unit: CommitUnit) -> Appended:
         """The future result of the unit; see `Committer` in context.py."""
         result: Appended = self._loop.create_future()
-        self._queue.put(_Submitted(unit, result))
+        if not self._submitted:
+            self._loop.call_soon(self._hand_over)
+        self._submitted.append((unit, result))
         return result
+
+    def _hand_over(self) -> None:
+        if self._submitted:
+            self._queue.put(self._submitted)
+            self._submitted = []
 
     async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
         return await self.submit(unit)
 
     async def stop(self) -> None:
         """Commit what was submitted, then end the thread and close the writer."""
+        self._hand_over()
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
-        is_closing = False
-        while not is_closing:
-            batch: list[_Submitted] = []
-            first = self._queue.get()
-            if first is None:
-                break
-            batch.append(first)
+        while (batch := self._queue.get()) is not None:
             while len(batch) < _UNITS_MAX and not self._queue.empty():
                 following = self._queue.get()
                 if following is None:
-                    is_closing = True
+                    self._queue.put(None)
                     break
-                batch.append(following)
-            self._commit(batch)
+                batch += following
+            for at in range(0, len(batch), _UNITS_MAX):
+                self._commit(batch[at : at + _UNITS_MAX])
         self._writer.close()
 
     def _commit(self, batch: Sequence[_Submitted]) -> None:
         changed: set[TopicPartition] = set()
-        units = [_recording(each.unit, changed) for each in batch]
+        units = [_recording(unit, changed) for unit, _ in batch]
         results: Sequence[UnitResult | BaseException]
         try:
             results = self._writer.commit(units)
@@ -111,13 +114,13 @@ class GroupCommitter:
         results: Sequence[UnitResult | BaseException],
         changed: frozenset[TopicPartition],
     ) -> None:
-        for each, result in zip(batch, results, strict=True):
-            if each.result.cancelled():
+        for (_, future), result in zip(batch, results, strict=True):
+            if future.cancelled():
                 continue
             if isinstance(result, BaseException):
-                each.result.set_exception(result)
+                future.set_exception(result)
             else:
-                each.result.set_result(result)
+                future.set_result(result)
         self._committed(len(batch))
         if changed:
             self._notify(changed)
@@ -152,4 +155,4 @@ def _recording(unit: CommitUnit, changed: set[TopicPartition]) -> CommitUnit:
         changed.update(each.topic_partition for each in planned)
         return planned
 
-    return replace(unit, appends=appends)
+    return CommitUnit(appends=appends, records=unit.records)

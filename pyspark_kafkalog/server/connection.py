@@ -1,7 +1,8 @@
 """One connection of a client: reads requests ahead, has them handled, and answers in the order of the requests.
 
     size, header, body    a frame; its size is checked before memory is taken, and memory grows only as bytes arrive
-    Produce               begins at once: the Produce requests that a client has sent ahead wait for the same commit
+    Produce               begins at once: the Produce requests that a client has sent ahead wait for the same commit.
+                          Those that are decided together are answered together
     any other request     begins when all earlier ones are answered, as in Kafka, so that it sees what they did. Also a
                           Produce of thousands of partitions: it submits its batches in several turns
 
@@ -27,13 +28,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Protocol
 
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import CloseConnection, Session
 from pyspark_kafkalog.server.dispatch import Dispatcher, Exchange, TokenExchange
+from pyspark_kafkalog.server.eager import Eager
 from pyspark_kafkalog.server.request_bytes import (
     SMALL_REQUEST_BYTES,
     RequestBytes,
@@ -83,6 +84,13 @@ class ClientTransport(Transport, Protocol):
         """Fill `buffer` with what has arrived, at least a byte; 0 at the end of the stream."""
         ...
 
+    def send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Send what can be sent without waiting; returns the rest. No other call that sends is under way.
+
+        Raises OSError.
+        """
+        ...
+
     def has_left(self) -> bool:
         """Whether the client has closed the connection, though there may be bytes of it to read."""
         ...
@@ -129,7 +137,11 @@ class Connection:
         self._log = log
         self._monotonic_ms = monotonic_ms
         self._input = _Input(transport)
-        self._pending: deque[asyncio.Task[None]] = deque()
+        self._pending: deque[_Begun] = deque()  # Produce requests that are not answered, in their order
+        self._is_answering = False  # in the loop's next turn
+        self._sending: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
     async def serve(self) -> None:
         """Handle requests until the connection ends, for whatever reason; closes the socket. Raises nothing."""
@@ -137,6 +149,7 @@ class Connection:
             while (size := await self._next_size()) is not None:
                 await self._serve_frame(size)
                 await self._stay_muted()
+            self._check_failure()
         except CloseConnection as reason:
             self._log.info("closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
@@ -172,7 +185,7 @@ class Connection:
             del frame
             if exchange.api_key == ApiKey.PRODUCE and not exchange.is_long:
                 is_handed_over = True
-                self._begin(exchange, size, budget)
+                self._pending.append(_Begun(exchange, size, budget, self._handled))
                 del exchange
                 await self._keep_up()
                 return
@@ -209,40 +222,73 @@ class Connection:
             await budget.acquire(size)
         return frame
 
-    def _begin(self, exchange: Exchange | TokenExchange, size: int, budget: RequestBytes) -> None:
-        """Handle a Produce request while further ones are read; its answer follows those of the earlier ones."""
-        previous = self._pending[-1] if self._pending else None
-        handling = asyncio.ensure_future(exchange.handle())
-        handling.add_done_callback(partial(_release, budget, size))
-        self._pending.append(asyncio.create_task(self._answer_after(previous, handling)))
-
     async def _keep_up(self) -> None:
-        """Let the handler submit its batches before the next request is read: they are committed in this order."""
-        await asyncio.sleep(0)
-        while self._pending and self._pending[0].done():
-            self._pending.popleft().result()
-        if len(self._pending) >= _IN_FLIGHT_MAX:
-            await self._pending[0]
-
-    async def _answer_after(
-        self, previous: asyncio.Task[None] | None, handling: asyncio.Future[Sequence[Piece] | None]
-    ) -> None:
-        try:
-            # What was read is committed, whether the client waits for the answer or not.
-            pieces = await asyncio.shield(handling)
-            if previous is not None:
-                await previous
-            if pieces is not None:
-                await self._send(pieces)
-        except BaseException:
-            # The reading side may wait for the client: end it.
-            self._transport.abort()
-            raise
+        """Wait while too many requests are unanswered. Raises what has ended the connection."""
+        while len(self._pending) >= _IN_FLIGHT_MAX:
+            await self._progress()
+        self._check_failure()
 
     async def _settle(self) -> None:
-        """Wait until all earlier requests are answered. Raises what ended one of them."""
-        while self._pending:
-            await self._pending.popleft()
+        """Wait until all earlier requests are answered. Raises what has ended the connection."""
+        while self._pending or self._sending is not None:
+            await self._progress()
+        self._check_failure()
+
+    async def _progress(self) -> None:
+        """Wait until some answers were sent."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _handled(self, begun: _Begun) -> None:
+        """A Produce request is handled: its answer is sent with those that follow in the same turn of the loop."""
+        if not self._is_answering:
+            self._is_answering = True
+            asyncio.get_running_loop().call_soon(self._answer)
+
+    def _answer(self) -> None:
+        """Send the answers of the first requests, as far as they are handled. A failure ends the connection."""
+        self._is_answering = False
+        if self._sending is not None or self._failure is not None:
+            return
+        pieces: list[Piece] = []
+        try:
+            try:
+                while self._pending and self._pending[0].is_done:
+                    pieces += self._pending.popleft().pieces() or ()
+            finally:
+                rest = self._transport.send_now(pieces)
+            if rest:
+                self._sending = asyncio.create_task(self._send_rest(rest))
+            self._wake_up()
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(error)
+
+    async def _send_rest(self, pieces: Sequence[Piece]) -> None:
+        try:
+            await self._send(pieces)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._sending = None
+        self._answer()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the connection. Nothing is answered any more; the reading side may wait for the client: it wakes up."""
+        self._failure = error
+        self._pending.clear()
+        self._transport.abort()
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def _send(self, pieces: Sequence[Piece]) -> None:
         size_bytes = sum(len(each) for each in pieces if isinstance(each, _MEMORY))
@@ -273,13 +319,37 @@ class Connection:
 
     async def _abandon(self) -> None:
         """The client is gone: nobody waits for the answers that are left. Their commits go on."""
-        for task in self._pending:
-            task.cancel()
-        if self._pending:
-            await asyncio.wait(self._pending)
-        for task in self._pending:
-            if not task.cancelled():
-                task.exception()  # it has been seen
+        self._pending.clear()
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait((self._sending,))
+
+
+class _Begun:
+    """A Produce request that is being handled, whether its client stays or not: what was read is committed.
+
+    Its bytes are counted until then. `handled` is called at the end.
+    """
+
+    __slots__ = ("_budget", "_handled", "_handling", "_size", "is_done")
+
+    def __init__(
+        self, exchange: Exchange | TokenExchange, size: int, budget: RequestBytes, handled: Callable[[_Begun], None]
+    ) -> None:
+        self._size = size
+        self._budget = budget
+        self._handled = handled
+        self.is_done = False
+        self._handling = Eager(exchange.handle(), self._end)
+
+    def _end(self, handling: Eager[Sequence[Piece] | None]) -> None:
+        self.is_done = True
+        self._budget.release(self._size)
+        self._handled(self)
+
+    def pieces(self) -> Sequence[Piece] | None:
+        """The answer of a request that is handled; None if it has none. Raises what the handler has raised."""
+        return self._handling.result()
 
 
 class _Watch:
@@ -399,14 +469,6 @@ class PlainTransport(SocketTransport):
 
     def close(self) -> None:
         self._socket.close()
-
-
-def _release(budget: RequestBytes, size: int, handling: asyncio.Future[Sequence[Piece] | None]) -> None:
-    """A Produce request is handled, though its client may be gone."""
-    budget.release(size)
-    error = None if handling.cancelled() else handling.exception()
-    if error is not None and not isinstance(error, (CloseConnection, OSError)):
-        _LOG.debug("a Produce request failed: %s", error)
 
 
 def _left_s(began_s: float, seconds_max: float) -> float:

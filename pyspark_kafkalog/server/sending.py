@@ -29,6 +29,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -135,6 +136,25 @@ class SocketTransport:
         self._socket = connection
         self._executor = executor
         self._idle_max_s = idle_max_s
+
+    def send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Send pieces of memory as far as the socket takes them at once, in one call; returns the rest.
+
+        Raises OSError.
+        """
+        buffers = [each for each in islice(pieces, BUFFERS_MAX) if isinstance(each, (bytes, bytearray, memoryview))]
+        if not buffers or len(buffers) < len(pieces):
+            return pieces
+        try:
+            sent = self._socket.sendmsg(buffers)
+        except BlockingIOError:
+            return pieces
+        rest: list[Piece] = []
+        for each in buffers:
+            if sent < len(each):
+                rest.append(memoryview(each)[sent:])
+            sent = max(sent - len(each), 0)
+        return rest
 
     async def sendmsg(self, buffers: Sequence[Memory], *, more: bool) -> None:
         """See Transport."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.server.context import ANONYMOUS
 from pyspark_kafkalog.server.security.distinguished_name import subject_principal
 from pyspark_kafkalog.server.sending import (
@@ -145,6 +146,10 @@ class TlsTransport:
                 return self._socket.recv_into(buffer)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
                 await self._ready.wait(wanted, seconds_max)
+
+    def send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """See ClientTransport: nothing is sent at once, as encrypting may have to wait for the client."""
+        return pieces
 
     async def sendmsg(self, buffers: Sequence[Memory], *, more: bool) -> None:
         """See `sending.Transport`."""
