@@ -158,8 +158,10 @@ class FollowerModel:
     """The follower's log, and what was reported of it."""
 
     may_cut: bool
-    state: PartitionState = PartitionState(
-        topic_partition=TOPIC_PARTITION, topic_id=TOPIC_ID, log_start_offset=0, end_offset=0
+    state: PartitionState = field(
+        default_factory=lambda: PartitionState(
+            topic_partition=TOPIC_PARTITION, topic_id=TOPIC_ID, log_start_offset=0, end_offset=0
+        )
     )
     batches: list[BatchHeader] = field(default_factory=list)
     cut: list[BatchHeader] = field(default_factory=list)

@@ -1,0 +1,265 @@
+"""Whole batches of a root's partitions by bytes, one partition after the other, as a follower reads them.
+
+The extent at which a partition's last read has ended stays open, with its position, for the next read. A read returns
+batches of one extent: of a local segment by one call of pread, of remote segments and of objects by ranges that are
+requested ahead. Of the active segment of a native root, the bytes up to the committed size are read; of others all, and
+the end offset decides.
+
+Retention, the cleaner, merges and tiering may delete or replace an extent at any time. Its bytes stay as they are while
+it is open. A local file that has lost its name is not read further, so a log that was truncated is not either. What is
+gone is looked up again, as in LogReader.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.record.header import BatchHeader, Buffer
+from pyspark_kafkalog.record.kernels.scan import walk_headers
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.storage.log.reader import PartitionExtents
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
+from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
+
+_OPEN_EXTENTS_MAX: Final = 64
+_LOST_EXTENT_TRIES: Final = 10
+_BASE_OFFSET: Final = attrgetter("base_offset")
+_NOTHING: Final = b""
+
+
+class _Key(NamedTuple):
+    topic_id: str
+    partition: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open extent, and where its next batch begins, whose offsets are `next_offset` or above."""
+
+    reader: SegmentReader
+    inode: int
+    position: int
+    next_offset: int
+
+
+class RootBatches:
+    """Reads batches of one root's partitions. For one thread."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[_Key, _Open] = OrderedDict()
+
+    def read(self, of: PartitionSnapshot, offset: int, *, max_bytes: int, may_exceed: bool) -> Buffer:
+        """Batches from the one that holds `offset` on, below the high watermark; empty if there is none.
+
+        At most `max_bytes`; with `may_exceed`, a first batch that is larger is returned nevertheless. Raises
+        OffsetOutOfRangeError if the offset is below all extents, CorruptRecordError, ObjectStoreError, OSError.
+        """
+        if offset >= of.high_watermark:
+            return _NOTHING
+        key = _Key(of.topic_id or of.topic, of.partition)
+        kept = self._open.pop(key, None)
+        if kept is not None:
+            if kept.next_offset == offset and _is_current(kept, of):
+                found = self._read_open(key, kept, of, offset, max_bytes, may_exceed)
+                if found is not None:
+                    return found
+            else:
+                kept.reader.close()
+        extents = of.extents()
+        current = extents.current()
+        for _ in range(_LOST_EXTENT_TRIES):
+            try:
+                return self._read_listed(key, extents, current, of, offset, max_bytes, may_exceed)
+            except _LostExtentError as lost:
+                current = extents.after_loss(lost.extent)
+        raise FileNotFoundError(f"the segments of {extents.name} are replaced faster than they can be opened")
+
+    def close(self) -> None:
+        for each in self._open.values():
+            each.reader.close()
+        self._open.clear()
+
+    def _read_listed(
+        self,
+        key: _Key,
+        extents: PartitionExtents,
+        current: Sequence[Extent],
+        of: PartitionSnapshot,
+        offset: int,
+        max_bytes: int,
+        may_exceed: bool,
+    ) -> Buffer:
+        at = bisect.bisect_right(current, offset, key=_BASE_OFFSET) - 1
+        if at < 0:
+            start = current[0].base_offset if current else of.high_watermark
+            raise OffsetOutOfRangeError(f"offset {offset} of {of.topic_partition} is below {start}, its first segment")
+        for extent in current[at:]:
+            if extent.base_offset >= of.high_watermark:
+                break
+            if extent.end_offset is not None and extent.end_offset <= offset:
+                continue
+            try:
+                opened = _open_at(extent, offset)
+                found = None if opened is None else self._read_open(key, opened, of, offset, max_bytes, may_exceed)
+            except FileNotFoundError:
+                raise _LostExtentError(extent) from None
+            if found is not None:
+                return found
+        self._check_end(extents, current, offset)
+        return _NOTHING
+
+    def _check_end(self, extents: PartitionExtents, current: Sequence[Extent], offset: int) -> None:
+        last = current[-1].end_offset
+        if last is not None and last <= offset:
+            raise CorruptRecordError(
+                file=extents.name,
+                position=0,
+                expected=f"a segment with offset {offset}",
+                found=f"the end of the log at offset {last}",
+                advice="committed records are missing: run kafkalog verify",
+            )
+
+    def _read_open(
+        self, key: _Key, at: _Open, of: PartitionSnapshot, offset: int, max_bytes: int, may_exceed: bool
+    ) -> Buffer | None:
+        """None if the extent has no further batch; it is closed then, and also after an error."""
+        is_kept = False
+        try:
+            found = _batches_at(at, of, offset, max_bytes=max_bytes, may_exceed=may_exceed)
+            is_kept = found is not None
+        except DiskFormatError as error:
+            raise at.reader.placed(error) from None
+        finally:
+            if not is_kept:
+                at.reader.close()
+        if found is not None:
+            self._open[key] = at
+            while len(self._open) > _OPEN_EXTENTS_MAX:
+                self._open.popitem(last=False)[1].reader.close()
+        return found
+
+
+def last_batch(of: PartitionSnapshot, end_offset: int) -> BatchHeader | None:
+    """The header of the partition's last batch below `end_offset`; None if there is none.
+
+    Raises CorruptRecordError, ObjectStoreError, OSError.
+    """
+    extents = of.extents()
+    current = extents.current()
+    for _ in range(_LOST_EXTENT_TRIES):
+        try:
+            return _last_of(current, end_offset)
+        except _LostExtentError as lost:
+            current = extents.after_loss(lost.extent)
+    raise FileNotFoundError(f"the segments of {extents.name} are replaced faster than they can be opened")
+
+
+def _last_of(current: Sequence[Extent], end_offset: int) -> BatchHeader | None:
+    for extent in reversed(current):
+        if extent.base_offset >= end_offset:
+            continue
+        found: BatchHeader | None = None
+        try:
+            with SegmentReader(extent) as reader:
+                for _, header in reader.headers(reader.position_for_offset(end_offset - 1)):
+                    if header.base_offset >= end_offset:
+                        break
+                    found = header
+        except FileNotFoundError:
+            raise _LostExtentError(extent) from None
+        if found is not None:
+            return found
+    return None
+
+
+class _LostExtentError(Exception):
+    """An extent was deleted or replaced since it was listed."""
+
+    def __init__(self, extent: Extent) -> None:
+        self.extent = extent
+
+
+def _open_at(extent: Extent, offset: int) -> _Open | None:
+    """The extent, at its first batch that ends above `offset`; None if it has none. Raises FileNotFoundError."""
+    reader = SegmentReader(extent)
+    try:
+        located = reader.locate(offset)
+        if located is not None:
+            return _Open(reader, _inode(extent), located[0], offset)
+    except DiskFormatError as error:
+        reader.close()
+        raise reader.placed(error) from None
+    except BaseException:
+        reader.close()
+        raise
+    reader.close()
+    return None
+
+
+def _inode(extent: Extent) -> int:
+    """The inode behind the name of a local extent, 0 for others. Raises FileNotFoundError."""
+    if not isinstance(extent, LocalExtent):
+        return 0
+    return os.stat(segment_file(extent.directory, extent.base_offset, LOG_SUFFIX), follow_symlinks=False).st_ino
+
+
+def _is_current(kept: _Open, of: PartitionSnapshot) -> bool:
+    """Whether the extent can be read further: a local one is still the file of its name."""
+    extent = kept.reader.extent
+    if isinstance(extent, LocalExtent) and extent.directory != of.local_directory:
+        return False
+    try:
+        return _inode(extent) == kept.inode
+    except OSError:
+        return False
+
+
+def _end_position(reader: SegmentReader, of: PartitionSnapshot) -> int:
+    """Where the committed bytes of the extent end: of a segment that was active when it was opened, as far as known."""
+    if reader.base_offset == of.active_base_offset and of.active_size_bytes >= 0:
+        return of.active_size_bytes
+    return reader.size_bytes
+
+
+def _batches_at(at: _Open, of: PartitionSnapshot, offset: int, *, max_bytes: int, may_exceed: bool) -> Buffer | None:
+    """The batches from the position on, which then is behind them; None at the end of the extent."""
+    end_position = _end_position(at.reader, of)
+    room = min(max_bytes, end_position - at.position)
+    if room <= 0:
+        return None if end_position <= at.position else _NOTHING
+    found = _whole_batches(at, of.high_watermark, room)
+    if len(found):
+        return found
+    header = at.reader.header_at(at.position)
+    if header.last_offset >= of.high_watermark or (header.size_bytes > max_bytes and not may_exceed):
+        return _NOTHING
+    if header.size_bytes > min(end_position - at.position, BATCH_BYTES_MAX) or header.last_offset < offset:
+        raise CorruptRecordError(
+            file=at.reader.file,
+            position=at.position,
+            expected=f"a whole batch with offset {offset} or a later one, of at most {BATCH_BYTES_MAX} bytes",
+            found=f"one of {header.size_bytes} bytes up to offset {header.last_offset}, and "
+            f"{end_position - at.position} bytes to the end",
+        )
+    return _whole_batches(at, of.high_watermark, header.size_bytes)
+
+
+def _whole_batches(at: _Open, end_offset: int, size_bytes: int) -> Buffer:
+    buffer = np.empty(size_bytes, np.uint8)
+    count = at.reader.read_into(at.position, buffer.data)
+    end, last_offset, _, _ = walk_headers(buffer[:count], 0, count, at.reader.base_offset - 1, end_offset)
+    if not end:
+        return _NOTHING
+    at.position += end
+    at.next_offset = last_offset + 1
+    return buffer.data[:end]
