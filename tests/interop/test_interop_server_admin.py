@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
-from admin_cases import CASES, CASES_OF_VERSIONS, REPEATABLE, AdminCase, comparable
+from admin_cases import CASES, CASES_OF_VERSIONS, AdminCase
+from compared_answers import ComparableAnswers, asked_until_equal, different
 from confluent_kafka import ElectionType, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -22,13 +24,13 @@ from confluent_kafka.admin import (
 )
 from kafka_oracle import Broker
 
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 
 NODE_ID = 1  # that of the broker
-_SETTLE_SECONDS_MAX = 3
 VERSIONED = [
     *((case, version) for case in CASES for version in APIS[case.key].versions),
     *((case, version) for case, versions in CASES_OF_VERSIONS for version in versions),
@@ -57,16 +59,23 @@ def clients(servers: tuple[str, str]) -> Iterator[tuple[WireClient, WireClient]]
 
 def differences(clients: Sequence[WireClient], case: AdminCase, version: int) -> Iterator[str]:
     """Where the answers differ, if they do."""
+    sides = [(each, ComparableAnswers()) for each in clients]
     for number, request in enumerate(case.requests(f"{case.name.replace('_', '-')}-{version}", NODE_ID)):
         api = next(each for each in APIS.values() if isinstance(request, each.request))
-        asked = version if api.key == case.key else None
-        broker, own = (comparable(each.call(request, api.response, version=asked)) for each in clients)
-        deadline = time.monotonic() + _SETTLE_SECONDS_MAX
-        while broker != own and api.key in REPEATABLE and time.monotonic() < deadline:
-            time.sleep(0.05)
-            broker = comparable(clients[0].call(request, api.response, version=asked))
+        ask_both = partial(_ask_both, sides, request, api, version if api.key == case.key else None)
+        broker, own = asked_until_equal(api.key, ask_both)
         if broker != own:
-            yield f"{case.name} v{version} request {number}: {request}\n   broker {broker}\n   server {own}"
+            fields = "\n".join(
+                f"    {path}: broker {left!r}, server {right!r}" for path, left, right in different(broker, own)
+            )
+            yield f"{case.name} v{version} request {number}: {request}\n{fields}"
+
+
+def _ask_both(
+    sides: Sequence[tuple[WireClient, ComparableAnswers]], request: ApiMessage, api: Api, version: int | None
+) -> tuple[Any, Any]:
+    broker, own = (answers.comparable(client.call(request, api.response, version=version)) for client, answers in sides)
+    return broker, own
 
 
 def test_newest_versions_are_answered_as_by_a_broker(clients: tuple[WireClient, WireClient]) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from group_scripts import SCRIPTS as GROUP_SCRIPTS
 from kafka_oracle import Broker
-from known_answers import KNOWN
+from known_answers import KNOWN, NOT_ADVERTISED, OTHER_FEATURES
 from record_scripts import SCRIPTS as RECORD_SCRIPTS
 from scripted_calls import Difference, Script, run, wait_for_coordinators
 from transaction_scripts import SCRIPTS as TRANSACTION_SCRIPTS
@@ -41,14 +41,17 @@ def servers(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPa
         yield both
 
 
-def unexpected(found: Iterable[Difference]) -> str:
-    return "\n".join(str(each) for each in found if not any(known.covers(each) for known in KNOWN))
+def check(found: Iterable[Difference]) -> None:
+    """Fails, with the whole text, if there is a difference that is not known."""
+    unexpected = [str(each) for each in found if not any(known.covers(each) for known in KNOWN)]
+    if unexpected:
+        pytest.fail("\n".join(unexpected), pytrace=False)
 
 
 def test_newest_versions_are_answered_as_by_a_broker(servers: tuple[str, str]) -> None:
     sample = [each for each in SCRIPTS if each.name in SAMPLE]
     assert len(sample) == len(SAMPLE)
-    assert not unexpected(each for script in sample for each in run(script, 0, servers))
+    check(each for script in sample for each in run(script, 0, servers))
 
 
 @pytest.mark.full
@@ -57,9 +60,20 @@ def test_every_version_is_answered_as_by_a_broker(servers: tuple[str, str], scri
     # The sample has asked the newest versions already, of new topics and groups.
     rounds = script.rounds[1:] if script.name in SAMPLE else script.rounds
     found = [each for number in rounds for each in run(script, number, servers)]
-    assert not unexpected(found)
+    check(found)
     gone = [each.name for each in KNOWN if each.script == script.name and not any(map(each.covers, found))]
     assert not gone, "these differ no longer: take them out of known_answers.py"
+
+
+@pytest.mark.full
+def test_each_api_and_feature_said_to_be_missing_is_offered_by_a_broker_alone(servers: tuple[str, str]) -> None:
+    script = next(each for each in SCRIPTS if each.name == "handshake")
+    asked = next(each for each in run(script, 0, servers) if each.call == "APIs and features")
+    differing = {path for path, _, _ in asked.fields}
+    assert {path.removeprefix("api_keys.") for path in differing if path.startswith("api_keys.")} == set(NOT_ADVERTISED)
+    features = {path.split(".", 1)[1] for path in differing if not path.startswith("api_keys.")}
+    assert features == set(OTHER_FEATURES)
+    assert all(own is None for path, _, own in asked.fields if path.startswith("api_keys."))
 
 
 @pytest.mark.full

@@ -1,9 +1,7 @@
-"""Admin requests that go to a real broker and to a server of this package, and what of their answers must be equal.
+"""Admin requests that go to a real broker and to a server of this package, whose answers are compared.
 
 A case makes its requests from a prefix for the names of topics, so that it can be repeated for each version of its API.
-Not compared are the ids of topics, directories and clusters, addresses, times, positions of the metadata log, the texts
-of errors and of documentation, and the order of entries that have names. `min.insync.replicas` is left out: a broker
-with eligible leader replicas sets it for all brokers.
+compared_answers.py says what of the answers must be equal.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
@@ -52,7 +49,6 @@ from pyspark_kafkalog.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
-    CreatableTopicResult,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -83,45 +79,6 @@ class AdminCase:
     @property
     def name(self) -> str:
         return self.key.name.lower()
-
-
-def comparable(value: Any, name: str = "") -> Any:
-    """What must be equal of a response, or of a field called `name`."""
-    if isinstance(value, Message):
-        fields = [each for each in type(value).__annotations__ if each not in NOT_COMPARED]
-        if isinstance(value, CreatableTopicResult):
-            fields.remove("topic_id")  # a broker gives one even to a topic that it only validates
-        return {each: comparable(getattr(value, each), each) for each in fields}
-    if isinstance(value, tuple):
-        found = [comparable(each) for each in value]
-        found = [each for each in found if not isinstance(each, dict) or each.get("name") != "min.insync.replicas"]
-        return sorted(found, key=repr) if found and isinstance(found[0], dict) else found
-    if name == "topic_id":
-        return value == ZERO_UUID
-    return value
-
-
-NOT_COMPARED: Final = frozenset(
-    {
-        "STRUCTS",
-        "unknown_tags",
-        "error_message",
-        "documentation",
-        "cluster_id",
-        "host",
-        "port",
-        "log_dir",
-        "total_bytes",
-        "usable_bytes",
-        "leader_epoch",
-        "high_watermark",
-        "log_end_offset",
-        "last_fetch_timestamp",
-        "last_caught_up_timestamp",
-        "replica_directory_id",
-        "throttle_time_ms",
-    }
-)
 
 
 def _creatable(name: str, partitions: int = 1, factor: int = 1, **fields: Any) -> CreatableTopic:
@@ -405,20 +362,6 @@ def _alter_reassignments(prefix: str, _: int) -> Sequence[ApiMessage]:
 def _list_reassignments(prefix: str, _: int) -> Sequence[ApiMessage]:
     return (ListPartitionReassignmentsRequest(),)
 
-
-#: What may be asked again: a broker answers some milliseconds after a change as if it had not been made.
-REPEATABLE: Final = frozenset(
-    {
-        ApiKey.DELETE_RECORDS,
-        ApiKey.DESCRIBE_CLUSTER,
-        ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.LIST_CONFIG_RESOURCES,
-    }
-)
 
 #: Each of them in all versions of its API.
 CASES: Final = (

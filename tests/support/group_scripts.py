@@ -8,10 +8,27 @@ from typing import Any, Final
 from record_scripts import UNKNOWN_ID
 from scripted_calls import Answer, Call, Name, Saved, Script, TopicId
 
-from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey
 
 _G: Final = Name("g")
 _SAVED: Final = Saved("m")
+
+
+def _since(key: ApiKey, version: int) -> range:
+    return range(version, APIS[key].versions.stop)
+
+
+#: The versions of the classic protocol whose requests can name an instance.
+_WITH_INSTANCES: Final = {
+    ApiKey.JOIN_GROUP: _since(ApiKey.JOIN_GROUP, 5),
+    ApiKey.SYNC_GROUP: _since(ApiKey.SYNC_GROUP, 3),
+    ApiKey.HEARTBEAT: _since(ApiKey.HEARTBEAT, 3),
+    ApiKey.LEAVE_GROUP: _since(ApiKey.LEAVE_GROUP, 3),
+    ApiKey.OFFSET_COMMIT: _since(ApiKey.OFFSET_COMMIT, 7),
+}
+#: The versions in which a member that joins without an id gets one first (KIP-394), and those in which it is a member.
+_ID_FIRST: Final = {ApiKey.JOIN_GROUP: _since(ApiKey.JOIN_GROUP, 4)}
+_MEMBER_AT_ONCE: Final = {ApiKey.JOIN_GROUP: range(4)}
 
 
 def join(
@@ -210,8 +227,9 @@ _ONE_MEMBER: Final = Script(
     ),
 )
 
-_TWO_WITH_IDS: Final = Script(
+_TWO_INSTANCES: Final = Script(
     name="group of two members with instances",
+    versions=_WITH_INSTANCES,
     steps=(
         join("first", instance="one"),
         sync("first alone", _SAVED, (_SAVED, b"all"), instance="one"),
@@ -232,9 +250,52 @@ _TWO_WITH_IDS: Final = Script(
     ),
 )
 
+_TWO: Final = (
+    heartbeat("first learns of the second"),
+    described("while members join"),
+    sync("first while members join"),
+    join("first again", _SAVED),
+    Answer(name="second", connection="b", save={"n": "member_id", "n generation": "generation_id"}),
+    sync("second", Saved("n"), connection="b", late=True),
+    sync("both", _SAVED, (_SAVED, b"first"), (Saved("n"), b"second")),
+    Answer(name="second", connection="b"),
+    described("of two"),
+    heartbeat("second", Saved("n")),
+    leave("second", (Saved("n"), None)),
+    heartbeat("first learns that it is alone"),
+    join("first alone again", _SAVED),
+    leave("first", (_SAVED, None)),
+    described("nobody is left"),
+)
+
+_TWO_WITH_IDS_FIRST: Final = Script(
+    name="group of two members",
+    versions=_ID_FIRST,
+    steps=(
+        join("first gets an id"),
+        join("first", _SAVED),
+        sync("first alone", _SAVED, (_SAVED, b"all")),
+        join("second gets an id", save="n", connection="b"),
+        join("second", Saved("n"), connection="b", late=True),
+        *_TWO,
+    ),
+)
+
+_TWO_AT_ONCE: Final = Script(
+    name="group of two members that join without an id",
+    versions=_MEMBER_AT_ONCE,
+    steps=(
+        join("first"),
+        sync("first alone", _SAVED, (_SAVED, b"all")),
+        join("second", connection="b", late=True),
+        *_TWO,
+    ),
+)
+
 _STATIC: Final = Script(
     name="static members",
     topics={"t": {}},
+    versions=_WITH_INSTANCES,
     steps=(
         join("first", instance="i"),
         sync("first", _SAVED, (_SAVED, b"all"), instance="i"),
@@ -286,12 +347,13 @@ _SIMPLE: Final = Script(
 
 def beat(
     name: str,
-    epoch: int,
+    epoch: Any,
     member: Any = "memberone",
     *,
     subscribed: Sequence[Any] | None = None,
     owned: Sequence[Mapping[str, Any]] | None = None,
     rebalance_timeout_ms: int = -1,
+    save: str = "",
     **fields: Any,
 ) -> Call:
     request = {
@@ -303,7 +365,8 @@ def beat(
         "topic_partitions": owned,
         "instance_id": None,
     }
-    return Call(name=name, key=ApiKey.CONSUMER_GROUP_HEARTBEAT, fields={**request, **fields})
+    kept = {save: "member_id"} if save else {}
+    return Call(name=name, key=ApiKey.CONSUMER_GROUP_HEARTBEAT, fields={**request, **fields}, save=kept)
 
 
 def consumers(name: str, *groups: Any, operations: bool = False) -> Call:
@@ -325,7 +388,8 @@ _CONSUMER: Final = Script(
         consumers("an unknown group"),
         beat("unknown group", 3),
         beat("to leave an unknown group", -1),
-        _joined("empty member", ""),
+        _joined("empty member", "", save="e"),
+        beat("the one that got an id leaves", -1, Saved("e")),
         _joined("empty group", group_id=""),
         beat("no subscription", 0, owned=(), rebalance_timeout_ms=30_000),
         beat("no timeout", 0, subscribed=(Name("t"),), owned=()),
@@ -437,7 +501,9 @@ _LISTS: Final = Script(
 
 SCRIPTS: Final[Sequence[Script]] = (
     _ONE_MEMBER,
-    _TWO_WITH_IDS,
+    _TWO_INSTANCES,
+    _TWO_WITH_IDS_FIRST,
+    _TWO_AT_ONCE,
     _STATIC,
     _SIMPLE,
     _CONSUMER,

@@ -34,6 +34,38 @@ _DAMAGE: Final = "a header that no batch can have is damage, whatever check of a
 _FAILURE: Final = "a broker fails with UNKNOWN_SERVER_ERROR at what no client sends; a server answers what it can"
 _DUPLICATE: Final = "a broker tells a timestamp of the earlier batch as append time, also without LogAppendTime"
 
+_TOKENS: Final = "there are no delegation tokens: users have SCRAM credentials or certificates"
+_SHARE: Final = "there are no share groups (KIP-932)"
+_SHARE_STATE: Final = "the state of share groups is kept by their coordinators, for other brokers"
+_VOTERS: Final = "the metadata log has no voters: every server commits to it"
+#: The APIs of a broker that a server does not offer. Of all others it offers exactly a broker's versions.
+NOT_ADVERTISED: Final = {
+    "CREATE_DELEGATION_TOKEN": _TOKENS,
+    "RENEW_DELEGATION_TOKEN": _TOKENS,
+    "EXPIRE_DELEGATION_TOKEN": _TOKENS,
+    "DESCRIBE_DELEGATION_TOKEN": _TOKENS,
+    "UNREGISTER_BROKER": "a server that has ended is forgotten after some seconds, by itself",
+    "ADD_RAFT_VOTER": _VOTERS,
+    "REMOVE_RAFT_VOTER": _VOTERS,
+    "SHARE_GROUP_HEARTBEAT": _SHARE,
+    "SHARE_GROUP_DESCRIBE": _SHARE,
+    "SHARE_FETCH": _SHARE,
+    "SHARE_ACKNOWLEDGE": _SHARE,
+    "DESCRIBE_SHARE_GROUP_OFFSETS": _SHARE,
+    "ALTER_SHARE_GROUP_OFFSETS": _SHARE,
+    "DELETE_SHARE_GROUP_OFFSETS": _SHARE,
+    "INITIALIZE_SHARE_GROUP_STATE": _SHARE_STATE,
+    "READ_SHARE_GROUP_STATE": _SHARE_STATE,
+    "WRITE_SHARE_GROUP_STATE": _SHARE_STATE,
+    "DELETE_SHARE_GROUP_STATE": _SHARE_STATE,
+    "READ_SHARE_GROUP_STATE_SUMMARY": _SHARE_STATE,
+}
+#: The features whose levels differ.
+OTHER_FEATURES: Final = {
+    "eligible.leader.replicas.version": "there are no replicas that could be eligible",
+    "share.version": _SHARE,
+}
+
 KNOWN: Final = (
     KnownAnswer(
         name="topic without partitions",
@@ -130,10 +162,10 @@ KNOWN: Final = (
         fields=("*.log_start_offset",),
     ),
     KnownAnswer(
-        name="advertised APIs",
-        reason="a server has no share groups, Streams groups, delegation tokens and client telemetry",
+        name="APIs that a server does not offer",
+        reason="NOT_ADVERTISED says why, for each",
         script="handshake",
-        calls=("name with a space", "empty name", "version with a slash"),
-        fields=("api_keys",),
+        calls=("APIs and features", "name with a space", "empty name", "version with a slash"),
+        fields=(*(f"api_keys.{each}" for each in NOT_ADVERTISED), *(f"*_features.{each}" for each in OTHER_FEATURES)),
     ),
 )

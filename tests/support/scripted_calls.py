@@ -4,8 +4,8 @@ A script is a table of calls. Their fields are dicts by the names of the message
 only the run knows: `Name`, `TopicId`, `Saved`, `Batch`. Fields that a version lacks are left out of its requests, so
 one script serves all versions. Round n of a script asks each API in the n-th newest of its versions, or in its oldest.
 
-Not compared are what admin_cases.py leaves out but epochs and offsets, and times of a server's clock; ids that a server
-makes are compared by the order of their appearance.
+A script that makes sense in some versions of an API alone says which (`Script.versions`). compared_answers.py says what
+of the answers must be equal.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
-from admin_cases import NOT_COMPARED
+from compared_answers import ComparableAnswers, asked_until_equal, different
 
 from pyspark_kafkalog.errors import NetworkError
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, FieldSpec
+from pyspark_kafkalog.metadata.messages.schema import FieldSpec
 from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -37,37 +38,15 @@ from pyspark_kafkalog.protocol.messages.topics import (
     CreateTopicsResponse,
 )
 from pyspark_kafkalog.record.codecs.codec import CompressionType
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, TimestampType, parse_header
-from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch, seal
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.record.reference import Record, encode_batch, seal
 
 TIMEOUT_S: Final = 20.0
 CLOSED: Final = "the server closed the connection"
-_SETTLE_SECONDS_MAX: Final = 1.5
 _READY_SECONDS_MAX: Final = 20
 #: LEADER_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS.
 _TRANSIENT: Final = frozenset({5, 14, 15, 51})
 _NOT_COORDINATOR: Final = 16
-_IDS: Final = frozenset({"member_id", "leader", "topic_id", "producer_id"})
-_UNNUMBERED: Final = ("", ZERO_UUID, -1, None)
-_TIMES: Final = frozenset({"log_append_time_ms", "transaction_start_time_ms", "last_timestamp"})
-_LEFT_OUT: Final = NOT_COMPARED - {"leader_epoch", "high_watermark"} | {"batch_index_error_message"}
-_IN_ORDER: Final = frozenset({"aborted_transactions"})
-#: What may be asked again: a broker may answer for some milliseconds as if a change had not been made.
-_REPEATABLE: Final = frozenset(
-    {
-        ApiKey.METADATA,
-        ApiKey.FETCH,
-        ApiKey.LIST_OFFSETS,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.HEARTBEAT,
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.LIST_GROUPS,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
-        ApiKey.DESCRIBE_PRODUCERS,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +135,15 @@ class Script:
     steps: Sequence[Call | Answer]
     topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     partitions: int = 1
+    versions: Mapping[ApiKey, range] = field(default_factory=dict)
+
+    def versions_of(self, key: ApiKey) -> range:
+        """The versions in which the script asks the API."""
+        return self.versions.get(key, APIS[key].versions)
 
     @property
     def rounds(self) -> range:
-        return range(max(len(APIS[each.key].versions) for each in self.steps if isinstance(each, Call)))
+        return range(max(len(self.versions_of(each.key)) for each in self.steps if isinstance(each, Call)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +169,7 @@ class Side:
         self._prefix = prefix
         self._clients: dict[tuple[str, str], WireClient] = {}
         self._saved: dict[str, Any] = {}
-        self._numbers: dict[Any, str] = {}
+        self._answers = ComparableAnswers()
         self._topic_ids: dict[str, str] = {}
         self._asked: dict[str, tuple[Api, int, str]] = {}
 
@@ -238,7 +222,7 @@ class Side:
         ids = {each.name: each.topic_id for each in found}
         self._topic_ids = {name: ids[full] for name, full in names.items()}
         for each in self._topic_ids.values():
-            self._number(each, "topic_id")
+            self._answers.number(each, "topic_id")
 
     def ask(self, call: Call, version: int) -> Any:
         """What is compared of the answer; None if it comes later or not at all."""
@@ -249,7 +233,7 @@ class Side:
                 break
             time.sleep(0.02)
         self._save(response, call.save)
-        return self.comparable(response)
+        return self._answers.comparable(response)
 
     def response(self, call: Call, version: int) -> Any:
         """The answer as it came, CLOSED, or None if it comes later or not at all."""
@@ -273,7 +257,7 @@ class Side:
         except NetworkError as error:
             response = self._closed(step.connection, client_id, error)
         self._save(response, step.save)
-        return version, self.comparable(response)
+        return version, self._answers.comparable(response)
 
     def _closed(self, connection: str, client_id: str, error: NetworkError) -> str:
         if isinstance(error.__cause__, TimeoutError):
@@ -324,58 +308,6 @@ class Side:
             found[name] = value
         return found
 
-    def _number(self, value: Any, name: str) -> Any:
-        if value in _UNNUMBERED:
-            return value
-        return self._numbers.setdefault(value, f"{name} {len(self._numbers)}")
-
-    def comparable(self, value: Any, name: str = "") -> Any:
-        """What must be equal of a response, or of a field called `name`."""
-        if isinstance(value, Message):
-            fields = [each for each in type(value).__annotations__ if each not in _LEFT_OUT]
-            return {each: self.comparable(getattr(value, each), each) for each in fields}
-        if isinstance(value, tuple):
-            found = [self.comparable(each) for each in value]
-            is_sorted = found and isinstance(found[0], dict) and name not in _IN_ORDER
-            return sorted(found, key=repr) if is_sorted or (found and isinstance(found[0], int)) else found
-        if name == "records":
-            return None if value is None else [self._batch(each) for each in _batches(value)]
-        if isinstance(value, memoryview):
-            return bytes(value)
-        if name in _IDS:
-            return self._number(value, name)
-        return value >= 0 if name in _TIMES else value
-
-    def _batch(self, batch: Any) -> Any:
-        header = batch.header
-        is_appended = header.timestamp_type is TimestampType.LOG_APPEND_TIME or header.is_control
-        return {
-            "base_offset": header.base_offset,
-            "last_offset": header.last_offset,
-            "leader_epoch": header.leader_epoch,
-            "attributes": header.attributes,
-            "producer_id": self._number(header.producer_id, "producer_id"),
-            "producer_epoch": header.producer_epoch,
-            "base_sequence": header.base_sequence,
-            "records": [
-                (each.offset, each.key, each.value, each.headers, is_appended or each.timestamp_ms)
-                for each in batch.records
-            ],
-        }
-
-
-def _batches(data: memoryview) -> Iterator[Any]:
-    at = 0
-    while at < len(data):
-        # A broker cuts the last batch at the limit; clients pass over the rest.
-        if at + RECORD_BATCH_OVERHEAD_BYTES > len(data):
-            return
-        size_bytes = parse_header(data, at, file="<fetch>", file_position=at).size_bytes
-        if at + size_bytes > len(data):
-            return
-        yield decode_batch(data, at, file="<fetch>", file_position=at)
-        at += size_bytes
-
 
 def _has_error(value: Any, codes: frozenset[int]) -> bool:
     """Whether a response holds one of these errors, which pass by themselves."""
@@ -425,23 +357,14 @@ def run(script: Script, number: int, bootstraps: tuple[str, str]) -> Iterator[Di
                 version, expected = broker.answer(step)
                 found = own.answer(step)[1]
             else:
-                versions = APIS[step.key].versions
+                versions = script.versions_of(step.key)
                 version = versions[max(len(versions) - 1 - number, 0)]
-                expected, found = (each.ask(step, version) for each in sides)
-                deadline = time.monotonic() + _SETTLE_SECONDS_MAX
-                while expected != found and step.key in _REPEATABLE and time.monotonic() < deadline:
-                    time.sleep(0.05)
-                    expected, found = (each.ask(step, version) for each in sides)
+                ask_both = partial(_ask_both, sides, step, version)
+                expected, found = asked_until_equal(step.key, ask_both)
             if expected != found:
-                yield Difference(script.name, step.name, version, tuple(_different(expected, found)))
+                yield Difference(script.name, step.name, version, tuple(different(expected, found)))
 
 
-def _different(broker: Any, own: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(broker, dict) and isinstance(own, dict):
-        for name in broker.keys() | own.keys():
-            yield from _different(broker.get(name), own.get(name), f"{path}.{name}" if path else name)
-    elif isinstance(broker, list) and isinstance(own, list) and len(broker) == len(own):
-        for at, (left, right) in enumerate(zip(broker, own, strict=True)):
-            yield from _different(left, right, f"{path}[{at}]")
-    elif broker != own:
-        yield path, broker, own
+def _ask_both(sides: Sequence[Side], call: Call, version: int) -> tuple[Any, Any]:
+    broker, own = (each.ask(call, version) for each in sides)
+    return broker, own

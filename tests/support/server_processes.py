@@ -15,7 +15,7 @@ from pathlib import Path
 
 from java_processes import start_server
 
-_READY_MAX_S = 30
+_READY_MAX_S = 120  # on a machine that has not compiled the record kernels yet, and is busy
 _ADDRESS = re.compile(r"^(\S+):(\d+)$", re.MULTILINE)
 
 

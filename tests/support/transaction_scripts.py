@@ -263,6 +263,11 @@ _OTHER: Final = Script(
             name="on the same connection", key=ApiKey.FIND_COORDINATOR, fields={"key": "g", "coordinator_keys": ("g",)}
         ),
         Call(
+            name="APIs and features",
+            key=ApiKey.API_VERSIONS,
+            fields={"client_software_name": "a", "client_software_version": "1"},
+        ),
+        Call(
             name="name with a space",
             key=ApiKey.API_VERSIONS,
             fields={"client_software_name": "a b", "client_software_version": "1"},
