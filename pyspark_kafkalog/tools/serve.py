@@ -99,6 +99,12 @@ def _add_security(parser: argparse.ArgumentParser) -> None:
         help="client certificates (default: required with --tls-client-ca)",
     )
     group.add_argument(
+        "--tls-principal-mapping-rules",
+        metavar="RULES",
+        help="who a client is by the subject of its certificate, such as 'RULE:^CN=(.*?),.*$/$1/L,DEFAULT': Kafka's "
+        "ssl.principal.mapping.rules (default: DEFAULT, the subject itself)",
+    )
+    group.add_argument(
         "--sasl",
         metavar="MECHANISM[,...]",
         help="SCRAM-SHA-256, SCRAM-SHA-512, PLAIN; users are made by kafkalog configs --entity-type users",
@@ -175,6 +181,7 @@ def _set_up_log(form: str) -> None:
 def _security(options: argparse.Namespace) -> SecuritySettings:
     """The security that the options ask for. Raises UsageError."""
     from pyspark_kafkalog.server.security.limits import ConnectionSettings
+    from pyspark_kafkalog.server.security.principal_mapping import DEFAULT_RULES
     from pyspark_kafkalog.server.security.sasl import SaslSettings
     from pyspark_kafkalog.server.security.settings import SecuritySettings
     from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
@@ -185,9 +192,10 @@ def _security(options: argparse.Namespace) -> SecuritySettings:
     if options.tls_cert is not None:
         default = ClientAuth.NONE if options.tls_client_ca is None else ClientAuth.REQUIRED
         client_auth = default if options.tls_client_auth is None else ClientAuth(options.tls_client_auth)
-        tls = TlsSettings(options.tls_cert, options.tls_key, options.tls_client_ca, client_auth)
-    elif options.tls_client_ca is not None or options.tls_client_auth is not None:
-        raise UsageError("--tls-client-ca and --tls-client-auth need --tls-cert and --tls-key")
+        mapping = options.tls_principal_mapping_rules or DEFAULT_RULES
+        tls = TlsSettings(options.tls_cert, options.tls_key, options.tls_client_ca, client_auth, mapping)
+    elif any((options.tls_client_ca, options.tls_client_auth, options.tls_principal_mapping_rules)):
+        raise UsageError("the options --tls-client-* and --tls-principal-* need --tls-cert and --tls-key")
     sasl = None
     if options.sasl is not None:
         mechanisms = tuple(each.strip() for each in options.sasl.split(","))

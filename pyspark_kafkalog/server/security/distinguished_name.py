@@ -1,9 +1,9 @@
-"""The principal of a TLS client: the subject of its certificate, written as Kafka's broker writes it.
+"""The subject of a TLS client's certificate, written as Kafka's broker writes it.
 
 A subject is a sequence of relative names, each a set of attributes (X.501), in DER. As text (RFC 2253) the last one
 comes first, and attributes are `NAME=value`; what has no name in RFC 2253, or no text, is `OID=#DER in hex`:
 
-    User:CN=app,OU=data,O=Example\\\\, Inc.,C=DE
+    CN=app,OU=data,O=Example\\\\, Inc.,C=DE
 
 Principals are compared as text, so each character matters: access control entries were written for a broker. As in
 Java, text of any type is read as UTF-8. Text that is not, for which Java makes up characters, is refused: different
@@ -50,13 +50,8 @@ class _Element:
     encoded: bytes
 
 
-def subject_principal(certificate: bytes) -> str:
-    """The principal of a certificate in DER. Raises InvalidRecordError for one that cannot be read."""
-    return "User:" + subject_name(certificate)
-
-
 def subject_name(certificate: bytes) -> str:
-    """The subject of a certificate in DER, as in RFC 2253. Raises InvalidRecordError."""
+    """The subject of a certificate in DER, as in RFC 2253. Raises InvalidRecordError for one that cannot be read."""
     whole = _only(certificate, _SEQUENCE)
     signed = next(_elements(whole.content))
     fields = [each for each in _elements(signed.content) if each.tag != _VERSION]

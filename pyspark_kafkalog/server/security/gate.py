@@ -6,7 +6,7 @@
 
 `Gate` makes these parts for one server process; none keeps anything that outlives it. While there are connections it
 looks for new commits once a second, so what another server or a tool has changed holds here a second later: an entry
-that was removed, a new password, a quota.
+that was removed, a new password, a quota. So does a new certificate in the files of TLS.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, read_bro
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.guard import AclGuard
 from pyspark_kafkalog.server.security.limits import AUTHENTICATION_MS_MAX, ConnectionLimits
+from pyspark_kafkalog.server.security.principal_mapping import DEFAULT_RULES, PrincipalMapping
 from pyspark_kafkalog.server.security.quotas import ClientQuotas
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 from pyspark_kafkalog.server.security.scram import Credentials
 from pyspark_kafkalog.server.security.settings import SecuritySettings
-from pyspark_kafkalog.server.security.tls import TlsTransport, server_context
+from pyspark_kafkalog.server.security.tls import TlsFiles, TlsTransport
 from pyspark_kafkalog.units import SECOND_MS
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ class Gate:
         """`executor` runs what blocks. Raises InvalidOptionError."""
         native = None if root.is_broker_directory else root.native()
         self._executor = executor
-        self._tls = None if settings.tls is None else server_context(settings.tls)
+        self._tls = None if settings.tls is None else TlsFiles(settings.tls)
+        self._principal_mapping = PrincipalMapping.parse(
+            DEFAULT_RULES if settings.tls is None else settings.tls.principal_mapping
+        )
         broker = BrokerMetadata() if native is not None else _broker_metadata(root)
         self._refresher = _Refresher(root, executor, monotonic_ms)
         self._refreshing: asyncio.Task[None] | None = None
@@ -85,7 +89,7 @@ class Gate:
             )
 
     async def start(self) -> None:
-        """Keep entries, credentials and quotas up to date from now on."""
+        """Keep entries, credentials, quotas and certificates up to date from now on."""
         self._refreshing = asyncio.create_task(self._keep_fresh())
 
     async def stop(self) -> None:
@@ -98,6 +102,8 @@ class Gate:
         while True:
             if self._limits.count:
                 await self.refresh()
+            if self._tls is not None:
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._tls.reload)
             await asyncio.sleep(_REFRESH_INTERVAL_MS / SECOND_MS)
 
     async def refresh(self) -> None:
@@ -123,15 +129,16 @@ class Gate:
     async def start_tls(self, client: socket.socket, session: Session, *, idle_max_s: float) -> TlsTransport:
         """The transport after the handshake; without SASL the client's certificate says who it is.
 
-        Raises OSError, asyncio.TimeoutError, or InvalidRecordError for a certificate without a readable subject; the
-        socket is closed then.
+        Raises OSError, asyncio.TimeoutError, or InvalidRecordError for a certificate without a readable subject, or
+        with one that no rule makes a principal of; the socket is closed then.
         """
         assert self._tls is not None
-        transport = TlsTransport(client, self._tls, self._executor, idle_max_s=idle_max_s)
+        transport = TlsTransport(client, self._tls.context, self._executor, idle_max_s=idle_max_s)
         try:
             await transport.handshake(AUTHENTICATION_MS_MAX / SECOND_MS)
-            if self.sasl is None:
-                session.principal = transport.principal
+            subject = transport.subject if self.sasl is None else None
+            if subject is not None:
+                session.principal = self._principal_mapping.principal(subject)
         except BaseException:
             transport.close()
             raise

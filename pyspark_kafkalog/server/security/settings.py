@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pyspark_kafkalog.server.security.limits import ConnectionSettings
 from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
+from pyspark_kafkalog.server.security.principal_mapping import PrincipalMapping
 from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
@@ -20,7 +21,7 @@ class SecuritySettings:
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
 
     def check(self, host: str) -> None:
-        """Raises InvalidOptionError if a server with these settings must not listen on the host."""
+        """Raises InvalidOptionError if a server with these settings must not listen on the host, or cannot be."""
         check_listener(
             host,
             has_tls=self.tls is not None,
@@ -28,5 +29,7 @@ class SecuritySettings:
             has_sasl=self.sasl is not None,
             is_insecure=self.is_insecure,
         )
+        if self.tls is not None:
+            PrincipalMapping.parse(self.tls.principal_mapping)
         if self.sasl is not None:
             check_mechanisms(self.sasl.mechanisms, has_tls=self.tls is not None, is_insecure=self.is_insecure)

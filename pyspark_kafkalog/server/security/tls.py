@@ -1,4 +1,4 @@
-"""TLS of one connection, over the server's own non-blocking sockets.
+"""TLS: the context of a listener, which follows its files, and one connection over the server's non-blocking sockets.
 
 The handshake has a deadline and happens before anything is read or kept for the connection. Bytes that are no TLS end
 it with the first record. A server without TLS needs nothing for the opposite case: the first bytes of a TLS client,
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Sequence
@@ -25,8 +26,8 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.metadata.messages.pieces import Piece
-from pyspark_kafkalog.server.context import ANONYMOUS
-from pyspark_kafkalog.server.security.distinguished_name import subject_principal
+from pyspark_kafkalog.server.security.distinguished_name import subject_name
+from pyspark_kafkalog.server.security.principal_mapping import DEFAULT_RULES
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
     FileSlice,
@@ -38,6 +39,7 @@ from pyspark_kafkalog.server.sending import (
     within,
 )
 
+_LOG: Final = logging.getLogger(__name__)
 #: What is encrypted in one call, and read from a file at once.
 _CHUNK_BYTES: Final = 256 << 10
 #: Pieces up to this size are joined: a TLS record holds 16 KiB.
@@ -61,12 +63,16 @@ _VERIFY_MODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """PEM files: the server's certificate with its chain, its key, and the authorities of client certificates."""
+    """PEM files: the server's certificate with its chain, its key, and the authorities of client certificates.
+
+    `principal_mapping` is Kafka's ssl.principal.mapping.rules.
+    """
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
     client_auth: ClientAuth = ClientAuth.NONE
+    principal_mapping: str = DEFAULT_RULES
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -90,6 +96,46 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 def _no_password() -> str:
     """Without this OpenSSL would ask on the terminal."""
     raise InvalidOptionError("the key of TLS has a password: expected a file without one, readable by the server alone")
+
+
+class TlsFiles:
+    """The context of a listener as of the last `reload`.
+
+    A file that was replaced, or overwritten, is another one by inode, size or time. While the files cannot be used,
+    because only one of certificate and key has been replaced or a file is written at this moment, new connections get
+    the last ones that could.
+    """
+
+    def __init__(self, settings: TlsSettings) -> None:
+        """Raises InvalidOptionError for files that cannot be used."""
+        self._settings = settings
+        self._files = [each for each in (settings.certificate, settings.key, settings.client_ca) if each is not None]
+        self._state = _state(self._files)
+        self.context: ssl.SSLContext = server_context(settings)
+
+    def reload(self) -> None:
+        """Make the context again if a file has changed. Reads files; called by one thread at a time."""
+        state = _state(self._files)  # before the files are read: a later change is seen next time
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self.context = server_context(self._settings)
+        except InvalidOptionError as error:
+            _LOG.warning("new connections get the last good certificate: %s", error)
+        else:
+            _LOG.info("new connections get the certificate that %s holds now", self._settings.certificate)
+
+
+def _state(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
+    states: list[tuple[int, int, int] | None] = []
+    for each in files:
+        found = None
+        with contextlib.suppress(OSError):
+            stat = each.stat()
+            found = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        states.append(found)
+    return states
 
 
 class TlsTransport:
@@ -123,13 +169,13 @@ class TlsTransport:
                 await self._ready.wait(wanted, self._idle_max_s)
 
     @property
-    def principal(self) -> str:
-        """The client's, from its certificate; that of anonymous clients if it has shown none.
+    def subject(self) -> str | None:
+        """The subject of the client's certificate; None if it has shown none.
 
         Raises InvalidRecordError for a certificate without a readable subject.
         """
         certificate = self._socket.getpeercert(binary_form=True)
-        return subject_principal(certificate) if certificate else ANONYMOUS
+        return subject_name(certificate) if certificate else None
 
     async def recv(self, size_max: int, seconds_max: float) -> bytes:
         """See `connection.ClientTransport`."""

@@ -6,6 +6,7 @@ import random
 import socket
 import ssl
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.limits import ConnectionSettings
 from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.settings import SecuritySettings
-from pyspark_kafkalog.server.security.tls import TlsSettings
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
 SASL = SaslSettings(("SCRAM-SHA-256", "PLAIN"), failure_delay_ms=0)
 METADATA = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", -1, False)
@@ -138,6 +139,50 @@ def test_tls_to_a_plain_port_and_plain_to_a_tls_port_fail_at_once(root: Path, tm
             assert len(rest) <= 7  # at most the alert of TLS
         with context.wrap_socket(connect(bootstrap), server_hostname="localhost") as tls:
             assert b"orders" in (ask(tls, METADATA) or b"")
+
+
+def certificate_of(bootstrap: str, authority: Authority) -> bytes | None:
+    """What the server shows a new connection."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    with context.wrap_socket(connect(bootstrap), server_hostname="localhost") as tls:
+        return tls.getpeercert(binary_form=True)
+
+
+def test_replaced_certificate_is_shown_to_new_connections_without_a_restart(root: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, second = (authority.sign(name, common_name("server")) for name in ("server", "renewed"))
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    with (
+        serve(root, config(tls=TlsSettings(first.certificate, first.key))) as bootstrap,
+        context.wrap_socket(connect(bootstrap), server_hostname="localhost") as old,
+    ):
+        first.certificate.write_bytes(second.certificate.read_bytes())  # the key does not belong to it yet
+        time.sleep(1.2)
+        assert certificate_of(bootstrap, authority) == first.der
+        second.key.replace(first.key)
+        deadline = time.monotonic() + 10
+        while certificate_of(bootstrap, authority) != second.der:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert b"orders" in (ask(old, METADATA) or b"")
+
+
+def test_rules_make_principals_of_subjects_and_refuse_the_others(root: Path, tmp_path: Path) -> None:
+    LogDir.open(root).alter_broker_configs(add={"super.users": "User:app"})
+    authority = Authority(tmp_path)
+    server = authority.sign("server", common_name("server"))
+    mapping = "RULE:^CN=([a-z]+)$/$1/"
+    settings = TlsSettings(server.certificate, server.key, authority.certificate, ClientAuth.REQUIRED, mapping)
+    with serve(root, config(tls=settings)) as bootstrap:
+        seen = {}
+        for name in ("app", "other", "7"):
+            own = authority.sign(f"client-{name}", common_name(name))
+            context = ssl.create_default_context(cafile=str(authority.certificate))
+            context.load_cert_chain(own.certificate, own.key)
+            with context.wrap_socket(connect(bootstrap), server_hostname="localhost") as tls:
+                answer = ask(tls, METADATA)
+                seen[name] = answer if answer is None else b"orders" in answer
+    assert seen == {"app": True, "other": False, "7": None}
 
 
 def _received(sock: socket.socket) -> bytes:

@@ -15,8 +15,7 @@ from certificates import Authority, Certificate, common_name, name_of
 from cryptography.x509.oid import NameOID
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
-from pyspark_kafkalog.server.context import ANONYMOUS
-from pyspark_kafkalog.server.security.distinguished_name import subject_name, subject_principal
+from pyspark_kafkalog.server.security.distinguished_name import subject_name
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings, TlsTransport, server_context
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile, send_pieces
 
@@ -91,7 +90,7 @@ def test_pieces_and_files_arrive_in_order_and_both_sides_may_talk_at_once(
             while count := await transport.recv_into(buffer, 10):
                 received.extend(buffer[:count])
 
-        assert transport.principal == ANONYMOUS
+        assert transport.subject is None
         receiving = asyncio.ensure_future(receive())
         await send_pieces(transport, pieces)
         await receiving
@@ -114,17 +113,17 @@ def test_client_is_the_subject_of_its_certificate(
 ) -> None:
     subject = name_of([(NameOID.ORGANIZATION_NAME, "Example, Inc.")], [(NameOID.COMMON_NAME, "app")])
     own = authority.sign("app", subject)
-    found: list[str] = []
+    found: list[str | None] = []
 
     async def serve(transport: TlsTransport) -> None:
-        found.append(transport.principal)
+        found.append(transport.subject)
 
     def client(sock: socket.socket) -> object:
         with client_context(authority, own).wrap_socket(sock, server_hostname="localhost") as tls:
             return tls.recv(1)
 
     assert meet(settings(authority, server, ClientAuth.REQUIRED), serve, client, executor) == b""
-    assert found == ["User:CN=app,O=Example\\, Inc."]
+    assert found == ["CN=app,O=Example\\, Inc."]
 
 
 @pytest.mark.parametrize("client_auth", [ClientAuth.REQUESTED, ClientAuth.REQUIRED])
@@ -147,17 +146,17 @@ def test_certificate_of_another_authority_is_refused(
 def test_client_without_certificate_is_anonymous_if_one_is_only_requested(
     authority: Authority, server: Certificate, executor: ThreadPoolExecutor
 ) -> None:
-    found: list[str] = []
+    found: list[str | None] = []
 
     async def serve(transport: TlsTransport) -> None:
-        found.append(transport.principal)
+        found.append(transport.subject)
 
     def client(sock: socket.socket) -> object:
         with client_context(authority).wrap_socket(sock, server_hostname="localhost") as tls:
             return tls.recv(1)
 
     meet(settings(authority, server, ClientAuth.REQUESTED), serve, client, executor)
-    assert found == [ANONYMOUS]
+    assert found == [None]
     with pytest.raises(ssl.SSLError):
         meet(settings(authority, server, ClientAuth.REQUIRED), serve, client, executor)
 
@@ -228,7 +227,7 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, server: Certi
 def test_subject_is_written_as_java_writes_it(authority: Authority, relative: list[object], expected: str) -> None:
     signed = authority.sign("subject", name_of(*relative))  # type: ignore[arg-type]
     assert subject_name(signed.der) == expected
-    assert subject_principal(signed.der) == f"User:{expected}"
+    assert subject_name(signed.der) == expected
 
 
 def test_damaged_certificate_is_refused_and_nothing_else_happens(server: Certificate) -> None:
