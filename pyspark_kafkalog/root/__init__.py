@@ -13,7 +13,7 @@ In reading order:
 - staging: where the records of a write are before its commit
 - write: the commit of a write
 - log_starts: increases of log start offsets
-- transactions: finding and ending transactions that brokers' producers left open
+- transactions: states of transactional ids, transactions that are open, and how they end
 - read_only: topics and partitions of a root that is only read
 - broker, broker_notices: a Kafka broker's directory
 - replicas: several brokers' directories as one root

@@ -53,13 +53,9 @@ from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.transactions import (
-        EndedPartition,
-        EndedTransaction,
-        OpenTransaction,
-        OpenTransactions,
-        TransactionState,
-    )
+    from pyspark_kafkalog.root.transactions.end_transaction import EndedPartition, EndedTransaction
+    from pyspark_kafkalog.root.transactions.open_transactions import OpenTransaction, OpenTransactions
+    from pyspark_kafkalog.root.transactions.states import TransactionState
     from pyspark_kafkalog.storage.log.producers import ProducerState
 
 
@@ -188,7 +184,7 @@ def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output) -> N
 
 
 def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
-    from pyspark_kafkalog.root.transactions import producers_of
+    from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 
     header = (
         "ProducerId",
@@ -255,7 +251,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output) 
 
 
 def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int) -> OpenTransactions:
-    from pyspark_kafkalog.root.transactions import find_open_transactions
+    from pyspark_kafkalog.root.transactions.open_transactions import find_open_transactions
 
     partitions = [
         each
@@ -270,14 +266,13 @@ def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int
 
 
 def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
-    from pyspark_kafkalog.root.file_root import on_file_system
-    from pyspark_kafkalog.root.transactions import abort_transaction, abort_transactional_id
+    from pyspark_kafkalog.root.transactions.end_transaction import abort_transaction, abort_transactional_id
 
     place = (options.topic, options.partition, options.start_offset)
     if options.transactional_id is not None:
         if place != (None, None, None):
             raise UsageError("--transactional-id names the transaction: leave out --topic, --partition, --start-offset")
-        ended = abort_transactional_id(on_file_system(log_dir.root), options.transactional_id)
+        ended = abort_transactional_id(log_dir.root.native(), options.transactional_id)
     elif None in place:
         raise UsageError(
             "The `abort` command requires --transactional-id, or --topic, --partition and --start-offset: "
@@ -285,15 +280,14 @@ def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None
         )
     else:
         topic_partition = TopicPartition(options.topic, options.partition)
-        ended = abort_transaction(on_file_system(log_dir.root), topic_partition, options.start_offset)
+        ended = abort_transaction(log_dir.root.native(), topic_partition, options.start_offset)
     _show_ended(ended, output)
 
 
 def _complete(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
-    from pyspark_kafkalog.root.file_root import on_file_system
-    from pyspark_kafkalog.root.transactions import complete_transactional_id
+    from pyspark_kafkalog.root.transactions.end_transaction import complete_transactional_id
 
-    _show_ended(complete_transactional_id(on_file_system(log_dir.root), options.transactional_id), output)
+    _show_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), output)
 
 
 def _show_ended(ended: EndedTransaction, output: Output) -> None:
@@ -376,7 +370,7 @@ def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
 
 def _transaction_states(log_dir: LogDir) -> Mapping[str, TransactionState]:
     """The states that a broker's transaction coordinator has written, as far as this directory contains them."""
-    from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC, read_transaction_states
+    from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, read_transaction_states
 
     if TRANSACTION_STATE_TOPIC not in log_dir.topics():
         return {}

@@ -15,7 +15,8 @@ from crash_power import LOSSES, Loss, power_cuts
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.root.transactions import abort_transaction, transaction_states_of
+from pyspark_kafkalog.root.transactions.end_transaction import abort_transaction
+from pyspark_kafkalog.root.transactions.states import transaction_states_of
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -21,7 +21,7 @@ from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMar
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.root.transactions import TransactionStatus, read_transaction_states
+from pyspark_kafkalog.root.transactions.states import TransactionStatus, read_transaction_states
 from pyspark_kafkalog.storage.filesystem import time_ms
 
 TOPICS = {"pay": 3, "audit": 2}

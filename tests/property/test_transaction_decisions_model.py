@@ -13,7 +13,8 @@ import pytest
 from tiers import SEED, examples
 
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.root.transactions import TransactionStatus, parse_transaction_record
+from pyspark_kafkalog.root.transactions.metadata import TV0, TV2, TransactionMetadata, record_key
+from pyspark_kafkalog.root.transactions.states import TransactionStatus, parse_transaction_record
 from pyspark_kafkalog.server.transactions.decisions import (
     Decision,
     NeedsProducerIdError,
@@ -25,7 +26,6 @@ from pyspark_kafkalog.server.transactions.decisions import (
     sweep,
     verify_partitions,
 )
-from pyspark_kafkalog.server.transactions.metadata import TV0, TV2, TransactionMetadata, record_key
 from pyspark_kafkalog.storage.names import TopicPartition
 
 PARTITIONS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]

@@ -29,9 +29,8 @@ from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.units import AppendedRange
-from pyspark_kafkalog.root.transactions import abort_transactional_id
+from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
 from pyspark_kafkalog.server.error_codes import RefusedError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 
@@ -111,7 +110,7 @@ class Simulation:
             for each in self.servers:
                 each.served.now_ms += self.rng.choice((100, TIMEOUT_MS // 2, TIMEOUT_MS + 1))
             await server.coordinator.abort_timed_out()
-        elif drawn < 0.1 and isinstance(server.served.root, FileRoot):
+        elif drawn < 0.1:
             server.served.root.refresh()
             with contextlib.suppress(UnknownTopicError):  # it has no open transaction
                 abort_transactional_id(server.served.root, self.rng.choice("tuv"))

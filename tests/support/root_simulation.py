@@ -473,7 +473,9 @@ class Simulation:
         self.steps = 0
         self.counts: Counter[str] = Counter()
         self._busy: list[Actor] = []
-        forget_images()  # ids are drawn from the same numbers in each run
+        # Ids are drawn from the same numbers in each run.
+        forget_images()
+        self.forget_objects()
         log_dir = LogDir.create(self.url, clock=self.clock.now_ms)
         log_dir.alter_broker_configs(add=ROOT_CONFIGS)
         log_dir.create_topic(ORDERS, 2, CONFIGS)
@@ -586,12 +588,17 @@ class Simulation:
         if of == LATEST:
             self.compacted.see(offset, value)
 
+    @staticmethod
+    def forget_objects() -> None:
+        """As in a new process: no data and no index is cached."""
+        inline_data._caches.cache_clear()
+        index_cache._cache.cache_clear()
+
     # What must hold
 
     def check(self) -> None:
         """A new process that knows nothing reads all there is."""
-        inline_data._caches.cache_clear()
-        index_cache._cache.cache_clear()
+        self.forget_objects()
         log_dir = self.open()
         there: set[bytes] = set()
         starts: dict[tuple[str, int], int] = {}

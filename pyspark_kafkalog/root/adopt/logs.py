@@ -22,15 +22,13 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.root.transactions import (
-    TRANSACTION_STATE_TOPIC,
+from pyspark_kafkalog.root.transactions.open_transactions import (
     OpenTransaction,
     OpenTransactions,
-    TransactionState,
     find_open_transactions,
     open_transactions_of,
-    read_transaction_states,
 )
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, TransactionState, read_transaction_states
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot

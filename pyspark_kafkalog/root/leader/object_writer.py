@@ -47,15 +47,18 @@ from pyspark_kafkalog.storage.objects.compose import NewRun, compose_body
 from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
 from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, UploadTask, WrittenObject
 
-_OPERATION: Final = "append"
 _TASK: Final = 0
 
 
 class ObjectLeaderWriter:
-    """The LeaderWriter of an object root. Used by one thread; Spark and other processes may write beside it."""
+    """The LeaderWriter of an object root. Used by one thread; Spark and other processes may write beside it.
 
-    def __init__(self, root: ObjectRoot, *, inline_bytes: int = INLINE_BYTES) -> None:
+    `operation` is what the history says of its commits.
+    """
+
+    def __init__(self, root: ObjectRoot, *, operation: str = "append", inline_bytes: int = INLINE_BYTES) -> None:
         self._root = root
+        self._operation = operation
         self._inline_bytes = inline_bytes
         self._producers = KnownProducers(root.objects)
         self._configs = _Configs()
@@ -66,7 +69,7 @@ class ObjectLeaderWriter:
             return []
         made = _Commit(self._root, self._producers, self._configs, units, self._inline_bytes)
         try:
-            self._root.store.commit(made.build, operation=_OPERATION)
+            self._root.store.commit(made.build, operation=self._operation)
         except (InvalidRecordError, ObjectNotFoundError) as error:
             # The records of a unit contradict the image, or those of another unit, which nobody but the image can tell;
             # or the producers of one partition cannot be read.

@@ -10,17 +10,18 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode
 
 
-def leader_writer(root: NativeRoot, *, flush: FlushMode) -> LeaderWriter:
+def leader_writer(root: NativeRoot, *, flush: FlushMode, operation: str = "append") -> LeaderWriter:
     """The writer of `root`, whose commits wait for the disk as `flush` says. Used by one thread; the caller closes it.
 
-    What is in an object store is durable, whatever `flush` says. Raises LogDirError for a root that has no such writer.
+    `operation` is what the history says of its commits. What is in an object store is durable, whatever `flush` says.
+    Raises LogDirError for a root that has no such writer.
     """
     # They load numba, which planning does not need.
     from pyspark_kafkalog.root.leader.file_writer import FileLeaderWriter
     from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
 
     if isinstance(root, FileRoot):
-        return FileLeaderWriter(root, flush=flush)
+        return FileLeaderWriter(root, flush=flush, operation=operation)
     if isinstance(root, ObjectRoot):
-        return ObjectLeaderWriter(root)
+        return ObjectLeaderWriter(root, operation=operation)
     raise LogDirError(f"{root.path} is a root to which batches of producers cannot be committed")

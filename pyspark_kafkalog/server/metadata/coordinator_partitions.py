@@ -9,7 +9,7 @@ Source of the rule: GroupCoordinatorService.partitionFor, kafka.coordinator.tran
 from __future__ import annotations
 
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
-from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import ServerContext
 
 

@@ -14,7 +14,7 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import READ_ONLY, Node, Request, ServerContext
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group, partition_of_transactional_id
 from pyspark_kafkalog.server.turns import in_turns

@@ -28,19 +28,15 @@ from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, Producer
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC, producers_of
+from pyspark_kafkalog.root.transactions.appends import MarkerFloor, removal_append
+from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.root.transactions.open_transactions import producers_of
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
-from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
-from pyspark_kafkalog.server.transactions.units import (
-    DecideAt,
-    MarkerFloor,
-    StateLogs,
-    TransactionUnit,
-    removal_append,
-)
+from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)

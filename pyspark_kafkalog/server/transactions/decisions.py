@@ -24,15 +24,16 @@ Source of the rules: kafka.coordinator.transaction.TransactionCoordinator.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH
-from pyspark_kafkalog.root.transactions import TransactionStatus
+from pyspark_kafkalog.root.transactions.ending import Ending, Markers, abort_and_fence, complete, end
+from pyspark_kafkalog.root.transactions.metadata import TV2, FencedEpochError, TransactionMetadata
+from pyspark_kafkalog.root.transactions.states import TransactionStatus
 from pyspark_kafkalog.root.write_transaction import LAST_PRODUCER_EPOCH
-from pyspark_kafkalog.server.transactions.metadata import TV2, FencedEpochError, TransactionMetadata
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _COMPLETE: Final = {
@@ -47,16 +48,6 @@ class ProducerIdAndEpoch:
 
     producer_id: int
     producer_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Markers:
-    """The end of one transaction: a marker of the producer in each of the partitions."""
-
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-    partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,19 +71,14 @@ def finished(metadata: TransactionMetadata | None, decide: Decide, *, now_ms: in
     """What `decide` makes of the metadata; a transaction that is decided and not complete is completed first."""
     if metadata is None or not metadata.is_prepared:
         return decide(metadata)
-    first = _complete(metadata, now_ms=now_ms)
+    first = _ended(complete(metadata, now_ms=now_ms))
     return _then(first, decide(first.after))
 
 
-def _complete(prepared: TransactionMetadata, *, now_ms: int) -> Decision:
-    completed = prepared.completed(now_ms=now_ms)
-    markers = Markers(
-        producer_id=prepared.producer_id,
-        producer_epoch=prepared.producer_epoch,
-        is_commit=prepared.status is TransactionStatus.PREPARE_COMMIT,
-        partitions=prepared.partitions,
-    )
-    return Decision(after=completed, steps=(completed,), markers=(markers,) if prepared.partitions else ())
+def _ended(ending: Ending) -> Decision:
+    """The decision to end a transaction; one without partitions gets no marker."""
+    markers = (ending.markers,) if ending.markers.partitions else ()
+    return Decision(after=ending.after, steps=ending.steps, markers=markers)
 
 
 def _then(first: Decision, second: Decision) -> Decision:
@@ -103,12 +89,6 @@ def _then(first: Decision, second: Decision) -> Decision:
         steps=(*first.steps, *second.steps),
         markers=(*first.markers, *second.markers),
     )
-
-
-def _end(prepared: TransactionMetadata, *, now_ms: int) -> Decision:
-    """The two steps of the end of a transaction, and its markers."""
-    completion = _complete(prepared, now_ms=now_ms)
-    return replace(completion, steps=(prepared, *completion.steps))
 
 
 def _refused(error: ErrorCode) -> Decision:
@@ -141,7 +121,7 @@ def init_producer_id(
         return _refused(ErrorCode.PRODUCER_FENCED)
     first = Decision(after=metadata)
     if metadata.status is TransactionStatus.ONGOING:
-        first = abort_and_fence(metadata, now_ms=now_ms)
+        first = _ended(abort_and_fence(metadata, now_ms=now_ms))
         assert first.after is not None
         metadata = first.after
     epoch = None if expected is None else expected.producer_epoch
@@ -165,11 +145,6 @@ def _may_be_current(metadata: TransactionMetadata, expected: ProducerIdAndEpoch)
     if metadata.producer_epoch == NO_PRODUCER_EPOCH or expected.producer_id == metadata.producer_id:
         return True
     return expected.producer_id == metadata.previous_producer_id and expected.producer_epoch >= LAST_PRODUCER_EPOCH
-
-
-def abort_and_fence(metadata: TransactionMetadata, *, now_ms: int) -> Decision:
-    """Abort an ongoing transaction whose producer is gone or too slow: it is fenced by the next epoch."""
-    return _end(metadata.prepared(is_commit=False, client_version=TV2, now_ms=now_ms), now_ms=now_ms)
 
 
 # Partitions
@@ -271,7 +246,7 @@ def _end_v2(
         prepared = metadata.prepared(
             is_commit=is_commit, client_version=client_version, next_producer_id=new_producer_id, now_ms=now_ms
         )
-    return _end(prepared, now_ms=now_ms)
+    return _ended(end(prepared, now_ms=now_ms))
 
 
 def _end_v1(
@@ -281,7 +256,8 @@ def _end_v1(
     if error is not ErrorCode.NONE:
         return _refused(error)
     if metadata.status is TransactionStatus.ONGOING:
-        return _end(metadata.prepared(is_commit=is_commit, client_version=client_version, now_ms=now_ms), now_ms=now_ms)
+        prepared = metadata.prepared(is_commit=is_commit, client_version=client_version, now_ms=now_ms)
+        return _ended(end(prepared, now_ms=now_ms))
     if _COMPLETE.get(metadata.status) is is_commit:
         return Decision(after=metadata)
     return _refused(ErrorCode.INVALID_TXN_STATE)
@@ -294,4 +270,4 @@ def sweep(metadata: TransactionMetadata | None, *, now_ms: int) -> Decision:
     """Abort the transaction if it is older than its timeout."""
     if metadata is None or not metadata.is_timed_out(now_ms):
         return Decision(after=metadata)
-    return abort_and_fence(metadata, now_ms=now_ms)
+    return _ended(abort_and_fence(metadata, now_ms=now_ms))

@@ -47,12 +47,13 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from pyspark_kafkalog.root.leader.units import CommitUnit
-from pyspark_kafkalog.root.transactions import TransactionStatus, producers_of, status_name
+from pyspark_kafkalog.root.transactions.appends import coordinator_append, marker_batch
+from pyspark_kafkalog.root.transactions.ending import Markers
+from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TransactionMetadata, by_topic
+from pyspark_kafkalog.root.transactions.open_transactions import producers_of
+from pyspark_kafkalog.root.transactions.states import TransactionStatus, status_name
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
-from pyspark_kafkalog.server.transactions.decisions import Markers
-from pyspark_kafkalog.server.transactions.metadata import NO_PARTITIONS, TransactionMetadata, by_topic
-from pyspark_kafkalog.server.transactions.units import coordinator_append, marker_batch
 from pyspark_kafkalog.server.turns import gather_in_turns, in_turns, results_in_turns
 from pyspark_kafkalog.storage.names import TopicPartition, validate_topic_name
 

@@ -37,12 +37,13 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     TxnOffsetCommitResponseTopic,
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.transactions.appends import coordinator_append
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import joining_unit
 from pyspark_kafkalog.server.transactions.producing import decided, image_with, may_write_as, offsets_partition
-from pyspark_kafkalog.server.transactions.units import OutdatedDecisionError, coordinator_append
+from pyspark_kafkalog.server.transactions.units import OutdatedDecisionError
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -37,6 +37,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     InitProducerIdResponse,
 )
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from pyspark_kafkalog.root.transactions.metadata import TV0, TV2
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RefusedError
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group
@@ -49,7 +50,6 @@ from pyspark_kafkalog.server.transactions.decisions import (
     init_producer_id,
     verify_partitions,
 )
-from pyspark_kafkalog.server.transactions.metadata import TV0, TV2
 from pyspark_kafkalog.server.turns import gather_in_turns, in_turns
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 

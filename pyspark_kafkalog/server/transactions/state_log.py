@@ -26,8 +26,8 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC, parse_transaction_record
-from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, parse_transaction_record
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 

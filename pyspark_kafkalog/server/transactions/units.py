@@ -18,32 +18,29 @@ One commit takes many units, of which the image shows nothing yet. Two units of 
 
 A partition that was added for a batch that was refused later gets a marker and nothing else, as it does in Kafka.
 
-A marker can be too old for a partition: `kafka-transactions abort` writes markers with any epoch. The unit is then made
-again with the last epochs of the producer there (`MarkerFloor`): with its coordinator epoch, or, where a newer epoch of
-the producer has written, without that partition, as in Kafka.
+A marker can be too old for a partition. The unit is then made again with the last epochs of the producer there
+(`MarkerFloor` in root/transactions/appends.py).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
-from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.root.transactions.appends import MarkerFloors, marker_appends, state_append
+from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.error_codes import RefusedError
-from pyspark_kafkalog.server.transactions.decisions import Decide, Decision, Markers, finished
-from pyspark_kafkalog.server.transactions.metadata import TransactionMetadata, record_key
+from pyspark_kafkalog.server.transactions.decisions import Decide, Decision, finished
 from pyspark_kafkalog.server.transactions.state_log import StateLog
-from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Makes the decision from the id's metadata and the time in ms.
 DecideAt: TypeAlias = Callable[[TransactionMetadata | None, int], Decision]
@@ -124,18 +121,6 @@ class StateLogs:
         return None if log is None else log.find(image, transactional_id)
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerFloor:
-    """The last epochs of a producer in a partition: markers with lower ones are refused."""
-
-    producer_epoch: int
-    coordinator_epoch: int
-
-
-#: By partition and producer id.
-MarkerFloors: TypeAlias = Mapping[tuple[TopicPartition, int], MarkerFloor]
-
-
 class OutdatedDecisionError(KafkalogError):
     """What a unit was made for does not hold any more in the image of its commit: it has to be decided again."""
 
@@ -205,68 +190,3 @@ class TransactionUnit:
             log = self.logs.of(self.logs.root.store.image, self.transactional_id)
             if log is not None:
                 log.appended(self._topic_id, appended[0].first_offset, self.decision.steps)
-
-
-def state_append(
-    topic_partition: TopicPartition, steps: Sequence[TransactionMetadata], *, topic_id: str, now_ms: int
-) -> LeaderAppend:
-    """One batch with the records of the steps."""
-    records = [
-        Record(offset=at, timestamp_ms=now_ms, key=record_key(each.transactional_id), value=each.value())
-        for at, each in enumerate(steps)
-    ]
-    return coordinator_append(topic_partition, encode_batch(records), topic_id)
-
-
-def removal_append(
-    topic_partition: TopicPartition, transactional_ids: Sequence[str], *, topic_id: str, now_ms: int
-) -> LeaderAppend:
-    """One batch with records that remove the ids."""
-    records = [
-        Record(offset=at, timestamp_ms=now_ms, key=record_key(each), value=None)
-        for at, each in enumerate(transactional_ids)
-    ]
-    return coordinator_append(topic_partition, encode_batch(records), topic_id)
-
-
-def coordinator_append(topic_partition: TopicPartition, data: bytes, topic_id: str | None) -> LeaderAppend:
-    return LeaderAppend(topic_partition=topic_partition, data=data, topic_id=topic_id, origin=AppendOrigin.COORDINATOR)
-
-
-def marker_appends(
-    image: MetadataImage,
-    state_partition: TopicPartition,
-    markers: Sequence[Markers],
-    floors: MarkerFloors,
-    *,
-    now_ms: int,
-) -> list[LeaderAppend]:
-    """The markers, in all partitions that exist; a topic that was deleted meanwhile gets none."""
-    state = image.find(state_partition.topic, state_partition.partition)
-    own = MarkerFloor(-1, 0 if state is None else max(state.state.leader_epoch, 0))
-    appends = []
-    for each in markers:
-        for topic_partition in sorted(each.partitions):
-            floor = floors.get((topic_partition, each.producer_id), own)
-            is_there = image.find(topic_partition.topic, topic_partition.partition) is not None
-            if is_there and floor.producer_epoch <= each.producer_epoch:
-                epoch = max(own.coordinator_epoch, floor.coordinator_epoch)
-                data = marker_batch(each, coordinator_epoch=epoch, now_ms=now_ms)
-                appends.append(coordinator_append(topic_partition, data, None))
-    return appends
-
-
-_KINDS: Final = {True: ControlRecordType.COMMIT, False: ControlRecordType.ABORT}
-
-
-def marker_batch(markers: Markers, *, coordinator_epoch: int, now_ms: int) -> bytes:
-    """The control batch of one marker."""
-    marker = EndTransactionMarker(control_type=_KINDS[markers.is_commit], coordinator_epoch=coordinator_epoch)
-    key, value = build_control_record(marker)
-    return encode_batch(
-        [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
-        producer_id=markers.producer_id,
-        producer_epoch=markers.producer_epoch,
-        is_transactional=True,
-        is_control=True,
-    )

@@ -26,10 +26,11 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 )
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.units import AppendedRange
-from pyspark_kafkalog.root.transactions import TransactionStatus, abort_transactional_id, transaction_states_of
+from pyspark_kafkalog.root.transactions.appends import state_append
+from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
+from pyspark_kafkalog.root.transactions.states import TransactionStatus, transaction_states_of
 from pyspark_kafkalog.server.error_codes import RefusedError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.units import state_append
 
 Start = Callable[[], Coordinated]
 

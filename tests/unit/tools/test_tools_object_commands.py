@@ -45,8 +45,6 @@ NEEDING_FILES = [
     ("adopt", (), "write the broker's records there with Spark"),
     ("export", (), "--to DIR"),
     ("tier", ("--local",), "`kafkalog merge-segments` puts them there"),
-    ("transactions", ("abort", *_ORDERS, "--partition", "0", "--start-offset", "0"), "kafkalog export"),
-    ("transactions", ("complete", "--transactional-id", "a"), "kafkalog export"),
     ("verify", ("--local", "--repair"), "lost objects come back from earlier versions"),
 ]
 #: Tested with other input: standard input, Delta tables; and those without a log directory.

@@ -17,7 +17,8 @@ from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.transactions import TransactionStatus, abort_transactional_id
+from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
+from pyspark_kafkalog.root.transactions.states import TransactionStatus
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.tools import transactions
 

@@ -13,7 +13,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.root.transactions import abort_transaction
+from pyspark_kafkalog.root.transactions.end_transaction import abort_transaction
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools import transactions

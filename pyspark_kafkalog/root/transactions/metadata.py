@@ -14,7 +14,8 @@ a broker left may end with one of them.
 Transaction version 2 (KIP-890): each end of a transaction raises the producer epoch, so that a late request of an ended
 transaction is fenced. The epoch INT16_MAX - 1 is the last one that a producer gets; after it comes a new producer id.
 
-A record, `TransactionLogValue` version 1, is what Kafka 4.1 writes with transaction.version 1 or more. The epoch before
+A record, `TransactionLogValue` version 1, is what Kafka 4.1 writes with transaction.version 1 or more; in version 0 it
+has neither other producer ids nor a client version. The epoch before
 the last one is not in it, as in Kafka: a retried InitProducerId with an epoch is recognized by the server that answered
 it the first time. The producer id before the last one is written when it changes.
 
@@ -37,7 +38,7 @@ from pyspark_kafkalog.metadata.messages.coordinator_records import (
     TransactionLogValue,
 )
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
-from pyspark_kafkalog.root.transactions import TransactionState, TransactionStatus
+from pyspark_kafkalog.root.transactions.states import TransactionState, TransactionStatus
 from pyspark_kafkalog.root.write_transaction import LAST_PRODUCER_EPOCH
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT16_MAX
@@ -46,7 +47,8 @@ from pyspark_kafkalog.units import INT16_MAX
 TV0: Final = 0
 TV2: Final = 2
 
-_VALUE_VERSION: Final = 1
+#: The version of the values of records, unless another one is asked for.
+VALUE_VERSION: Final = 1
 _INT16: Final = struct.Struct(">h")
 NO_PARTITIONS: Final[frozenset[TopicPartition]] = frozenset()
 _PREPARED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
@@ -212,21 +214,24 @@ class TransactionMetadata:
 
     # Records
 
-    def value(self) -> bytes:
+    def value(self, version: int = VALUE_VERSION) -> bytes:
         """The value of the record in `__transaction_state`."""
-        is_rotated = self.previous_producer_id not in (NO_PRODUCER_ID, self.producer_id)
         value = TransactionLogValue(
             producer_id=self.producer_id,
-            previous_producer_id=self.previous_producer_id if is_rotated else NO_PRODUCER_ID,
             producer_epoch=self.producer_epoch,
             transaction_timeout_ms=self.timeout_ms,
             transaction_status=int(self.status),
             transaction_partitions=None if self.status is TransactionStatus.EMPTY else _schema(self.partitions),
             transaction_last_update_timestamp_ms=self.last_update_ms,
             transaction_start_timestamp_ms=self.start_ms,
-            client_transaction_version=self.client_version,
         )
-        return _INT16.pack(_VALUE_VERSION) + value.encode(_VALUE_VERSION)
+        if version >= 1:
+            is_rotated = self.previous_producer_id not in (NO_PRODUCER_ID, self.producer_id)
+            value = value.replace(
+                previous_producer_id=self.previous_producer_id if is_rotated else NO_PRODUCER_ID,
+                client_transaction_version=self.client_version,
+            )
+        return _INT16.pack(version) + value.encode(version)
 
     @classmethod
     def of_record(cls, state: TransactionState, before: TransactionMetadata | None) -> TransactionMetadata | None:

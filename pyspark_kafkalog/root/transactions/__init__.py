@@ -1,0 +1,11 @@
+"""Transactions of producers with transactional ids: what a log directory says of them, and how they end.
+
+In reading order:
+
+- states: the records of `__transaction_state` as they are in the log
+- open_transactions: transactions that are open, by partition
+- metadata: one transactional id with its transitions, and the record that holds it
+- ending: the end of a transaction, as states to write and markers
+- appends: the batches of an ending
+- end_transaction: an operator ends a transaction that was left open
+"""
