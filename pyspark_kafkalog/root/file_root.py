@@ -256,6 +256,20 @@ class FileRoot(NativeRoot):
                 if newest is not None and newest.topic_id == topic.topic_id:
                     self._ensure_directories(newest)
 
+    def follow_topics(self, before: MetadataImage, after: MetadataImage) -> None:
+        """Let the directories follow a commit between two images: those of topics that it made, or removed.
+
+        The caller holds the root's lock. Raises nothing: the next writer to a topic, or retention, repairs a failure.
+        """
+        for name, topic in before.topics.items():
+            now = after.topics.get(name)
+            if now is None or now.topic_id != topic.topic_id:
+                self._rename_directories(topic)
+        for name, topic in after.topics.items():
+            was = before.topics.get(name)
+            if was is None or was.topic_id != topic.topic_id or len(was.partitions) != len(topic.partitions):
+                self._ensure_directories(topic)
+
     def _ensure_directories(self, topic: TopicImage) -> None:
         with _after_commit(f"topic {topic.name} has directories that are still to be made, by who writes to it first"):
             ensure_partition_directories(self.path, topic, self._fs)

@@ -21,10 +21,13 @@ from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.log.follower import (
     append_as_follower,
+    check_batches,
     delete_records,
-    truncate_fully_and_start_at,
-    truncate_to,
+    drop_outdated,
+    empty_state,
+    truncated_state,
 )
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
@@ -39,6 +42,7 @@ CONFIG = LogConfig.from_properties(
     }
 )
 ORDERS = TopicPartition("orders", 0)
+EXPIRATION_MS = 86_400_000
 timestamp_lists = st.lists(st.integers(0, 300), min_size=1, max_size=5)
 
 
@@ -104,7 +108,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(deltas=timestamp_lists, gap=st.integers(0, 5))
     def append_as_follower(self, deltas: list[int], gap: int) -> None:
         timestamps_ms = self._times(deltas)
-        append_as_follower(self.log, encoded(self.end + gap, timestamps_ms))
+        append_as_follower(self.log, check_batches(encoded(self.end + gap, timestamps_ms)))
         self._appended(self.end + gap, timestamps_ms)
 
     @rule(batches=st.lists(timestamp_lists, min_size=1, max_size=12))
@@ -131,16 +135,27 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 40))
     def truncate_to(self, back: int) -> None:
         offset = max(self.end - back, 0)
-        truncate_to(self.log, offset)
+        self._cut(truncated_state(self.log, offset, producer_id_expiration_ms=EXPIRATION_MS))
+        holder = next(
+            (batch.base_offset for batch in self.batches if batch.base_offset < offset < batch.next_offset), offset
+        )
         if offset < self.end:
             self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
-            self.end = offset
-            self.start = min(self.start, offset)
+            self.end = holder
+            if holder <= self.start:
+                self.start = self.end = min(offset, self.start)
+                self.batches = []
+
+    def _cut(self, state: LogState) -> None:
+        """Commit the state, so to speak; then resuming from it cuts the files."""
+        self.log.suspend()
+        self.log = UnifiedLog.resume(self.directory, CONFIG, state, clock=lambda: self.time_ms)
+        drop_outdated(self.log)
 
     @rule(ahead=st.integers(0, 20))
     def truncate_fully(self, ahead: int) -> None:
         self.start = self.end = self.end + ahead
-        truncate_fully_and_start_at(self.log, self.end)
+        self._cut(empty_state(self.log, self.end))
         self.batches = []
 
     @rule(part=st.floats(0, 1))

@@ -1,7 +1,9 @@
 """Appending to a root as a follower of a leader does: batches keep the leader's offsets and epochs.
 
-Reading order:
+In reading order:
 
-    changes.py         what a follower changes in a partition; `FollowerWriter`
-    open.py            begins following, and makes the writer of a root
+- changes: what a follower changes in a partition, and `FollowerWriter`, which commits it
+- plan: what the writers of both kinds of roots decide alike
+- file_writer: the writer of roots on a file system
+- open: begins following, and makes the writer of a root
 """

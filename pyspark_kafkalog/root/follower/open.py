@@ -13,6 +13,7 @@ from typing import Final
 from pyspark_kafkalog.errors import FollowingRootError, LogDirError
 from pyspark_kafkalog.metadata.image import Following, MetadataImage, following_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.follower.changes import FollowerWriter
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode
@@ -55,4 +56,9 @@ def follower_writer(root: NativeRoot, following_id: str, *, flush: FlushMode) ->
     Used by one thread; the caller closes it. What is in an object store is durable, whatever `flush` says. Raises
     LogDirError for a root that has no such writer.
     """
+    # It loads numba, which planning does not need.
+    from pyspark_kafkalog.root.follower.file_writer import FileFollowerWriter
+
+    if isinstance(root, FileRoot):
+        return FileFollowerWriter(root, following_id, flush=flush)
     raise LogDirError(f"{root.path} is a root that cannot follow a leader")

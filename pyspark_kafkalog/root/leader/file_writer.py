@@ -1,49 +1,41 @@
 """`LeaderWriter` of a root on a file system: appends to the partitions' logs and publishes one commit.
 
     lock the root; refresh the image
-    plan       the units make their appends; batches, sequences and transactions are checked (plan.py)
-    append     one write a partition to its log (open_logs.py), then wait for the disk
-    publish    one commit with the partitions' new states and the units' further records
+    plan               the units make their appends; batches, sequences and transactions are checked (plan.py)
+    append, publish    one write a partition, then one commit of all (open_log_commits.py)
     unlock
 
-A crash before the publish leaves bytes above the high watermark, which are invisible and which the next writer
-truncates, as in root/write.py. After an error they are truncated immediately, and nothing of the commit is kept.
+What a crash leaves is in open_log_commits.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
-    CommitStateUnknownError,
     InvalidRecordError,
     KafkalogError,
     LogDirError,
 )
-from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.following import check_not_following
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS, OpenLogs
+from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
+from pyspark_kafkalog.root.leader.open_logs import OpenLogs
 from pyspark_kafkalog.root.leader.plan import CommitPlan, PartitionPlan, plan_units
 from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
-from pyspark_kafkalog.root.write import PartitionLogs, truncate_uncommitted
-from pyspark_kafkalog.storage.filesystem import FlushMode, flush_earlier, in_parallel, note_unflushed
+from pyspark_kafkalog.storage.filesystem import FlushMode, flush_earlier
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.sequences import ProducerView
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-
-#: How often a commit is retried after it lost the race to a writer that does not take the root's lock.
-_ATTEMPTS: Final = 10
 
 
 class FileLeaderWriter:
@@ -54,32 +46,26 @@ class FileLeaderWriter:
 
     def __init__(self, root: FileRoot, *, flush: FlushMode, operation: str = "append") -> None:
         self._root = root
-        self._operation = operation
-        self._store = root.store_for(flush)
-        self._fs = root.file_system_for(flush)
-        self._logs = OpenLogs(root.path, clock=root.clock, fs=self._fs)
+        self._commits = OpenLogCommits(root, flush=flush, operation=operation)
 
     def commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
         """As in LeaderWriter."""
-        self._store.check_root()
-        with root_lock(self._root.path, fs=self._fs):
+        with self._commits.locked():
             results = self._commit_locked(units)
-            if self._fs.waits_for_disk and any(map(_has_duplicate, results)):
+            if self._commits.fs.waits_for_disk and any(map(_has_duplicate, results)):
                 # Who stored the batch may have been killed before its commit was on disk.
-                flush_earlier(self._root.path, self._fs)
-                self._store.log.sync()
-        if self._root.store is not self._store:
-            self._root.store.follow(self._store)
+                flush_earlier(self._root.path, self._commits.fs)
+                self._commits.store.log.sync()
         return results
 
     def _commit_locked(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             plan = self._plan()
             results = plan_units(plan, units)
             try:
                 self._carry_out(plan)
             except CommitConflictError:
-                if attempt == _ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1:
                     raise
             except InvalidRecordError as error:
                 # The records of one unit break an invariant, or those of all are too large for one commit.
@@ -104,14 +90,15 @@ class FileLeaderWriter:
 
     def close(self) -> None:
         """As in LeaderWriter."""
-        self._logs.close()
+        self._commits.logs.close()
 
     def _plan(self) -> CommitPlan:
-        image = self._store.refresh_to_head()
-        self._logs.begin()
+        image = self._commits.begin()
+        check_not_following(image)
+        logs = self._commits.logs
 
         def open_partition(topic_partition: TopicPartition) -> PartitionPlan:
-            opened = self._logs.open(image, topic_partition)
+            opened = logs.open(image, topic_partition)
             return PartitionPlan(
                 topic_partition,
                 opened.log.config,
@@ -124,61 +111,34 @@ class FileLeaderWriter:
         return CommitPlan(image, open_partition, self._root.clock())
 
     def _carry_out(self, plan: CommitPlan) -> None:
-        """Append and publish. If that fails, nothing of it is left, unless it may have been published."""
-        partitions = plan.changed
-        if not partitions and not plan.records:
+        appends = [_PlannedAppend(each) for each in plan.changed]
+        if not appends and not plan.records:
             return
-        try:
-            states = self._append(plan.image, partitions)
-            self._publish(plan, states)
-        except BaseException as error:
-            for each in partitions:
-                self._logs.drop(each.topic_partition)
-            if not isinstance(error, (CommitConflictError, CommitStateUnknownError)):
-                with contextlib.suppress(KafkalogError, OSError):
-                    self._truncate(plan.image, [each.topic_partition for each in partitions])
-            raise
-        for topic_partition, state in states.items():
-            self._logs.committed(topic_partition, state)
 
-    def _append(self, image: MetadataImage, partitions: Sequence[PartitionPlan]) -> dict[TopicPartition, LogState]:
-        """Append to all partitions and wait until that is on disk; returns the new states."""
-        if not self._fs.waits_for_disk and partitions:
-            note_unflushed(self._root.path, self._fs)
-        states: dict[TopicPartition, LogState] = {}
-        for at in range(0, len(partitions), OPEN_LOGS):
-            some = partitions[at : at + OPEN_LOGS]
-            logs = [self._logs.open(image, each.topic_partition).log for each in some]
-            for log, each in zip(logs, some, strict=True):
-                log.assign_epoch(each.leader_epoch, log.log_end_offset)
-                log.append(*_joined(each.parts))
-            flushes = [partial(log.flush, is_last=True) for log in logs]
-            if self._fs.waits_for_disk:
-                in_parallel(flushes)
-            else:
-                for flush in flushes:
-                    flush()
-            states.update((each.topic_partition, log.state()) for log, each in zip(logs, some, strict=True))
-        return states
+        def records(states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:
+            return [*state_records(plan.image, states), *plan.records]
 
-    def _publish(self, plan: CommitPlan, states: dict[TopicPartition, LogState]) -> None:
-        def build(newest: MetadataImage) -> list[MetadataRecord]:
-            if newest is not plan.image:
-                # What the units have found in the image may have changed, so they are asked again.
-                raise CommitConflictError("another writer committed without the root's lock")
-            return [
-                *(
-                    partition_state_record(newest.topic(each.topic).topic_id, each.partition, state)
-                    for each, state in states.items()
-                ),
-                *plan.records,
-            ]
+        self._commits.carry_out(plan.image, appends, records)
 
-        self._store.commit(build, operation=self._operation, newest=plan.image)
 
-    def _truncate(self, image: MetadataImage, partitions: Iterable[TopicPartition]) -> None:
-        logs = PartitionLogs.at(self._root.path, image, clock=self._root.clock, fs=self._fs)
-        truncate_uncommitted(logs, partitions, self._store.refresh())
+class _PlannedAppend:
+    """The append of what is planned for one partition. See `PartitionAppend`."""
+
+    def __init__(self, plan: PartitionPlan) -> None:
+        self._plan = plan
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._plan.topic_partition
+
+    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
+        log = logs.open(image, self.topic_partition).log
+        log.assign_epoch(self._plan.leader_epoch, log.log_end_offset)
+        log.append(*_joined(self._plan.parts))
+        return log
+
+    def state_of(self, log: UnifiedLog) -> LogState:
+        return log.state()
 
 
 def _has_duplicate(result: UnitResult) -> bool:

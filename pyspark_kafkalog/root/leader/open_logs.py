@@ -145,7 +145,7 @@ class OpenLogs:
     def _resume(self, image: MetadataImage, topic_partition: TopicPartition, state: LogState) -> OpenLog:
         topic = image.topic(topic_partition.topic)
         config = self._config(image)
-        if state.log_end_offset == 0:
+        if state.log_start_offset == state.log_end_offset:  # it may never have had records
             ensure_partition_directory(self._root, topic_partition, topic.topic_id, self._fs)
         log = UnifiedLog.resume(
             self._root / str(topic_partition),

@@ -1,124 +1,210 @@
-"""For following a leader: appends the batches of a fetch, truncates where the logs diverge, follows the log start.
+"""For following a leader: appends batches as the leader has them, truncates where the logs diverge, raises log starts.
 
 Append. The batches are stored as the leader has stored them: offsets, leader epochs, timestamps and codecs are kept,
-control batches are included, and all batches of one fetch go to one segment. A crash leaves at worst a torn batch at
-the end.
+control batches are included, and sequences are not checked, as the leader has done that. Each batch is an append of its
+own, so that segments roll and indexes get entries as at a leader that got the batches one by one. A crash leaves at
+worst a torn batch at the end.
 
-Truncation. Records at or above an offset are dropped in the files first, then in the state in memory. After a crash in
-between, the log still ends at a batch.
+Truncation. `truncated_state` and `empty_state` tell the state that the log will have, and change nothing. That state is
+committed first; resuming the log from it (`UnifiedLog.resume`) then cuts the files, as it does after a crashed append.
+So there is no moment at which the files are shorter than the state.
 
 Log start. Deleting records only increases the log start offset; the bytes stay until retention deletes whole segments.
 
 Source of the rules: appendAsFollower, truncateTo, truncateFullyAndStartAt and maybeIncrementLogStartOffset of
-org.apache.kafka.storage.internals.log.UnifiedLog.
+org.apache.kafka.storage.internals.log.UnifiedLog. Kafka puts all batches of a fetch into one segment.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs
-from pyspark_kafkalog.storage.log.producer_replay import rebuild_producer_state
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.segment.index_entries import IndexRows, SegmentCounters
+from pyspark_kafkalog.storage.segment.segment import LogSegment
 
 #: The name in errors for batches that are not in a file yet.
 FETCH_RESPONSE: Final = "<fetch response>"
 
 
-def append_as_follower(log: UnifiedLog, data: Buffer) -> None:
-    """Store the batches in `data` with their offsets and epochs, all in one segment.
+@dataclass(frozen=True, slots=True)
+class FollowerBatches:
+    """Checked batches of a leader: `batches` (BATCH_DTYPE) has their positions in `data`."""
 
-    Raises CorruptRecordError for damage or offsets that do not increase. Raises InvalidRecordError for an offset below
-    the log end, and for more bytes or offsets than one segment can hold.
+    data: NDArray[np.uint8]
+    batches: NDArray[np.void]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def first_offset(self) -> int:
+        """The base offset of the first batch, of which there is one at least."""
+        return int(self.batches["base_offset"][0])
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch."""
+        return int(self.batches["last_offset"][-1]) + 1
+
+    def epochs(self) -> list[EpochEntry]:
+        """Each leader epoch of the batches, at the first batch that has it. Old brokers' batches may have none."""
+        known = self.batches["leader_epoch"] >= 0
+        epochs, first = np.unique(self.batches["leader_epoch"][known], return_index=True)
+        offsets = self.batches["base_offset"][known][first]
+        return [EpochEntry(*each) for each in zip(epochs.tolist(), offsets.tolist(), strict=True)]
+
+
+def check_batches(data: Buffer) -> FollowerBatches:
+    """The batches of a leader's answer: whole ones, with increasing offsets, epochs that do not fall, and right CRCs.
+
+    Raises CorruptRecordError, UnsupportedFormatError for batches of an older record format.
     """
-    batches = _checked_batches(data, next_offset=log.log_end_offset, config=log.config)
-    if not len(batches):
-        return
-    first_offset = int(batches["base_offset"][0])
-    for epoch, base_offset in zip(batches["leader_epoch"].tolist(), batches["base_offset"].tolist(), strict=True):
-        log.assign_epoch(epoch, base_offset)
-    plan = log.active_segment.plan_whole(batches, now_ms=log.clock())
-    if plan is None:
-        log.roll(first_offset)
-        plan = log.active_segment.plan_whole(batches, now_ms=log.clock())
-    if plan is None:
-        raise InvalidRecordError(
-            f"the batches of one fetch span the offsets {first_offset} to {int(batches['last_offset'][-1])}, more than "
-            "one segment can hold (2^31): fetch fewer at once"
-        )
-    log.append(as_bytes_array(data), batches, plan)
-
-
-def _checked_batches(data: Buffer, *, next_offset: int, config: LogConfig) -> NDArray[np.void]:
-    """The table of the batches in `data`, with positions in it."""
     scan = scan_batches(data, file=FETCH_RESPONSE)
     if scan.fault is not None:
         raise scan.fault
-    size_bytes = len(as_bytes_array(data))
-    if scan.consumed_bytes != size_bytes:
+    view = as_bytes_array(data)
+    if scan.consumed_bytes != len(view):
         raise CorruptRecordError(
             file=FETCH_RESPONSE,
             position=scan.consumed_bytes,
             expected="whole batches",
-            found=f"{size_bytes - scan.consumed_bytes} bytes of one",
+            found=f"{len(view) - scan.consumed_bytes} bytes of one",
         )
     verify_crcs(data, scan.batches, data_position=0, file=FETCH_RESPONSE)
-    if size_bytes > config.segment_bytes:
-        raise InvalidRecordError(f"batches of {size_bytes} bytes are over segment.bytes={config.segment_bytes}")
-    if len(scan.batches) and int(scan.batches["base_offset"][0]) < next_offset:
-        raise InvalidRecordError(
-            f"offset {int(scan.batches['base_offset'][0])} to append is below the log end {next_offset}"
+    _check_epochs(scan.batches)
+    return FollowerBatches(view, scan.batches)
+
+
+def _check_epochs(batches: NDArray[np.void]) -> None:
+    known = batches[batches["leader_epoch"] >= 0]
+    falls = np.flatnonzero(np.diff(known["leader_epoch"]) < 0)
+    if len(falls):
+        at = int(falls[0])
+        raise CorruptRecordError(
+            file=FETCH_RESPONSE,
+            position=int(known["position"][at + 1]),
+            expected=f"a leader epoch of {int(known['leader_epoch'][at])} or more",
+            found=str(int(known["leader_epoch"][at + 1])),
         )
-    return scan.batches
 
 
-def truncate_to(log: UnifiedLog, offset: int) -> None:
-    """Make `offset` the log end; does nothing if it is at or above it. A batch that contains `offset` is dropped whole.
+def append_as_follower(log: UnifiedLog, batches: FollowerBatches) -> None:
+    """Store the batches with their offsets and epochs, one after the other.
 
-    Raises OffsetOutOfRangeError for a negative offset.
+    An empty log whose active segment is empty also takes a first batch that begins below its end and reaches above it.
+    Raises InvalidRecordError for another batch below the log end, and for an epoch below that of the log's last batch.
     """
-    if offset < 0:
-        raise OffsetOutOfRangeError(f"cannot truncate {log.directory} to the negative offset {offset}")
-    if offset >= log.log_end_offset:
-        log.epochs.truncate_from_end(log.log_end_offset)
+    if not len(batches):
         return
-    if offset < log.segments.first.base_offset:
-        truncate_fully_and_start_at(log, offset)
-        return
-    producers = log.producers
-    for segment in reversed(log.segments.above(offset)):
-        log.drop_segment(segment)
-    log.active_segment.truncate_to(offset)
-    log.log_end_offset = offset
-    log.epochs.truncate_from_end(offset)
-    log.log_start_offset = min(offset, log.log_start_offset)
-    log.recovery_point = min(offset, log.recovery_point)
-    rebuild_producer_state(
-        producers,
-        log.segments,
-        log_start_offset=log.log_start_offset,
-        end_offset=offset,
-        now_ms=log.clock(),
-    )
-    log.high_watermark_moved()
+    end_offset = log.log_end_offset
+    if batches.first_offset < end_offset:
+        _begin_below_end(log, batches)
+    epochs = batches.epochs()
+    last_epoch = log.epochs.epoch_for_offset(end_offset - 1) if end_offset > log.log_start_offset else None
+    if epochs and last_epoch is not None and epochs[0].epoch < last_epoch:
+        raise InvalidRecordError(
+            f"the batch at offset {batches.first_offset} has leader epoch {epochs[0].epoch}, but the log before it has "
+            f"{last_epoch}: it diverges from the log of the leader"
+        )
+    log.epochs.assign_many(epochs)
+    log.append(batches.data, batches.batches)
 
 
-def truncate_fully_and_start_at(log: UnifiedLog, offset: int) -> None:
-    """Drop all segments and start an empty one at `offset`."""
-    producers = log.producers
+def _begin_below_end(log: UnifiedLog, batches: FollowerBatches) -> None:
+    """Let the empty `log` begin with the first batch, which contains its log start."""
+    first_end_offset = int(batches.batches["last_offset"][0]) + 1
+    is_empty = log.log_start_offset == log.log_end_offset and log.active_segment.size_bytes == 0
+    if not is_empty or first_end_offset <= log.log_end_offset:
+        raise InvalidRecordError(f"offset {batches.first_offset} to append is below the log end {log.log_end_offset}")
     for segment in reversed(tuple(log.segments)):
         log.drop_segment(segment)
-    log.add_segment(offset)
-    log.epochs.clear()
-    producers.truncate_fully_and_start_at(offset)
-    log.log_start_offset = log.log_end_offset = log.recovery_point = offset
-    log.high_watermark_moved()
+    log.add_segment(batches.first_offset)
+    log.log_end_offset = batches.first_offset
+
+
+def truncated_state(log: UnifiedLog, offset: int, *, producer_id_expiration_ms: int) -> LogState:
+    """The state of `log` without the records from `offset` on; that of now if it ends at or below it.
+
+    A batch that contains `offset` is dropped whole. A log that starts at or above `offset` becomes empty. Raises
+    OffsetOutOfRangeError for an offset that is in remote storage only, or negative; DiskFormatError for damage.
+    """
+    state = log.state()
+    if offset >= log.log_end_offset:
+        return state
+    if offset < 0 or (state.has_remote_start and offset < state.local_log_start_offset):
+        raise OffsetOutOfRangeError(
+            f"{log.directory} cannot be truncated to offset {offset}: its local log starts at "
+            f"{state.local_log_start_offset}, and what is in remote storage only cannot be cut; delete the topic here "
+            "and follow it again"
+        )
+    segment = log.segments.from_offset(offset)[0]
+    counters, end_offset = _kept_part(segment, offset)
+    if end_offset <= log.log_start_offset:
+        return empty_state(log, min(offset, log.log_start_offset))
+    producers = producer_state_at(
+        log.directory,
+        end_offset,
+        log_start_offset=log.log_start_offset,
+        expiration_ms=producer_id_expiration_ms,
+        now_ms=log.clock(),
+    )
+    first_unstable = producers.first_undecided_offset
+    return LogState(
+        leader_epoch=state.leader_epoch,
+        log_start_offset=state.log_start_offset,
+        log_end_offset=end_offset,
+        active_base_offset=segment.base_offset,
+        active_size_bytes=counters.size_bytes,
+        active_first_timestamp_ms=counters.first_timestamp_ms,
+        active_max_timestamp_ms=counters.max_timestamp_ms,
+        active_max_timestamp_offset=counters.max_timestamp_offset,
+        bytes_since_last_index_entry=counters.bytes_since_last_index_entry,
+        first_unstable_offset=-1 if first_unstable is None else first_unstable,
+        local_log_start_offset=state.local_log_start_offset,
+        producer=producers.last_entry,
+    )
+
+
+def _kept_part(segment: LogSegment, offset: int) -> tuple[SegmentCounters, int]:
+    """The segment's counters without the batches that reach `offset`, and the offset at which it then ends."""
+    rows = IndexRows(segment.base_offset, segment.config)
+    for chunk in segment.chunks():
+        count = int(np.searchsorted(chunk.batches["last_offset"], offset, side="left"))
+        if count:
+            rows.add(chunk.batches[:count])
+        if count < len(chunk.batches):
+            return rows.counters, min(offset, int(chunk.batches["base_offset"][count]))
+    return rows.counters, offset
+
+
+def empty_state(log: UnifiedLog, start_offset: int) -> LogState:
+    """The state of `log` without any records, when it starts and ends at `start_offset`."""
+    return LogState(
+        leader_epoch=log.state().leader_epoch,
+        log_start_offset=start_offset,
+        log_end_offset=start_offset,
+        active_base_offset=start_offset,
+        active_max_timestamp_offset=start_offset,
+    )
+
+
+def drop_outdated(log: UnifiedLog) -> None:
+    """After a truncation: drop leader epochs from the log end on, and all epochs and segments below an empty log."""
+    is_empty = log.log_start_offset == log.log_end_offset and log.active_segment.size_bytes == 0
+    log.epochs.truncate_from_end(0 if is_empty else log.log_end_offset)
+    for segment in tuple(log.segments)[:-1] if is_empty else ():
+        log.drop_segment(segment)
 
 
 def delete_records(log: UnifiedLog, before_offset: int) -> int:

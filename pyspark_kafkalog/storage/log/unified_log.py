@@ -291,17 +291,17 @@ class UnifiedLog:
         self.assign_epoch(leader_epoch, self.log_end_offset)
         self.append(data, batches)
 
-    def append(self, data: NDArray[np.uint8], batches: NDArray[np.void], plan: RunPlan | None = None) -> None:
+    def append(self, data: NDArray[np.uint8], batches: NDArray[np.void]) -> None:
         """Store checked batches with final offsets, epochs and timestamps; `batches` has their positions in `data`.
 
-        Each is an append of its own, before which the log may roll. With `plan`, all go to the active segment.
+        Each is an append of its own, before which the log may roll.
         """
         self._producers = self.producers  # complete, because control batches change more than the last writer's entry
         if (batches["attributes"] & CONTROL_MASK).any():
             self._names_changed = True  # the transaction index file is created with its first entry
-        for run, run_plan in self._runs(batches) if plan is None else [(batches, plan)]:
+        for run, plan in self._runs(batches):
             start, end = int(run["position"][0]), int(run["position"][-1] + run["size_bytes"][-1])
-            self.active_segment.append(data[start:end], run_plan)
+            self.active_segment.append(data[start:end], plan)
             self._stored(run, data)
         self._appended()
 

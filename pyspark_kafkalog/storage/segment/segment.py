@@ -473,19 +473,6 @@ class LogSegment(SegmentFiles):
         """How many of `batches` (BATCH_DTYPE, final offsets) fit before the segment must roll, with one append each."""
         return plan_run(batches, self.counters(), self._limits(now_ms))
 
-    def plan_whole(self, batches: NDArray[np.void], *, now_ms: int) -> RunPlan | None:
-        """The plan that appends all of `batches` as one append, as a follower does; None if it must roll before."""
-        counters, limits = self.counters(), self._limits(now_ms)
-        whole = batches[-1:].copy()
-        whole["size_bytes"] = batches["size_bytes"].sum()
-        whole["max_timestamp_ms"] = batches["max_timestamp_ms"].max()
-        if plan_run(whole, counters, limits).count == 0:
-            return None
-        sizes = batches["size_bytes"].astype(np.int64)
-        positions = counters.size_bytes + np.cumsum(sizes) - sizes
-        entries = plan_entries(batches, positions, counters, limits)
-        return RunPlan(len(batches), entries, advance(batches, counters, entries))
-
     def append(self, data: Buffer, plan: RunPlan) -> None:
         """Write `data`, the bytes of the batches of `plan`, and then their index entries."""
         self.fs.pwrite_all(self.fd, data, self.size_bytes)
@@ -548,31 +535,13 @@ class LogSegment(SegmentFiles):
         return advance(batches, counters, entries)
 
     def _add_index_entries(self, entries: IndexEntries) -> None:
-        """Add the entries that fit: one large follower append may have more entries than an index has room for."""
+        """Add the entries that fit: a rebuilt index of a large segment may have more than there is room for."""
         room = self.offset_index.max_entries - self.offset_index.entries
         self.offset_index.append_many(entries.offsets[:room], entries.positions[:room])
         room = max(self.time_index.max_entries - 1 - self.time_index.entries, 0)
         self.time_index.maybe_append_many(entries.timestamps_ms[:room], entries.time_offsets[:room])
 
     # Truncation and rebuilding
-
-    def truncate_to(self, offset: int) -> int:
-        """Drop all batches that reach `offset` or above, and their index entries; returns the number of bytes dropped.
-
-        Afterwards the segment is ready for appends: its indexes are preallocated again.
-        """
-        found = self.find_batch(offset)
-        self.offset_index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
-        self.txn_index.truncate_to(offset)
-        self.make_room()
-        dropped = 0 if found is None else self.size_bytes - found.position
-        if found is not None:
-            self.cut(found.position)
-        self.bytes_since_last_index_entry = 0
-        self._first_timestamp_ms = None
-        self.read_max_timestamp()
-        return dropped
 
     def cut(self, size_bytes: int) -> None:
         """Set the `.log` file's length and the segment's size."""

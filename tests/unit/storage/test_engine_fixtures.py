@@ -23,7 +23,7 @@ from rebuilt_indexes import rebuild_indexes
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.log.follower import append_as_follower, delete_records
+from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -122,7 +122,7 @@ def test_batches_appended_again_produce_kafkas_files_byte_for_byte(part: Fixture
         if base_offset in restarts:
             log.close()
             log = fresh_log(directory, part, first_base)
-        append_as_follower(log, data)
+        append_as_follower(log, check_batches(data))
     if log.log_end_offset in restarts:
         log.close()
     delete_records(log, part.log_start_offset)

@@ -23,7 +23,7 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
-from pyspark_kafkalog.storage.log.follower import append_as_follower, delete_records, truncate_to
+from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records, truncated_state
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, java_hash_order
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -181,7 +181,7 @@ def test_damaged_batch_is_refused(at: int, logs: OpenLogs) -> None:
             append_as_leader(log, bytes(data), leader_epoch=0)
         assert log.log_end_offset == 0
     with pytest.raises((CorruptRecordError, InvalidRecordError)):
-        append_as_follower(log, bytes(data) if whole else bytes(data)[:-1])
+        append_as_follower(log, check_batches(bytes(data) if whole else bytes(data)[:-1]))
 
 
 def test_wrong_record_count_is_refused(logs: OpenLogs) -> None:
@@ -192,15 +192,16 @@ def test_wrong_record_count_is_refused(logs: OpenLogs) -> None:
 
 def test_follower_append_below_log_end_is_refused(logs: OpenLogs) -> None:
     log = logs()
-    append_as_follower(log, batch(3))
+    append_as_follower(log, check_batches(batch(3)))
     with pytest.raises(InvalidRecordError, match="below the log end 3"):
-        append_as_follower(log, batch(3))
+        append_as_follower(log, check_batches(batch(3)))
 
 
 def test_offset_out_of_reach_of_segment_rolls_the_log(logs: OpenLogs) -> None:
     log = logs()
     far = 2**31 + 5
-    append_as_follower(log, encode_batch([Record(offset=far, timestamp_ms=T0, key=b"k", value=b"v")]))
+    data = encode_batch([Record(offset=far, timestamp_ms=T0, key=b"k", value=b"v")])
+    append_as_follower(log, check_batches(data))
     assert log.segments.base_offsets == (0, far)
     assert read(log, 0).batches["base_offset"].tolist() == [far]
 
@@ -355,7 +356,10 @@ def test_truncated_marker_reopens_its_transaction(logs: OpenLogs) -> None:
     log.roll()
     end_transaction(log, marker(1, 0))
     assert log.last_stable_offset == 3
-    truncate_to(log, 2)
+    state = truncated_state(log, 2, producer_id_expiration_ms=86_400_000)
+    log.suspend()
+    log = UnifiedLog.resume(logs.directory, log.config, state, clock=lambda: logs.now_ms)
+    logs.opened.append(log)
     assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
     assert not AbortedTransactions.overlapping(logs.directory, 0, 3).transactions
 

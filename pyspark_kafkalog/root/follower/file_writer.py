@@ -1,0 +1,244 @@
+"""`FollowerWriter` of a root on a file system: changes the partitions' logs and publishes one commit.
+
+    check      the batches of each append: lengths, order of offsets, leader epochs, CRCs
+    lock the root; refresh the image; the root must still follow with the writer's id
+    append     one write a partition, which is then waited for (root/leader/open_log_commits.py)
+    plan       the states after truncations and starts, which change no file yet
+    publish    one commit with all new states and further records
+    cut        what the truncations drop, and the files of removed topics; make the directories of new ones
+    unlock
+
+A crash before the publish leaves bytes above the high watermark, which the next writer truncates. A crash after it may
+leave the bytes of a truncation, which are above the high watermark now, and those below a log that starts later, which
+retention removes. Logs stay open between commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pyspark_kafkalog.errors import CommitConflictError, InvalidRecordError, KafkalogError, LogDirError
+from pyspark_kafkalog.metadata.following import check_follower
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.follower.changes import (
+    FollowerChange,
+    FollowerResult,
+    PlanFollowerRecords,
+    StartAt,
+    Truncation,
+    no_records,
+)
+from pyspark_kafkalog.root.follower.plan import (
+    CheckedAppend,
+    CheckedChange,
+    changes_topics,
+    check_changes,
+    producer_ids_record,
+    state_after_append,
+    state_before,
+)
+from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
+from pyspark_kafkalog.root.leader.open_logs import OpenLogs
+from pyspark_kafkalog.storage.filesystem import FlushMode
+from pyspark_kafkalog.storage.log.follower import (
+    append_as_follower,
+    delete_records,
+    drop_outdated,
+    empty_state,
+    truncated_state,
+)
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.names import TopicPartition
+
+_LOG: Final = logging.getLogger(__name__)
+_OPERATION: Final = "follow"
+
+
+class FileFollowerWriter:
+    """Commits the changes of the follower with `following_id` to a root on a file system. See `FollowerWriter`."""
+
+    def __init__(self, root: FileRoot, following_id: str, *, flush: FlushMode) -> None:
+        self._root = root
+        self._following_id = following_id
+        self._commits = OpenLogCommits(root, flush=flush, operation=_OPERATION, following_id=following_id)
+
+    def commit(
+        self, changes: Sequence[FollowerChange], records: PlanFollowerRecords = no_records
+    ) -> list[FollowerResult]:
+        """As in FollowerWriter."""
+        checked = check_changes(changes)
+        with self._commits.locked():
+            return self._commit_locked(checked, records)
+
+    def close(self) -> None:
+        """As in FollowerWriter."""
+        self._commits.logs.close()
+
+    def _commit_locked(
+        self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords
+    ) -> list[FollowerResult]:
+        for attempt in range(ATTEMPTS):
+            image = self._commits.begin()
+            check_follower(image, self._following_id)
+            commit = _Commit(self._root, self._commits, image, changes, records)
+            try:
+                return commit.carry_out()
+            except CommitConflictError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            except InvalidRecordError as error:
+                # One of the changes breaks an invariant, or all are too large for one commit.
+                if len(changes) + (records is not no_records) <= 1:
+                    if not changes:
+                        raise
+                    return [error]
+                self._commit_locked((), records)
+                return [result for each in changes for result in self._alone(each)]
+        raise AssertionError
+
+    def _alone(self, change: CheckedChange | KafkalogError) -> list[FollowerResult]:
+        """Commit one change. What prevents the commit is its result."""
+        try:
+            return self._commit_locked([change], no_records)
+        except KafkalogError as error:
+            return [error]
+        except OSError as error:
+            return [LogDirError(str(error))]
+
+
+class _Commit:
+    """One attempt to commit changes that were checked, on `image`."""
+
+    def __init__(
+        self,
+        root: FileRoot,
+        commits: OpenLogCommits,
+        image: MetadataImage,
+        changes: Sequence[CheckedChange | KafkalogError],
+        records: PlanFollowerRecords,
+    ) -> None:
+        self._root = root
+        self._commits = commits
+        self._image = image
+        self._changes = changes
+        self._plan_records = records
+        self._refused: dict[TopicPartition, KafkalogError] = {}
+        self._cut: dict[TopicPartition, LogState] = {}
+
+    def carry_out(self) -> list[FollowerResult]:
+        further = list(self._plan_records(self._image))
+        appends: list[_Append] = []
+        for change in self._changes:
+            if isinstance(change, CheckedAppend):
+                appends.append(_Append(change, self._refused))
+            elif not isinstance(change, KafkalogError):
+                self._plan_cut(change)
+        states: dict[TopicPartition, LogState] = {}
+
+        def records(appended: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:
+            states.update(appended)
+            made = [each.checked for each in appends if each.topic_partition in appended]
+            return [
+                *further,
+                *producer_ids_record(self._image, made),
+                *state_records(self._image, {**appended, **self._cut}),
+            ]
+
+        after = self._commits.carry_out(self._image, appends, records)
+        self._settle(after, states)
+        if changes_topics(further):
+            self._root.follow_topics(self._image, after)
+        return [self._result(each, {**states, **self._cut}) for each in self._changes]
+
+    def _result(
+        self, change: CheckedChange | KafkalogError, states: Mapping[TopicPartition, LogState]
+    ) -> FollowerResult:
+        if isinstance(change, KafkalogError):
+            return change
+        of = change.change.topic_partition if isinstance(change, CheckedAppend) else change.topic_partition
+        return states[of] if of in states else self._refused[of]
+
+    def _plan_cut(self, change: Truncation | StartAt) -> None:
+        """Decide the state after a truncation, or after a start elsewhere."""
+        of = change.topic_partition
+        try:
+            before = state_before(self._image, change)
+            log = self._open(of)
+            if isinstance(change, StartAt):
+                state = empty_state(log, change.start_offset)
+            else:
+                expiration_ms = broker_config(self._image).producer_id_expiration_ms
+                state = truncated_state(log, change.end_offset, producer_id_expiration_ms=expiration_ms)
+        except KafkalogError as error:
+            self._refused[of] = error.with_traceback(None)
+        except OSError as error:
+            self._refused[of] = LogDirError(f"the log of {of} cannot be opened: {error}")
+        else:
+            self._cut[of] = replace(state, leader_epoch=max(before.leader_epoch, state.leader_epoch))
+
+    def _open(self, of: TopicPartition) -> UnifiedLog:
+        return self._commits.logs.open(self._image, of).log
+
+    def _settle(self, after: MetadataImage, appended: Mapping[TopicPartition, LogState]) -> None:
+        """Let the files follow what was committed, where appends did not do it. The next writer repairs a failure."""
+        logs = self._commits.logs
+        for of, state in self._cut.items():
+            logs.drop(of)
+            with _after_commit(of, logs):
+                drop_outdated(logs.open(after, of).log)
+                logs.committed(of, state)
+        for of, state in appended.items():
+            if state.log_start_offset > self._image.partition(of.topic, of.partition).state.log_start_offset:
+                with _after_commit(of, logs):
+                    delete_records(logs.open(after, of).log, state.log_start_offset)
+                    logs.committed(of, state)
+
+
+class _Append:
+    """The append of checked batches to one partition, which may be refused. See `PartitionAppend`."""
+
+    def __init__(self, checked: CheckedAppend, refused: dict[TopicPartition, KafkalogError]) -> None:
+        self.checked = checked
+        self._refused = refused
+        self._before: LogState | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.checked.change.topic_partition
+
+    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog | None:
+        of, change = self.topic_partition, self.checked.change
+        try:
+            self._before = state_before(image, change)
+            log = logs.open(image, of).log
+            log.epochs.truncate_from_end(log.log_end_offset + 1)  # what a crashed append has left
+            append_as_follower(log, self.checked.batches)
+            latest = log.epochs.latest
+            if change.leader_epoch > (-1 if latest is None else latest.epoch):
+                log.assign_epoch(change.leader_epoch, log.log_end_offset)
+        except KafkalogError as error:
+            self._refused[of] = error.with_traceback(None)
+            return None
+        return log
+
+    def state_of(self, log: UnifiedLog) -> LogState:
+        assert self._before is not None
+        return state_after_append(self.checked.change, self._before, log.state())
+
+
+@contextlib.contextmanager
+def _after_commit(of: TopicPartition, logs: OpenLogs) -> Iterator[None]:
+    """Log an error in the block."""
+    try:
+        yield
+    except (KafkalogError, OSError) as error:
+        logs.drop(of)
+        _LOG.warning("%s: files do not follow the commit yet; the next writer does that: %s", of, error)

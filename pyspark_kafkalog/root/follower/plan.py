@@ -1,0 +1,92 @@
+"""What the writers of both kinds of roots decide alike: checks of changes, and the states and records that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pyspark_kafkalog.errors import CommitConflictError, InvalidRecordError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAppend:
+    """An append whose batches are whole and undamaged."""
+
+    change: FollowerAppend
+    batches: FollowerBatches
+
+
+CheckedChange: TypeAlias = CheckedAppend | Truncation | StartAt
+
+
+def check_changes(changes: Sequence[FollowerChange]) -> list[CheckedChange | KafkalogError]:
+    """Each change after all checks that need no image, or why it is refused. Reads every byte of the batches."""
+    seen: set[TopicPartition] = set()
+    checked: list[CheckedChange | KafkalogError] = []
+    for change in changes:
+        of = change.topic_partition
+        if of in seen:
+            checked.append(InvalidRecordError(f"{of}: a commit takes one change of a partition, found two"))
+            continue
+        seen.add(of)
+        if not isinstance(change, FollowerAppend):
+            checked.append(change)
+            continue
+        try:
+            checked.append(CheckedAppend(change, check_batches(change.data)))
+        except KafkalogError as error:
+            checked.append(error)
+    return checked
+
+
+def state_before(image: MetadataImage, change: FollowerChange) -> LogState:
+    """The partition's state before `change`. Raises UnknownTopicError, CommitConflictError for another log end."""
+    of = change.topic_partition
+    topic = image.topic(of.topic)
+    if topic.topic_id != change.topic_id:
+        raise UnknownTopicError(f"topic {of.topic!r} has the id {topic.topic_id} here, not {change.topic_id}")
+    state = image.partition(of.topic, of.partition).state
+    if state.log_end_offset != change.expected_end_offset:
+        raise CommitConflictError(
+            f"the log of {of} ends at {state.log_end_offset}, not at {change.expected_end_offset}: continue from there"
+        )
+    return state
+
+
+def state_after_append(change: FollowerAppend, before: LogState, appended: LogState) -> LogState:
+    """The state to commit of a log that is `appended` after the batches of `change` were added to `before`."""
+    log_start_offset = max(appended.log_start_offset, min(change.log_start_offset, appended.log_end_offset))
+    return replace(
+        appended,
+        log_start_offset=log_start_offset,
+        leader_epoch=max(before.leader_epoch, appended.leader_epoch, change.leader_epoch),
+    )
+
+
+def producer_ids_record(image: MetadataImage, appends: Iterable[CheckedAppend]) -> list[MetadataRecord]:
+    """The record after which the root never hands out one of the producer ids in the appends; none if it is not needed.
+
+    So the image always knows the highest id that the leader has handed out, as far as it was seen here.
+    """
+    highest = max((int(each.batches.batches["producer_id"].max()) for each in appends if len(each.batches)), default=-1)
+    if highest < image.next_producer_id:
+        return []
+    return [ProducerIdsRecord(broker_id=-1, next_producer_id=highest + 1)]
+
+
+def changes_topics(records: Collection[MetadataRecord]) -> bool:
+    """Whether the records create or remove topics or partitions."""
+    return any(isinstance(each, (TopicRecord, PartitionRecord, RemoveTopicRecord)) for each in records)

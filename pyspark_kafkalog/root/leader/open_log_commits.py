@@ -1,0 +1,146 @@
+"""Commits of appends to logs that stay open between commits, on a file system.
+
+    append     each partition's log gets its batches (open_logs.py); then wait for the disk, all side by side
+    publish    one commit with the partitions' new states and further records
+
+The caller holds the root's lock and has refreshed the image. A crash before the publish leaves bytes above the high
+watermark, which are invisible and which the next writer truncates, as in root/write.py. After an error they are
+truncated immediately, and nothing of the commit is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
+from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.store import LocalMetadataStore
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS, OpenLogs
+from pyspark_kafkalog.root.write import PartitionLogs, truncate_uncommitted
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, in_parallel, note_unflushed
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
+from pyspark_kafkalog.storage.names import TopicPartition
+
+#: How often a commit is retried after it lost the race to a writer that does not take the root's lock.
+ATTEMPTS: Final = 10
+
+#: Makes the records of the commit from the new states of the partitions that were appended to.
+StatesToRecords: TypeAlias = Callable[[Mapping[TopicPartition, LogState]], Sequence[MetadataRecord]]
+
+
+class PartitionAppend(Protocol):
+    """What a commit appends to one partition."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog | None:
+        """Append to the partition's log as of `image`, and return it; None if the partition is left out after all."""
+        ...
+
+    def state_of(self, log: UnifiedLog) -> LogState:
+        """The state to commit, after the append is on disk."""
+        ...
+
+
+class OpenLogCommits:
+    """Commits to `root`, which wait for the disk as `flush` says; `logs` are those that stay open.
+
+    `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
+    """
+
+    def __init__(self, root: FileRoot, *, flush: FlushMode, operation: str, following_id: str | None = None) -> None:
+        self._root = root
+        self._operation = operation
+        self._following_id = following_id
+        self.store: LocalMetadataStore = root.store_for(flush)
+        self.fs: FileSystem = root.file_system_for(flush)
+        self.logs = OpenLogs(root.path, clock=root.clock, fs=self.fs)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile."""
+        self.store.check_root()
+        with root_lock(self._root.path, fs=self.fs):
+            yield
+        if self._root.store is not self.store:
+            self._root.store.follow(self.store)
+
+    def begin(self) -> MetadataImage:
+        """The newest image, on which the next commit is planned."""
+        image = self.store.refresh_to_head()
+        self.logs.begin()
+        return image
+
+    def carry_out(
+        self, image: MetadataImage, appends: Sequence[PartitionAppend], records: StatesToRecords
+    ) -> MetadataImage:
+        """Append and publish; returns the image after it. If that fails, nothing is left, unless it may be published.
+
+        Raises CommitConflictError if `image` is not the newest any more, and what the appends raise.
+        """
+        try:
+            states = self._append(image, appends)
+            after = self._publish(image, records(states))
+        except BaseException as error:
+            for each in appends:
+                self.logs.drop(each.topic_partition)
+            if not isinstance(error, (CommitConflictError, CommitStateUnknownError)):
+                self._truncate(image, [each.topic_partition for each in appends])
+            raise
+        for topic_partition, state in states.items():
+            self.logs.committed(topic_partition, state)
+        return after
+
+    def _append(self, image: MetadataImage, appends: Sequence[PartitionAppend]) -> dict[TopicPartition, LogState]:
+        """Append to all partitions and wait until that is on disk; returns the new states."""
+        if not self.fs.waits_for_disk and appends:
+            note_unflushed(self._root.path, self.fs)
+        states: dict[TopicPartition, LogState] = {}
+        for at in range(0, len(appends), OPEN_LOGS):
+            appended: list[tuple[PartitionAppend, UnifiedLog]] = []
+            for each in appends[at : at + OPEN_LOGS]:
+                log = each.append_to(self.logs, image)
+                if log is None:
+                    self.logs.drop(each.topic_partition)
+                    self._truncate(image, [each.topic_partition])
+                else:
+                    appended.append((each, log))
+            flushes = [partial(log.flush, is_last=True) for _, log in appended]
+            if self.fs.waits_for_disk:
+                in_parallel(flushes)
+            else:
+                for flush in flushes:
+                    flush()
+            states.update((each.topic_partition, each.state_of(log)) for each, log in appended)
+        return states
+
+    def _publish(self, image: MetadataImage, records: Sequence[MetadataRecord]) -> MetadataImage:
+        def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
+            if newest is not image:
+                # What was found in the image may have changed, so it has to be planned again.
+                raise CommitConflictError("another writer committed without the root's lock")
+            return records
+
+        outcome = self.store.commit(build, operation=self._operation, newest=image, following_id=self._following_id)
+        return outcome.image
+
+    def _truncate(self, image: MetadataImage, partitions: Iterable[TopicPartition]) -> None:
+        with contextlib.suppress(KafkalogError, OSError):
+            logs = PartitionLogs.at(self._root.path, image, clock=self._root.clock, fs=self.fs)
+            truncate_uncommitted(logs, partitions, self.store.refresh())
+
+
+def state_records(image: MetadataImage, states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:
+    """The records that make `states` those of the partitions, whose topics are as in `image`."""
+    return [
+        partition_state_record(image.topic(each.topic).topic_id, each.partition, state)
+        for each, state in states.items()
+    ]
