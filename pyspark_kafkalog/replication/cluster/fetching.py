@@ -163,11 +163,12 @@ def whole_batches(records: Buffer, offset: int, high_watermark: int) -> Buffer:
         return b""
     scan = scan_batches(records, file="<FETCH response>")
     batches = scan.batches
-    if scan.fault is not None and not len(batches):
-        raise scan.fault  # behind good batches it is met again, as the first of the next answer
     first = int((batches["last_offset"] < offset).sum())
     end = int((batches["last_offset"] < high_watermark).sum())
     if first >= end:
+        if scan.fault is not None:
+            raise scan.fault
         return b""
+    # A fault behind these batches is met again, as the first of the next answer.
     last = batches[end - 1]
     return memoryview(records)[int(batches[first]["position"]) : int(last["position"]) + int(last["size_bytes"])]
