@@ -91,7 +91,7 @@ class PartitionSnapshot:
     its remote storage, and [readable_start_offset, high_watermark) can be read. `log_end_offset` is the end
     of the last whole, valid batch; it is above the high watermark only in a broker's directory, whose checkpoint may be
     older than its log. The active segment's base offset and size in bytes are -1 where they could only be found by
-    reading the file system.
+    reading the file system; in an object root it is the runs that are not merged yet, or else the last segment.
 
     `replicas` has the partition's replicas if the root consists of several brokers' directories, the one that this is
     first; otherwise it is empty.

@@ -62,6 +62,7 @@ class ObjectRoot(NativeRoot):
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
         state = partition.state
         topic_partition = TopicPartition(topic.name, partition.partition)
+        tail_base_offset, tail_bytes = _tail(partition)
         return PartitionSnapshot(
             topic=topic.name,
             partition=partition.partition,
@@ -73,6 +74,8 @@ class ObjectRoot(NativeRoot):
             high_watermark=state.log_end_offset,
             log_end_offset=state.log_end_offset,
             stable=state.last_stable_offset,
+            active_base_offset=tail_base_offset,
+            active_size_bytes=tail_bytes,
             extents_elsewhere=lambda: self._extents(topic_partition),
             producers_elsewhere=lambda: self._producers(topic_partition),
         )
@@ -145,6 +148,15 @@ class ObjectRoot(NativeRoot):
         if len(objects) != len(staged):
             raise LogDirError("expected data objects, found staged files: the write was planned for a file system")
         return commit_objects(self._store, self._objects, objects, transaction, dict(self._expected.ends))
+
+
+def _tail(partition: PartitionImage) -> tuple[int, int]:
+    """The first offset and the size in bytes of what is written last: the runs, or else the last segment."""
+    if len(partition.runs):
+        return int(partition.runs.table["base_offset"][0]), partition.runs.size_bytes
+    if partition.segments:
+        return partition.segments[-1].base_offset, partition.segments[-1].size_bytes
+    return -1, -1
 
 
 class _Expected(threading.local):

@@ -172,7 +172,6 @@ def test_latest_offset_is_reported_beside_limited_one(root: RootPlace) -> None:
 # Tasks
 
 
-@pytest.mark.file_roots
 def test_split_options_choose_number_of_tasks_and_keep_rows(root: RootPlace) -> None:
     for options, expected in (
         ({"maxRecordsPerPartition": 30}, 4 + 1),
