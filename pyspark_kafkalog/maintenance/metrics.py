@@ -34,15 +34,15 @@ import numpy as np
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
-from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
+from pyspark_kafkalog.maintenance.cleaner.run_record import RecordPlace, read_last_run, read_uncleanable, record_place
 from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
 from pyspark_kafkalog.metadata.extents import Runs
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import stored_segments
@@ -113,14 +113,13 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
 
 
 def _metrics_of_kind(root: Root, logs: Mapping[TopicPartition, LogSize], now_ms: int) -> Iterator[Metric]:
-    """What only roots on a file system have, or only those in an object store."""
+    """What depends on where the records are, and what runs of the cleaner have stored there."""
     native = None if root.is_broker_directory else root.native()
+    yield from _uncleanable_metrics(logs, root, now_ms)
+    yield from _cleaner_metrics(record_place(root), now_ms)
     if isinstance(native, ObjectRoot):
         yield from _object_metrics(native.store.image)
-        return
-    yield from _uncleanable_metrics(logs, root, now_ms)
-    yield from _cleaner_metrics(directory_of(root), now_ms)
-    if native is not None:
+    elif native is not None:
         yield from _remote_metrics(native.store.image, logs)
 
 
@@ -316,32 +315,31 @@ def _log_metrics(logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:
 
 
 def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now_ms: int) -> Iterator[Metric]:
-    marked = [topic_partition for topic_partition in read_uncleanable(directory_of(root)) if topic_partition in logs]
-    cleanable_bytes = sum(_cleanable_bytes(on_file_system(root), topic_partition, now_ms) for topic_partition in marked)
+    marked = [topic_partition for topic_partition in read_uncleanable(record_place(root)) if topic_partition in logs]
+    cleanable_bytes = sum(_cleanable_bytes(root.native(), topic_partition, now_ms) for topic_partition in marked)
     for name, meaning, value in (
         ("uncleanable-partitions-count", "partitions whose last cleaning failed", len(marked)),
         ("uncleanable-bytes", "bytes that a cleaning of those partitions would be about", cleanable_bytes),
     ):
-        values: dict[tuple[str, ...], float] = {(str(each),): float(value) for each in root.directories}
+        values: dict[tuple[str, ...], float] = {(str(each),): float(value) for each in root.directories or (root.path,)}
         yield Metric("kafka.log", "LogCleanerManager", name, meaning, ("logDirectory",), values)
 
 
-def _cleanable_bytes(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> int:
+def _cleanable_bytes(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> int:
     """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
     from pyspark_kafkalog.maintenance.cleaner.clean import (
-        inspect_partition,  # loads the cleaner, which other roots do not need
+        inspection,  # loads the cleaner, which other roots do not need
     )
 
     try:
-        checkpoint = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
-        return inspect_partition(root, topic_partition, checkpoint.get(topic_partition), now_ms).plan.cleanable_bytes
+        return inspection(root, now_ms)(topic_partition).plan.cleanable_bytes
     except (KafkalogError, OSError) as error:
         _LOG.warning("the cleanable bytes of %s are unknown: %s", topic_partition, error)
         return 0
 
 
-def _cleaner_metrics(root: Path, now_ms: int) -> Iterator[Metric]:
-    run = read_last_run(root)
+def _cleaner_metrics(place: RecordPlace, now_ms: int) -> Iterator[Metric]:
+    run = read_last_run(place)
     if run is None:
         return
     recopy_percent = 100 * run.bytes_written // max(run.bytes_read, 1)

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
-from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
+from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable, record_place
 from pyspark_kafkalog.report.facts import (
     GroupLag,
     KeySample,
@@ -227,6 +227,7 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     properties = _properties(root)
     renamed = list(map(_renamed_files, root.directories))
     directory = root.path if isinstance(root.path, Path) else None
+    place = None if directory is None and root.is_broker_directory else record_place(root)
     facts = RootFacts(
         path=str(root.path) if directory is None else absolute_paths(directory),
         is_broker_directory=root.is_broker_directory,
@@ -238,8 +239,8 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
         stray_directories=sum(stray for _, stray in renamed),
         history=None if root.is_broker_directory else _history(root, notes),
         groups=_groups(root, topics, notes),
-        last_cleaning=None if directory is None else read_last_run(directory),
-        uncleanable={} if directory is None else read_uncleanable(directory),
+        last_cleaning=None if place is None else read_last_run(place),
+        uncleanable={} if place is None else read_uncleanable(place),
         runs=() if options.runs_table is None else _runs(options.runs_table, directory or str(root.path), notes),
         keys=_keys(root, topics, options.sample_bytes, notes),
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments,
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
-from pyspark_kafkalog.maintenance.objects.clean import CleanerLimits, clean_log
+from pyspark_kafkalog.maintenance.objects.clean import CleanableLog, CleanerLimits, clean_log, inspect_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
@@ -174,6 +175,16 @@ def inspect_partition(
         first_timestamp_ms=lambda segment: segment.first_timestamp_ms(directory),
     )
     return CleanablePartition(topic_partition, topic.topic_id, directory, state, config, plan)
+
+
+def inspection(root: Root, now_ms: int) -> Callable[[TopicPartition], CleanablePartition | CleanableLog]:
+    """The function that plans the cleaning of a partition."""
+    native = root.native()
+    if isinstance(native, ObjectRoot):
+        return partial(inspect_log, native, now_ms=now_ms)
+    files = on_file_system(root)
+    checkpoint = read_offset_checkpoint(files.path / CLEANER_OFFSET_CHECKPOINT)
+    return lambda each: inspect_partition(files, each, checkpoint.get(each), now_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,7 +44,7 @@ from pyspark_kafkalog.maintenance.cleaner.clean import (
     CleanablePartition,
     Cleaning,
     clean_partition,
-    inspect_partition,
+    inspection,
 )
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
@@ -65,18 +65,17 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     save_map,
 )
 from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, judge
-from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, NoRecord
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
 from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks, Throttle
-from pyspark_kafkalog.maintenance.objects.clean import CleanableLog, inspect_log
+from pyspark_kafkalog.maintenance.objects.clean import CleanableLog
 from pyspark_kafkalog.maintenance.objects.clean_spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
@@ -338,7 +337,7 @@ class CleanerJob:
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         root = job_run.open().native()
-        record = NoRecord() if isinstance(root, ObjectRoot) else CleanerRecord(job_run)
+        record = CleanerRecord(job_run)
         config = root.broker_config()
         limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
@@ -371,7 +370,7 @@ def _inspect(
     """Inspect a chunk of partitions, in a task."""
     root = job_run.open()
     now_ms = root.native().clock() if job_run.now_ms is None else job_run.now_ms
-    inspect = _inspection(root, now_ms)
+    inspect = inspection(root, now_ms)
     results: list[PartitionReport | DirtyPartition] = []
     for topic_partition in partitions:
         try:
@@ -390,16 +389,6 @@ def _inspect(
         else:
             results.append(_clean(root, job_run, topic_partition, limits))  # nothing to clean, only leftovers to remove
     return results
-
-
-def _inspection(root: Root, now_ms: int) -> Callable[[TopicPartition], CleanablePartition | CleanableLog]:
-    """The function that plans the cleaning of a partition."""
-    native = root.native()
-    if isinstance(native, ObjectRoot):
-        return partial(inspect_log, native, now_ms=now_ms)
-    files = on_file_system(root)
-    checkpoint = read_offset_checkpoint(files.path / CLEANER_OFFSET_CHECKPOINT)
-    return lambda each: inspect_partition(files, each, checkpoint.get(each), now_ms)
 
 
 def _clean_all(

@@ -8,8 +8,12 @@
 Kafka marks a partition uncleanable for as long as the broker runs; here each run tries again, and success removes the
 mark. Each file is replaced as a whole, that of the marks under the root's lock: a crash leaves the old one or the new
 one. Of two concurrent runs the one that ends later stores its totals. A broker ignores unknown files in its log
-directory. Without a file, or if it cannot be parsed, no partition is marked, or there was no run. Source of the rules:
-LogCleanerManager.markPartitionUncleanable.
+directory. Without a file, or if it cannot be parsed, no partition is marked, or there was no run.
+
+In an object store they are objects with these names, and nothing locks them: of two marks that are made at once, the
+earlier one may be lost, until a cleaning of its partition fails again.
+
+Source of the rules: LogCleanerManager.markPartitionUncleanable.
 """
 
 from __future__ import annotations
@@ -17,16 +21,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
+from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -48,18 +57,32 @@ class _Mark:
     reason: str
 
 
-def read_uncleanable(root: Path) -> Mapping[TopicPartition, str]:
+#: Where the files are: a directory, or the store of an object root.
+RecordPlace: TypeAlias = Path | ObjectStore
+
+
+def record_place(root: Root) -> RecordPlace:
+    """Where runs over `root` store them. Raises ReadOnlyLogDirError if only remote storage was opened."""
+    if isinstance(root.path, Path):
+        return root.path
+    native = root.native()
+    if isinstance(native, ObjectRoot):
+        return native.objects
+    raise LogDirError(f"{root.path} is neither a directory nor a log directory in an object store")
+
+
+def read_uncleanable(place: RecordPlace) -> Mapping[TopicPartition, str]:
     """The reason of each partition whose last cleaning failed. Raises OSError if the file cannot be read."""
-    return {topic_partition: mark.reason for topic_partition, mark in _read(root).items()}
+    return {topic_partition: mark.reason for topic_partition, mark in _read(place).items()}
 
 
-def mark_uncleanable(root: FileRoot, topic_partition: TopicPartition, reason: str, *, now_ms: int) -> None:
+def mark_uncleanable(root: NativeRoot, topic_partition: TopicPartition, reason: str, *, now_ms: int) -> None:
     """Mark the partition: a cleaning failed. The time of the first of consecutive failures is kept."""
-    with root_lock(root.path, fs=root.fs):
+    with _locked(root):
         topic = root.store.refresh().topics.get(topic_partition.topic)
         if topic is None:
             return
-        marks = _read(root.path)
+        marks = _read(record_place(root))
         before = marks.get(topic_partition)
         is_old = before is not None and before.topic_id == topic.topic_id
         since_ms = before.since_ms if before is not None and is_old else now_ms
@@ -67,27 +90,43 @@ def mark_uncleanable(root: FileRoot, topic_partition: TopicPartition, reason: st
         _write(root, marks)
 
 
-def mark_cleanable(root: FileRoot, topic_partition: TopicPartition) -> None:
+def mark_cleanable(root: NativeRoot, topic_partition: TopicPartition) -> None:
     """Remove the partition's mark, if it has one."""
-    if topic_partition not in _read(root.path):
+    place = record_place(root)
+    if topic_partition not in _read(place):
         return
-    with root_lock(root.path, fs=root.fs):
+    with _locked(root):
         root.store.refresh()
-        marks = _read(root.path)
+        marks = _read(place)
         if marks.pop(topic_partition, None) is not None:
             _write(root, marks)
 
 
-def _read(root: Path) -> dict[TopicPartition, _Mark]:
-    path = root / UNCLEANABLE_FILE
+def _locked(root: NativeRoot) -> AbstractContextManager[None]:
+    return root_lock(root.path, fs=root.fs) if isinstance(root, FileRoot) else nullcontext()
+
+
+def _read_file(place: RecordPlace, name: str, max_bytes: int) -> bytes:
+    """Raises FileNotFoundError, DiskFormatError or ObjectStoreError if it is too large, OSError."""
+    if isinstance(place, Path):
+        return read_text_file(place / name, max_bytes=max_bytes, kind=DiskFormatError, advice="delete the file")
+    return place.get(name, max_bytes=max_bytes)
+
+
+def _read(place: RecordPlace) -> dict[TopicPartition, _Mark]:
     try:
-        data = read_text_file(path, max_bytes=_MARKS_FILE_BYTES_MAX, kind=DiskFormatError, advice="delete the file")
+        data = _read_file(place, UNCLEANABLE_FILE, _MARKS_FILE_BYTES_MAX)
         return dict(_mark(entry) for entry in json.loads(data)["partitions"])
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        _LOG.warning("%s is ignored, it cannot be parsed: %s", path, error)
+        _warn_unparsed(place, UNCLEANABLE_FILE, error)
         return {}
+
+
+def _warn_unparsed(place: RecordPlace, name: str, error: Exception) -> None:
+    where = place if isinstance(place, Path) else place.url
+    _LOG.warning("%s/%s is ignored, it cannot be parsed: %s", where, name, error)
 
 
 def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
@@ -95,7 +134,7 @@ def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
     return topic_partition, _Mark(str(entry["topicId"]), int(entry["sinceMs"]), str(entry["reason"]))
 
 
-def _write(root: FileRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
+def _write(root: NativeRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
     """Write the marks of topics that still exist; no file if there are none. The caller holds the root's lock."""
     topics = root.store.image.topics
     entries = [
@@ -109,12 +148,20 @@ def _write(root: FileRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
         for topic_partition, mark in sorted(marks.items())
         if topic_partition.topic in topics and topics[topic_partition.topic].topic_id == mark.topic_id
     ]
-    path = root.path / UNCLEANABLE_FILE
-    if not entries:
-        root.fs.unlink_if_there(path)
-        return
     data = json.dumps({"version": _VERSION, "partitions": entries}, ensure_ascii=False, indent=1)
-    root.fs.write_file_atomic(path, data.encode(errors="backslashreplace"), durable=False)
+    if entries:
+        _write_file(root, UNCLEANABLE_FILE, data.encode(errors="backslashreplace"))
+    elif isinstance(root, FileRoot):
+        root.fs.unlink_if_there(root.path / UNCLEANABLE_FILE)
+    elif isinstance(root, ObjectRoot):
+        root.objects.delete([UNCLEANABLE_FILE])
+
+
+def _write_file(root: NativeRoot, name: str, data: bytes) -> None:
+    if isinstance(root, FileRoot):
+        root.fs.write_file_atomic(root.path / name, data, durable=False)
+    elif isinstance(root, ObjectRoot):
+        root.objects.put(name, data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +181,10 @@ class CleanerRun:
     partitions_failed: int = 0
 
 
-def read_last_run(root: Path) -> CleanerRun | None:
+def read_last_run(place: RecordPlace) -> CleanerRun | None:
     """The last run, None if there was none. Raises OSError if the file cannot be read."""
-    path = root / LAST_RUN_FILE
     try:
-        data = read_text_file(path, max_bytes=_RUN_FILE_BYTES_MAX, kind=DiskFormatError, advice="delete the file")
+        data = _read_file(place, LAST_RUN_FILE, _RUN_FILE_BYTES_MAX)
         tree = json.loads(data)
         return CleanerRun(
             began_ms=int(tree["began_ms"]),
@@ -153,33 +199,22 @@ def read_last_run(root: Path) -> CleanerRun | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        _LOG.warning("%s is ignored, it cannot be parsed: %s", path, error)
+        _warn_unparsed(place, LAST_RUN_FILE, error)
         return None
 
 
-def write_last_run(root: Path, run: CleanerRun, *, fs: FileSystem = LOCAL) -> None:
+def write_last_run(root: NativeRoot, run: CleanerRun) -> None:
     """Replace the stored results of the last run."""
-    fs.write_file_atomic(root / LAST_RUN_FILE, json.dumps(asdict(run)).encode(), durable=False)
-
-
-class NoRecord:
-    """Of a run over an object root, whose history shows the commits of a cleaning."""
-
-    def took(self, report: PartitionReport) -> PartitionReport:
-        """The report."""
-        return report
-
-    def close(self) -> None:
-        """Nothing is stored."""
+    _write_file(root, LAST_RUN_FILE, json.dumps(asdict(run)).encode())
 
 
 class CleanerRecord:
     """Records the outcome of one run; nothing in a dry run. A failure to write is logged and otherwise ignored."""
 
     def __init__(self, job_run: JobRun) -> None:
-        self._root = on_file_system(job_run.open())
+        self._root = job_run.open().native()
         self._is_kept = not job_run.dry_run
-        self._marked = set(read_uncleanable(self._root.path))
+        self._marked = set(read_uncleanable(record_place(self._root)))
         now_ms = self._root.clock()
         self._run = CleanerRun(began_ms=now_ms, ended_ms=now_ms)
 
@@ -215,6 +250,6 @@ class CleanerRecord:
         if not self._is_kept:
             return
         try:
-            write_last_run(self._root.path, replace(self._run, ended_ms=self._root.clock()), fs=self._root.fs)
+            write_last_run(self._root, replace(self._run, ended_ms=self._root.clock()))
         except OSError as error:
             _LOG.warning("the totals of this run are not stored: %s", error)

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError, KafkalogError
+from pyspark_kafkalog.maintenance.cleaner.run_record import LAST_RUN_FILE, UNCLEANABLE_FILE
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed, count_by_severity
 from pyspark_kafkalog.maintenance.verify.root import apply_checked, check_static
@@ -63,6 +64,8 @@ _ACTION: Final = "verify"
 RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
 _CLEANER: Final = "kafkalog retention or merge-segments"
 _REQUESTS_AT_ONCE: Final = 8
+#: Objects beside the folders, of the root and of the cleaner.
+_OWN_NAMES: Final = (META_PROPERTIES, LAST_RUN_FILE, UNCLEANABLE_FILE)
 _PRODUCER_FIELDS: Final = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
 
 
@@ -184,7 +187,7 @@ class _ObjectsCheck:
         self._listed = {
             each.key: each.size_bytes
             for each in root.objects.list_objects("")
-            if not each.key.startswith((f"{METADATA_DIR}/", f"{SERVERS_FOLDER}/")) and each.key != META_PROPERTIES
+            if not each.key.startswith((f"{METADATA_DIR}/", f"{SERVERS_FOLDER}/")) and each.key not in _OWN_NAMES
         }
         root.refresh()  # behind the listing: what is committed meanwhile is looked up
         self._image = root.store.image

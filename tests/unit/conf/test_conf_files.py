@@ -15,6 +15,7 @@ from kafkalog_command import Command
 from report_roots import lively_root
 
 from pyspark_kafkalog.config.properties_file import parse_properties
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun, write_last_run
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -39,7 +40,7 @@ def test_every_metric_of_dashboard_is_served(
 ) -> None:
     root = tmp_path / "root"
     lively_root(root)
-    write_last_run(root, CleanerRun(began_ms=0, ended_ms=1))
+    write_last_run(LogDir.open(root).root.native(), CleanerRun(began_ms=0, ended_ms=1))
     served = Command("metrics", root, capsys)("--once")
     labels = {name: set(re.findall(r'(\w+)="', tags)) for name, tags in re.findall(r"^(\w+)(\{.*\})? ", served, re.M)}
 

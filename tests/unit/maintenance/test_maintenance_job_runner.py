@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kafkalog_command import Command
+from root_places import RootPlace, forget, memory_root, store_of
 from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.config.broker import BrokerConfig
@@ -24,12 +25,14 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import (
     mark_uncleanable,
     read_last_run,
     read_uncleanable,
+    record_place,
     write_last_run,
 )
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_chunks, run_loop, run_once
 from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, stop_signal
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.jobs.maintenance import OffsetFileError, parse_offsets
 
@@ -280,11 +283,30 @@ def test_damaged_cleaner_state_files_read_as_empty(tmp_path: Path, data: bytes) 
     assert read_last_run(tmp_path) is None
 
 
-def test_totals_of_cleaner_run_are_read_back_as_written(tmp_path: Path) -> None:
+def test_totals_of_cleaner_run_are_read_back_as_written(root_place: RootPlace) -> None:
+    root = LogDir.create(root_place).root.native()
     run = CleanerRun(began_ms=1, ended_ms=2, bytes_read=3, bytes_written=4, max_clean_seconds=0.5, max_dirty_percent=6)
-    assert read_last_run(tmp_path) is None
-    write_last_run(tmp_path, run)
-    assert read_last_run(tmp_path) == run
+    assert read_last_run(record_place(root)) is None
+    write_last_run(root, run)
+    assert read_last_run(record_place(root)) == run
+
+
+def test_marks_in_object_store_persist_until_cleared() -> None:
+    url = memory_root()
+    log_dir = LogDir.create(url)
+    log_dir.create_topic("orders", partitions=2)
+    root, bucket = log_dir.root.native(), store_of(url).bucket
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    mark_uncleanable(root, first, "bad", now_ms=2)
+    mark_uncleanable(root, second, "worse", now_ms=3)
+    assert read_uncleanable(record_place(root)) == {first: "bad", second: "worse"}
+    assert verify(log_dir.root).is_sound
+    for each in (first, second):
+        mark_cleanable(root, each)
+    assert UNCLEANABLE_FILE not in bucket
+    bucket.write(UNCLEANABLE_FILE, b"{")
+    assert read_uncleanable(record_place(root)) == {}
+    forget(url)
 
 
 # Kafka's file of offsets

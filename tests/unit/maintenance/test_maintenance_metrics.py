@@ -89,7 +89,7 @@ def test_metrics_include_last_cleaner_run_and_uncleanable_partitions(log_dir: Lo
         max_clean_seconds=2.9,
         max_dirty_percent=61.8,
     )
-    write_last_run(log_dir.path, run)
+    write_last_run(log_dir.root.native(), run)
     mark_uncleanable(log_dir.root.native(), TopicPartition("t", 0), "damaged", now_ms=NOW_MS)
     after = collected(log_dir)
     assert after["max-dirty-percent"].values == {(): 61}
@@ -148,7 +148,7 @@ def test_unreadable_partition_is_offline_and_others_are_reported(tmp_path: Path)
 
 
 def test_prometheus_names_match_kafka_dashboards(log_dir: LogDir) -> None:
-    write_last_run(log_dir.path, CleanerRun(began_ms=0, ended_ms=0))
+    write_last_run(log_dir.root.native(), CleanerRun(began_ms=0, ended_ms=0))
     assert [each.prometheus_name for each in collected(log_dir).values()] == [
         "kafka_log_log_size",
         "kafka_log_log_numlogsegments",

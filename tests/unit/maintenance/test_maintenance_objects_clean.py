@@ -24,6 +24,7 @@ from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.merge import merge_segments
+from pyspark_kafkalog.maintenance.metrics import collect_metrics
 from pyspark_kafkalog.maintenance.objects.clean_up import orphans
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -512,6 +513,33 @@ def test_lost_task_of_spread_cleaning_fails_run_and_next_run_completes_it(log_di
     after = check_nothing_lost(log_dir, before)
     closed = [row for row in after if row[0] < segments_of(log_dir)[-1].base_offset]
     assert len(closed) == len({key for _, key, _ in closed})
+
+
+# What runs leave for the metrics.
+
+
+def test_runs_leave_totals_and_marks_for_the_metrics(log_dir: LogDir) -> None:
+    def collected() -> dict[str, float]:
+        log_dir.refresh()
+        found = collect_metrics(log_dir.root, now_ms=NOW_MS)
+        return {each.name: next(iter(each.values.values())) for each in found if each.bean_type.startswith("LogClean")}
+
+    assert collected() == {"uncleanable-partitions-count": 0, "uncleanable-bytes": 0}
+    merge_segments(log_dir.root)
+    bucket = store_of(str(log_dir.path)).bucket
+    [lost] = [key for key in bucket.objects if f"{segments_of(log_dir)[0].segment_id}.log" in key]
+    kept = bucket.objects.pop(lost)
+    assert spread(log_dir, "orders", ThreadTasks(3)).error is not None
+    found = collected()
+    assert found["uncleanable-partitions-count"] == 1
+    assert "time-since-last-run-ms" in found
+    assert found["uncleanable-bytes"] == sum(each.size_bytes for each in segments_of(log_dir)[:-1])
+    bucket.objects[lost] = kept
+    fine(spread(log_dir, "orders", ThreadTasks(3)))
+    found = collected()
+    assert (found["uncleanable-partitions-count"], found["max-dirty-percent"]) == (0, 100)
+    assert 0 < found["cleaner-recopy-percent"] < 100
+    check_sound(log_dir)
 
 
 # Internal topics.
