@@ -21,7 +21,7 @@ from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeader, crc32c
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch, encode_varint, encode_varlong
 from pyspark_kafkalog.storage.log import leader_append
-from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, validate_batches
+from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, prepare_batches, validate_batches
 
 NOW_MS = T0 + 60_000
 
@@ -178,3 +178,24 @@ def test_records_with_wrong_offset_deltas_are_renumbered(
     assert {(each.key, each.value, each.timestamp_ms) for each in records} == {
         (b"k", None, 2**41 + T0 + timestamp_delta)
     }
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(batches(), _configs, st.sampled_from([None, 10_000, 20]))
+def test_batch_checked_before_the_commit_is_stored_like_one_checked_inside(
+    data: bytes, config: LogConfig, content_max: int | None
+) -> None:
+    inside = outcome(data, config, in_one_call=True)
+    try:
+        prepared = prepare_batches(data, config, now_ms=NOW_MS, decompressed_max_bytes=content_max)
+    except (CorruptRecordError, InvalidRecordError) as error:
+        assert type(error) is inside
+        return
+    if prepared is None:
+        assert content_max is not None
+        return
+    for _ in range(2):  # a commit that has lost a race places them again
+        placed = prepared.placed(100, 3)
+        assert not isinstance(inside, type)
+        assert placed.data.tobytes() == inside.data.tobytes()
+        assert placed.batches.tobytes() == inside.batches.tobytes()

@@ -78,17 +78,22 @@ class Codec:
         compressed: bytes = _implementation(self.compression_type).compress(_as_array(data), level)
         return compressed
 
-    def decompress(self, data: Buffer, *, file: str, file_position: int) -> NDArray[np.uint8]:
+    def decompress(
+        self, data: Buffer, *, file: str, file_position: int, max_bytes: int | None = None
+    ) -> NDArray[np.uint8]:
         """Decompress `data`; returns a uint8 array, for codec none a view of `data`.
 
         `data` starts at byte `file_position` of `file`. Raises CorruptRecordError if it is not of this codec, is
-        truncated, has trailing bytes, or decompresses to more than `decompressed_limit_bytes(len(data))`.
+        truncated, has trailing bytes, or decompresses to more than `decompressed_limit_bytes(len(data))`, or than
+        `max_bytes`.
         """
         array = _as_array(data)
         if self.compression_type is CompressionType.NONE:
             return array
         try:
             limit_bytes = decompressed_limit_bytes(array.size)
+            if max_bytes is not None:
+                limit_bytes = min(limit_bytes, max_bytes)
             content: NDArray[np.uint8] = _implementation(self.compression_type).decompress(array, limit_bytes)
         except BadCompressedDataError as error:
             raise CorruptRecordError(

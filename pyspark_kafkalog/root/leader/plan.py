@@ -62,14 +62,19 @@ class PartitionPlan:
     def add(self, append: LeaderAppend, now_ms: int) -> AppendedRange:
         """Add the batches of `append`, unless they are in the log. Raises KafkalogError, and then adds nothing."""
         is_client = append.origin is AppendOrigin.CLIENT
-        checked = validate_batches(
-            append.data,
-            next_offset=self.next_offset,
-            leader_epoch=self.leader_epoch,
-            config=self.config,
-            now_ms=now_ms,
-            is_client=is_client,
-        )
+        prepared = append.prepared
+        if prepared is not None and prepared.config == self.config:
+            now_ms = prepared.now_ms
+            checked = prepared.placed(self.next_offset, self.leader_epoch)
+        else:
+            checked = validate_batches(
+                append.data,
+                next_offset=self.next_offset,
+                leader_epoch=self.leader_epoch,
+                config=self.config,
+                now_ms=now_ms,
+                is_client=is_client,
+            )
         sets_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         batches = list(producer_batches(checked.data, checked.batches, data_position=0, file=REQUEST))
         begins_at_zero = append.is_transaction_v2

@@ -18,6 +18,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.log.leader_append import PreparedBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 
 
@@ -39,7 +40,8 @@ class LeaderAppend:
 
     `topic_id`: the topic must still have this id; None: it is not checked. `data` may be a view of a request's frame;
     it is not changed and not kept. `is_transaction_v2`: the batch is of a transaction of version 2 (KIP-890): a
-    producer without batches in the log must begin with sequence 0.
+    producer without batches in the log must begin with sequence 0. `prepared`: the batches of `data` if they were
+    checked before; if the topic's configuration has changed since, they are checked again.
     """
 
     topic_partition: TopicPartition
@@ -47,6 +49,7 @@ class LeaderAppend:
     topic_id: str | None = None
     origin: AppendOrigin = AppendOrigin.CLIENT
     is_transaction_v2: bool = False
+    prepared: PreparedBatches | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Produce: the batches of one request, each partition's a unit of the next commit.
 
     checks of the request     acks, permission to write, topics by name or id, one batch for each partition
+    checks of batches         only of those that take long to decompress (batch_checks.py)
     units                     submitted in the order of the request, before anything else of the connection is read
     answer                    when all units are committed: base offset and append time, or the error of each partition
 
@@ -13,8 +14,10 @@ Source of the rules: kafka.server.KafkaApis.handleProduceRequest, ReplicaManager
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError, UnknownTopicError, UnsupportedFormatError
@@ -32,10 +35,11 @@ from pyspark_kafkalog.protocol.messages.records import (
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
-from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext
+from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
 from pyspark_kafkalog.server.turns import Turn, results_in_turns
+from pyspark_kafkalog.server.writes.batch_checks import BatchChecks, is_costly
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _ACKS: Final = (-1, 0, 1)
@@ -50,6 +54,8 @@ _TELLS_LOG_START: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
     }
 )
+#: The attachment of a session with the submission of the last request, while that lasts.
+_SUBMITTING: Final = "produce submission"
 #: Kafka's admin client: the only one that may write to internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
 
@@ -71,6 +77,7 @@ class _Batch:
     append: LeaderAppend | None = None
     header: BatchHeader | None = None
     refused: PartitionProduceResponse | None = None
+    is_costly: bool = False
 
     @property
     def is_transactional(self) -> bool:
@@ -85,15 +92,18 @@ class _Topic:
     name: str
     batches: Sequence[_Batch]
     is_transactional: bool = False
+    is_costly: bool = False
 
 
 def produce_handler(gate: TransactionGate) -> Handler:
     """The handler; `gate` is asked about batches with a transactional id."""
+    checks = BatchChecks()
 
     async def handle(context: ServerContext, request: Request) -> ProduceResponse | None:
         body = request.body
         assert isinstance(body, ProduceRequest)
-        # The batches of a short request are submitted before anything else of the connection is read.
+        # The batches of a short request are submitted before anything else of the connection is read, or checked first:
+        # then later requests wait until they are submitted.
         turn = Turn(is_whole=not request.is_long)
         if request.is_long:
             await context.run(context.root.refresh)
@@ -101,12 +111,15 @@ def produce_handler(gate: TransactionGate) -> Handler:
         if body.transactional_id is None and any(each.is_transactional for each in topics):
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             topics = [await _refused_topic(each.data, each.name, error, turn) for each in topics]
-        submitted = []
-        for topic in topics:
-            for each in topic.batches:
-                if each.append is not None:
-                    submitted.append(context.committer.submit(_unit(gate, request, body, each)))
-                await turn.step()
+        async with _submitting(request.session, is_check=any(each.is_costly for each in topics)) as is_checking:
+            if is_checking:
+                topics = [await _checked(context, checks, each) for each in topics]
+            submitted = []
+            for topic in topics:
+                for each in topic.batches:
+                    if each.append is not None:
+                        submitted.append(context.committer.submit(_unit(gate, request, body, each)))
+                    await turn.step()
         results = await results_in_turns(submitted)
         remaining = iter(results)
         answers = [await _answered(context, each, remaining, turn) for each in topics]
@@ -118,6 +131,46 @@ def produce_handler(gate: TransactionGate) -> Handler:
         return ProduceResponse(responses=tuple(answers))
 
     return handle
+
+
+@contextlib.asynccontextmanager
+async def _submitting(session: Session, *, is_check: bool) -> AsyncIterator[bool]:
+    """Submits a request of the connection in the block, after the earlier ones; the value is `is_check`.
+
+    The block may only wait if `is_check`: then the next request waits until it ends.
+    """
+    earlier = session.attachments.get(_SUBMITTING)
+    if earlier is None and not is_check:
+        yield False
+        return
+    submitted = asyncio.get_running_loop().create_future()
+    session.attachments[_SUBMITTING] = submitted
+    try:
+        if isinstance(earlier, asyncio.Future):
+            await asyncio.wait((earlier,))
+        yield is_check
+    finally:
+        submitted.set_result(None)
+        if session.attachments[_SUBMITTING] is submitted:
+            del session.attachments[_SUBMITTING]
+
+
+async def _checked(context: ServerContext, checks: BatchChecks, topic: _Topic) -> _Topic:
+    """The topic, whose costly batches are checked."""
+    if not topic.is_costly:
+        return topic
+    batches = []
+    for each in topic.batches:
+        if each.append is None or not each.is_costly:
+            batches.append(each)
+            continue
+        try:
+            batches.append(replace(each, append=await checks.check(context, each.append)))
+        except KafkalogError as problem:
+            # Without the traceback, whose frames hold the content of the batch.
+            error = problem.with_traceback(None)
+            batches.append(_Batch(each.index, header=each.header, refused=_committed(context, topic, each, error)))
+    return replace(topic, batches=batches)
 
 
 def _unit(gate: TransactionGate, request: Request, body: ProduceRequest, batch: _Batch) -> CommitUnit:
@@ -170,7 +223,13 @@ async def _topic(
         else:
             batches.append(_batch(request, name, topic_id, each))
         await turn.step()
-    return _Topic(data, name, batches, any(each.is_transactional for each in batches))
+    return _Topic(
+        data,
+        name,
+        batches,
+        is_transactional=any(each.is_transactional for each in batches),
+        is_costly=any(each.is_costly for each in batches),
+    )
 
 
 def _batch(request: Request, name: str, topic_id: str | None, data: PartitionProduceData) -> _Batch:
@@ -181,7 +240,7 @@ def _batch(request: Request, name: str, topic_id: str | None, data: PartitionPro
     if header.compression_bits == CompressionType.ZSTD and request.api_version < _ZSTD_FROM:
         return _Batch(data.index, refused=_refusal(data.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
     append = LeaderAppend(topic_partition=TopicPartition(name, data.index), data=view, topic_id=topic_id)
-    return _Batch(data.index, append, header)
+    return _Batch(data.index, append, header, is_costly=is_costly(view, header))
 
 
 def _check_topic(

@@ -96,6 +96,48 @@ class LeaderBatches:
         return int(self.batches["last_offset"][-1]) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedBatches:
+    """Batches of a client that were checked before their commit, as a leader stores them from offset 0 on.
+
+    They were checked for a topic with `config` at the time `now_ms`. Nobody else uses their memory.
+    """
+
+    batches: LeaderBatches
+    config: LogConfig
+    now_ms: int
+
+    def placed(self, next_offset: int, leader_epoch: int) -> LeaderBatches:
+        """The batches from `next_offset` on, in the same memory. Raises InvalidRecordError past the largest offset."""
+        table = self.batches.batches.copy()
+        _check_offset(next_offset, int(table["last_offset"][-1]))
+        table["base_offset"] += next_offset
+        table["last_offset"] += next_offset
+        table["leader_epoch"] = leader_epoch
+        view = memoryview(self.batches.data.data)
+        for at, base_offset in zip(table["position"].tolist(), table["base_offset"].tolist(), strict=True):
+            _BASE_OFFSET.pack_into(view, at + BASE_OFFSET_AT, base_offset)
+            _LEADER_EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
+        return LeaderBatches(self.batches.data, table)
+
+
+def prepare_batches(
+    data: Buffer, config: LogConfig, *, now_ms: int, decompressed_max_bytes: int | None = None
+) -> PreparedBatches | None:
+    """Check the batches of a client, of which there is one at least, before they are committed.
+
+    With `decompressed_max_bytes` only a batch is accepted that needs no rewriting, and whose content is not larger:
+    None for any other, which needs more time. Raises as `validate_batches`.
+    """
+    if decompressed_max_bytes is None:
+        checked = validate_batches(data, next_offset=0, leader_epoch=0, config=config, now_ms=now_ms)
+        return PreparedBatches(checked, config, now_ms)
+    given = as_bytes_array(data)
+    _check_first_size(given, config)
+    accepted = _accepted(np.array(given), 0, 0, config, now_ms, decompressed_max_bytes)
+    return None if accepted is None else PreparedBatches(accepted, config, now_ms)
+
+
 def validate_batches(
     data: Buffer,
     *,
@@ -137,7 +179,12 @@ def validate_batches(
 
 
 def _accepted(
-    stored: NDArray[np.uint8], next_offset: int, leader_epoch: int, config: LogConfig, now_ms: int
+    stored: NDArray[np.uint8],
+    next_offset: int,
+    leader_epoch: int,
+    config: LogConfig,
+    now_ms: int,
+    decompressed_max_bytes: int | None = None,
 ) -> LeaderBatches | None:
     """The batches of a client if a kernel accepts them all in one call; None, with `stored` unchanged, if not."""
     crc_function = crc32c_function()
@@ -151,7 +198,7 @@ def _accepted(
     if bits:
         try:
             records = CODECS[CompressionType(bits)].decompress(
-                stored[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT
+                stored[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT, max_bytes=decompressed_max_bytes
             )
         except CorruptRecordError:
             return None
@@ -195,13 +242,17 @@ def _assign_offsets(
             )
         if is_client and header.base_offset != 0:
             raise InvalidRecordError(f"the base offset of a batch in an append is {header.base_offset}, expected 0")
-        if next_offset > INT64_MAX - 1 - header.last_offset_delta:
-            raise InvalidRecordError(f"a batch at offset {next_offset} would end past the largest offset")
+        _check_offset(next_offset, header.last_offset_delta)
         _BASE_OFFSET.pack_into(view, at + BASE_OFFSET_AT, next_offset)
         _LEADER_EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
         next_offset += header.last_offset_delta + 1
         at += header.size_bytes
     return _table(stored)
+
+
+def _check_offset(next_offset: int, last_offset_delta: int) -> None:
+    if next_offset > INT64_MAX - 1 - last_offset_delta:
+        raise InvalidRecordError(f"a batch at offset {next_offset} would end past the largest offset")
 
 
 def _table(stored: NDArray[np.uint8]) -> NDArray[np.void]:

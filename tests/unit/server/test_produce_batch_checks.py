@@ -1,0 +1,157 @@
+"""Batches that take long to decompress are checked before their commit, and stay in the order of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transaction_servers import Coordinated, run
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
+from pyspark_kafkalog.record.header import parse_header
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.writes import batch_checks
+from pyspark_kafkalog.server.writes.batch_checks import is_costly
+from pyspark_kafkalog.server.writes.produce import produce_handler
+from pyspark_kafkalog.storage.log import leader_append
+from pyspark_kafkalog.units import KIB, MIB
+
+COMPRESSED = [each for each in CODECS if each]
+
+
+def batch_of(value: bytes, codec: int = CompressionType.NONE) -> bytes:
+    record = Record(offset=0, timestamp_ms=1, key=None, value=value, headers=())
+    return encode_batch([record], base_offset=0, compression=CompressionType(codec))
+
+
+def is_found_costly(data: bytes) -> bool:
+    return is_costly(memoryview(data), parse_header(data, 0, file="batch", file_position=0))
+
+
+@pytest.mark.parametrize("codec", COMPRESSED, ids=lambda each: CompressionType(each).name)
+def test_batch_of_much_content_is_costly_and_a_usual_one_is_not(codec: int) -> None:
+    assert is_found_costly(batch_of(bytes(16 * MIB), codec))
+    assert not is_found_costly(batch_of(b"usual" * 100, codec))
+
+
+def test_batch_without_compression_is_never_costly() -> None:
+    assert not is_found_costly(batch_of(bytes(MIB)))
+
+
+def test_small_zstd_batch_is_costly_by_its_content() -> None:
+    small = batch_of(bytes(8 * MIB), CompressionType.ZSTD)
+    assert len(small) < 16 * KIB
+    assert is_found_costly(small)
+
+
+def produce(server: Coordinated, session: Session, batches: Sequence[bytes]) -> list[asyncio.Task[Any]]:
+    """One request a batch, begun one after the other as by a connection."""
+    handle = produce_handler(server.gate)
+
+    async def answer(data: bytes) -> Any:
+        topic = TopicProduceData(name="a", partition_data=(PartitionProduceData(index=0, records=data),))
+        response: Any = await handle(
+            server.context, Request(0, 12, "c", ProduceRequest(acks=-1, topic_data=(topic,)), session)
+        )
+        (partition,) = response.responses[0].partition_responses
+        return partition
+
+    return [asyncio.ensure_future(answer(each)) for each in batches]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Coordinated:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("a", 1)
+    return Coordinated(tmp_path / "root")
+
+
+def test_later_requests_of_the_connection_wait_for_the_check_and_other_connections_do_not(
+    server: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checking = threading.Event()
+    prepared = batch_checks._prepared
+
+    def held(*values: Any) -> Any:
+        checking.wait(10)
+        return prepared(*values)
+
+    monkeypatch.setattr(batch_checks, "_prepared", held)
+
+    async def scenario() -> None:
+        session, other = Session("127.0.0.1", 1), Session("127.0.0.1", 2)
+        costly = batch_of(bytes(4 * MIB), CompressionType.ZSTD)
+        first, *later = produce(server, session, [costly, batch_of(b"2"), costly, batch_of(b"4")])
+        assert [(await each).base_offset for each in produce(server, other, [batch_of(b"1")])] == [0]
+        assert not any(each.done() for each in (first, *later))
+        checking.set()
+        assert [(await each).base_offset for each in (first, *later)] == [1, 2, 3, 4]
+        assert not session.attachments
+
+    run(scenario())
+    server.close()
+
+
+def test_commit_does_not_decompress_what_was_checked(server: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    check = leader_append.validate_batches
+
+    def recorded(*values: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return check(*values, **named)
+
+    monkeypatch.setattr(leader_append, "validate_batches", recorded)
+    # The time of the append has to be set in the batch, which only the longest check does.
+    server.served.root.alter_topic("a", add={"message.timestamp.type": "LogAppendTime"})
+
+    async def scenario() -> None:
+        costly = batch_of(bytes(8 * MIB), CompressionType.GZIP)
+        (done,) = produce(server, Session("127.0.0.1", 1), [costly])
+        answer = await done
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
+        assert answer.log_append_time_ms == server.served.now_ms
+
+    run(scenario())
+    server.close()
+    assert len(threads) == 1
+    assert threads[0].startswith("transactions")
+
+
+def test_batch_that_is_refused_by_its_check_is_answered_and_holds_up_nothing(server: Coordinated) -> None:
+    async def scenario() -> None:
+        damaged = bytearray(batch_of(bytes(8 * MIB), CompressionType.ZSTD))
+        damaged[-1] ^= 1
+        refused, stored = produce(server, Session("127.0.0.1", 1), [bytes(damaged), batch_of(b"2")])
+        assert (await refused).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (await stored).base_offset == 0
+
+    run(scenario())
+    server.close()
+
+
+def test_batch_is_checked_again_if_the_configuration_of_its_topic_has_changed(
+    server: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = batch_checks._prepared
+
+    def then_changed(*values: Any) -> Any:
+        result = prepared(*values)
+        server.served.root.alter_topic("a", add={"max.message.bytes": "100"})
+        return result
+
+    monkeypatch.setattr(batch_checks, "_prepared", then_changed)
+
+    async def scenario() -> None:
+        (done,) = produce(server, Session("127.0.0.1", 1), [batch_of(bytes(2 * MIB), CompressionType.ZSTD)])
+        assert (await done).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+    run(scenario())
+    server.close()
