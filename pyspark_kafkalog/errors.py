@@ -6,9 +6,24 @@ An error about bytes on disk states the file, the position, what was expected, w
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 
 class KafkalogError(Exception):
     """Base class of all errors that this package raises deliberately."""
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def without_frames(error: _E) -> _E:
+    """The error without its traceback and its causes, to be kept or handed over.
+
+    Their frames hold what the code has worked on, such as the content of a batch. With the error in one of them, only
+    the garbage collector would free it.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _rebuild(cls: type[DiskFormatError], fields: dict[str, object]) -> DiskFormatError:

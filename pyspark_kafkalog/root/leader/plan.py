@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError, without_frames
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import TimestampType
@@ -162,6 +162,6 @@ def plan_units(plan: CommitPlan, units: Sequence[CommitUnit]) -> list[tuple[Appe
         try:
             results.append(plan.add(unit))
         except KafkalogError as error:
-            # Its frames hold the batches of the unit, and `results`: only the garbage collector would free them.
-            results.append(error.with_traceback(None))
+            # Its frames hold the batches of the unit, and `results`; those of its cause what was decompressed.
+            results.append(without_frames(error))
     return results

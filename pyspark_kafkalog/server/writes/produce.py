@@ -20,7 +20,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError, UnknownTopicError, UnsupportedFormatError
+from pyspark_kafkalog.errors import (
+    InvalidRecordError,
+    KafkalogError,
+    UnknownTopicError,
+    UnsupportedFormatError,
+    without_frames,
+)
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
@@ -167,8 +173,7 @@ async def _checked(context: ServerContext, checks: BatchChecks, topic: _Topic) -
         try:
             batches.append(replace(each, append=await checks.check(context, each.append)))
         except KafkalogError as problem:
-            # Without the traceback, whose frames hold the content of the batch.
-            error = problem.with_traceback(None)
+            error = without_frames(problem)
             batches.append(_Batch(each.index, header=each.header, refused=_committed(context, topic, each, error)))
     return replace(topic, batches=batches)
 

@@ -11,17 +11,21 @@ from typing import Any
 import pytest
 from transaction_servers import Coordinated, run
 
+from pyspark_kafkalog.config.topic import LogConfig
+from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import Request, Session
 from pyspark_kafkalog.server.writes import batch_checks
 from pyspark_kafkalog.server.writes.batch_checks import is_costly
 from pyspark_kafkalog.server.writes.produce import produce_handler
 from pyspark_kafkalog.storage.log import leader_append
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import KIB, MIB
 
 COMPRESSED = [each for each in CODECS if each]
@@ -154,4 +158,16 @@ def test_batch_is_checked_again_if_the_configuration_of_its_topic_has_changed(
         assert (await done).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
     run(scenario())
+    server.close()
+
+
+def test_error_of_a_refused_batch_holds_nothing_of_its_content(server: Coordinated) -> None:
+    refused = batch_of(bytes(64 * MIB), CompressionType.GZIP)
+    with pytest.raises(CorruptRecordError):
+        leader_append.validate_batches(
+            refused, next_offset=0, leader_epoch=0, config=LogConfig.from_properties({}), now_ms=1
+        )
+    (error,) = server.served.commit(CommitUnit.of(LeaderAppend(topic_partition=TopicPartition("a", 0), data=refused)))
+    assert isinstance(error, CorruptRecordError)
+    assert error.__traceback__ is error.__cause__ is error.__context__ is None
     server.close()
