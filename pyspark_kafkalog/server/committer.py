@@ -6,7 +6,7 @@ of the event loop, such as those of requests that have arrived together, are han
 else begin with the first of them, and take turns with the loop to run Python.
 
     event loop                      the committer's thread
-      submit(unit) -> future          takes all units that wait, up to a limit of units
+      submit(unit) -> future          takes all units that wait, up to limits of units and bytes
       at the end of the loop's turn   LeaderWriter.commit: lock, append, publish
       units are handed over
       results are set, waiting        one call into the event loop for the whole commit
@@ -21,17 +21,20 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend, LeaderWriter, UnitResult
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
 
 _LOG: Final = logging.getLogger(__name__)
 #: A commit takes at most so many units, which bounds the time for which the root is locked.
 _UNITS_MAX: Final = 4096
+#: And so many bytes of their batches, of which it makes copies; a larger unit is committed alone.
+_BYTES_MAX: Final = 64 * MIB
 
 Appended: TypeAlias = "asyncio.Future[tuple[AppendedRange, ...]]"
 Notify: TypeAlias = Callable[[frozenset[TopicPartition]], None]
@@ -90,8 +93,8 @@ class GroupCommitter:
                     self._queue.put(None)
                     break
                 batch += following
-            for at in range(0, len(batch), _UNITS_MAX):
-                self._commit(batch[at : at + _UNITS_MAX])
+            for some in _commits(batch):
+                self._commit(some)
         self._writer.close()
 
     def _commit(self, batch: Sequence[_Submitted]) -> None:
@@ -124,6 +127,17 @@ class GroupCommitter:
         self._committed(len(batch))
         if changed:
             self._notify(changed)
+
+
+def _commits(submitted: Sequence[_Submitted]) -> Iterator[Sequence[_Submitted]]:
+    """The units of each commit, in their order."""
+    begin, size_bytes = 0, 0
+    for at, (unit, _) in enumerate(submitted):
+        size_bytes += unit.size_bytes
+        if at > begin and (at - begin == _UNITS_MAX or size_bytes > _BYTES_MAX):
+            yield submitted[begin:at]
+            begin, size_bytes = at, unit.size_bytes
+    yield submitted[begin:]
 
 
 class ReadOnlyCommitter:

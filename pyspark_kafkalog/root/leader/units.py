@@ -84,15 +84,17 @@ class CommitUnit:
     Both functions are called by the writer's thread with the newest image, before anything of the unit is appended,
     and again if the commit has lost a race. `appends` is where a unit checks the image: the owner of a coordinator,
     the epoch of a transactional id. Several appends of a unit may be for one partition; they are appended in order.
+    `size_bytes` are those of batches that clients have sent.
     """
 
     appends: PlanAppends
     records: PlanRecords = _no_records
+    size_bytes: int = 0
 
     @classmethod
     def of(cls, *appends: LeaderAppend) -> CommitUnit:
         """A unit of these appends."""
-        return cls(appends=lambda image: appends)
+        return cls(appends=lambda image: appends, size_bytes=sum(len(each.data) for each in appends))
 
 
 UnitResult: TypeAlias = tuple[AppendedRange, ...] | KafkalogError

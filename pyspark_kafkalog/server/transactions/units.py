@@ -146,7 +146,7 @@ class TransactionUnit:
     _topic_id: str = ""
 
     def commit_unit(self) -> CommitUnit:
-        return CommitUnit(appends=self.appends)
+        return CommitUnit(appends=self.appends, size_bytes=sum(len(each.data) for each in self.further))
 
     def appends(self, image: MetadataImage) -> Sequence[LeaderAppend]:
         """Decide on `image`.

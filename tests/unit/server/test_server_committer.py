@@ -11,6 +11,7 @@ import pytest
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.server import committer as committer_module
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -112,6 +113,19 @@ def test_cancelled_waiter_does_not_disturb_the_others() -> None:
         await second
 
     assert sum(run(work).commits) == 2
+
+
+def test_commit_takes_limited_bytes_and_a_larger_unit_is_committed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer_module, "_BYTES_MAX", 100)
+
+    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+        sizes = [40, 60, 1, 150, 99, 1, 1]
+        units = [committer.submit(unit(b"x" * size)) for size in sizes]
+        writer.gate.set()
+        results = await asyncio.gather(*units)
+        assert [each.first_offset for (each,) in results] == [1, 1, 2, 3, 4, 4, 5]
+
+    assert run(work).commits == [2, 1, 1, 2, 1]
 
 
 def test_stop_commits_what_was_submitted_and_closes_the_writer() -> None:
