@@ -28,7 +28,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
 from pyspark_kafkalog.server.groups.consumer import without
 from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, encoded
-from pyspark_kafkalog.server.groups.expiry import plan_expiry
+from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.local_shard import GroupRecords, LocalShard
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
@@ -336,14 +336,11 @@ class GroupCoordinator:
 
     def _schedule_expiry(self, shard: Shard) -> None:
         def due() -> None:
-            for group_id in shard.group_ids():
-                plan = plan_expiry(self.context, shard, group_id)
-                self.spawn(asyncio.ensure_future(shard.write(group_id, plan, is_exclusive=True)))
+            self.spawn(asyncio.ensure_future(expire_groups(self.context, shard)))
             self._schedule_expiry(shard)
 
-        if not self._is_read_only:  # what is only in memory is kept as long as the server runs
-            interval_ms = self.context.broker_config().offsets_retention_check_interval_ms
-            self.schedule(shard, ("expiry", ""), "", interval_ms, due)
+        interval_ms = self.context.broker_config().offsets_retention_check_interval_ms
+        self.schedule(shard, ("expiry", ""), "", interval_ms, due)
 
 
 class _GroupHost(ClassicHost):

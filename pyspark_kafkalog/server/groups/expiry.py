@@ -1,7 +1,8 @@
 """Offsets that are too old, and groups without members and offsets: deleted by their coordinator from time to time.
 
 The rules are those of `groups.offsets_topic`. A classic group is left alone while it rebalances, and its machine is
-closed when its records are gone. A group that was made by a request, and has no record, is dropped too.
+closed when its records are gone. A group that was made by a request, and has no record, is dropped too. Offsets that a
+read-only server has taken over from its log live on from that time: nobody may have served the log for months.
 
 Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorShard.cleanupGroupMetadata.
 """
@@ -15,6 +16,7 @@ from pyspark_kafkalog.groups.offsets_topic import find_expired
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic_group import ClassicState
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.server.turns import in_turns
 from pyspark_kafkalog.units import MINUTE_MS
 
 if TYPE_CHECKING:
@@ -23,7 +25,15 @@ if TYPE_CHECKING:
 _SETTLED: Final = (ClassicState.EMPTY, ClassicState.STABLE)
 
 
-def plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callable[[], Planned]:
+async def expire_groups(context: ServerContext, shard: Shard) -> None:
+    """Delete what has expired of all groups, one after the other: there may be any number. Raises GroupRequestError."""
+    async for group_id in in_turns(sorted(shard.expiring_groups())):
+        plan = _plan_expiry(context, shard, group_id)
+        if plan().changes or group_id in shard.classics:
+            await shard.write(group_id, plan, is_exclusive=True)
+
+
+def _plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callable[[], Planned]:
     """The write that deletes what has expired of the group."""
 
     def plan() -> Planned:
@@ -34,8 +44,10 @@ def plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callable
         if any(shard.log.is_pending(key) for key in records):
             return Planned({})
         now_ms = context.clock()
-        retention_ms = context.broker_config().offsets_retention_minutes * MINUTE_MS
-        found = find_expired(records, older_than_ms=now_ms - retention_ms, now_ms=now_ms)
+        older_than_ms = now_ms - context.broker_config().offsets_retention_minutes * MINUTE_MS
+        if shard.kept_since_ms(group_id) > older_than_ms:
+            older_than_ms = 0
+        found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
         is_gone = len(found.keys) == len(records) and (machine is None or machine.group.state is ClassicState.EMPTY)
         return Planned(
             dict.fromkeys(found.keys),

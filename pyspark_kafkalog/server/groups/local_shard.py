@@ -6,6 +6,7 @@
                     committed offsets, without the members, who are another server's, and the log counts no more for it
 
 Nothing is written. The end of the process loses what was committed here; clients then go on as of the log again.
+Offsets expire as in a log (`expiry.py`), those that were taken over no sooner than offsets.retention.minutes later.
 
 All partitions of `__consumer_offsets` are one shard: a broker's directory may hold only some of them, so that a group's
 own one cannot be told. A partition that cannot be read is logged, and its groups begin without offsets. Open
@@ -151,6 +152,8 @@ class LocalShard(Shard):
         super().__init__(context, 0, host_of)
         self.log = LocalGroupLog(own)
         self._looked_ms: int | None = None
+        # When groups were taken over, or else this shard was made.
+        self._taken_ms: dict[str, int] = dict.fromkeys(own, context.clock())
 
     async def load(self) -> None:
         """Read the log. Raises KafkalogError, OSError."""
@@ -186,6 +189,7 @@ class LocalShard(Shard):
 
     def take_over(self, group_id: str) -> None:
         if self.log.take_over(group_id):
+            self._taken_ms[group_id] = self._context.clock()
             self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
             self._consumers.pop(group_id, None)
             _LOG.info(
@@ -193,6 +197,17 @@ class LocalShard(Shard):
                 group_id,
                 self._context.root.path,
             )
+
+    def expiring_groups(self) -> set[str]:
+        """See Shard: only those that were taken over, or have begun here."""
+        own = self.log.own_groups()
+        own |= {group_id for group_id in self.classics if not self.log.records(group_id)}
+        self._taken_ms = {group_id: taken_ms for group_id, taken_ms in self._taken_ms.items() if group_id in own}
+        return own
+
+    def kept_since_ms(self, group_id: str) -> int:
+        """See Shard: the log may be that of a broker that has not run for months."""
+        return self._taken_ms.get(group_id, 0)
 
     def consumers(self) -> list[ConsumerGroup]:
         """Those that were taken over: members of the others have their sessions elsewhere."""

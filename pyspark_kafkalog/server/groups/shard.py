@@ -198,6 +198,14 @@ class Shard:
     def group_ids(self) -> set[str]:
         return self.log.groups() | self.classics.keys()
 
+    def expiring_groups(self) -> set[str]:
+        """Those whose offsets expire here."""
+        return self.group_ids()
+
+    def kept_since_ms(self, group_id: str) -> int:
+        """The offsets of the group count as no older than this time (ms since 1970)."""
+        return 0
+
     def unchanged(self, group_id: str) -> Callable[[MetadataImage], bool]:
         """Whether the members of the group are, in a later image, as they are here; any thread may ask.
 

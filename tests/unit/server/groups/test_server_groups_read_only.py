@@ -143,3 +143,31 @@ def test_deleted_group_is_gone_here_and_stays_in_the_log(server: GroupServer, pa
         assert logged(path) == {0: 3}
 
     run(scenario())
+
+
+def test_offsets_in_memory_expire_and_those_of_the_log_live_on_from_when_they_were_taken_over(
+    server: GroupServer, path: Path
+) -> None:
+    LogDir.open(path).alter_broker_configs(
+        add={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
+    )
+
+    async def scenario() -> None:
+        writing = GroupServer(path)
+        assert await writing.commit(3) is ErrorCode.NONE
+        writing.close()
+        await server.pass_time(90_000)
+        assert await server.fetch() == (3, ErrorCode.NONE)  # nobody has taken it over
+        assert await server.commit(7, partition=1) is ErrorCode.NONE
+        await server.pass_time(50_000)
+        assert await server.fetch() == (3, ErrorCode.NONE)
+        assert await server.commit(8, partition=1) is ErrorCode.NONE
+        await server.pass_time(50_000)
+        assert await server.fetch() == (-1, ErrorCode.NONE)
+        assert await server.fetch(partition=1) == (8, ErrorCode.NONE)
+        await server.pass_time(50_000)
+        assert await server.fetch(partition=1) == (-1, ErrorCode.NONE)
+        assert not server.coordinator._local.get(GROUP)
+
+    run(scenario())
+    assert logged(path) == {0: 3}
