@@ -4,6 +4,13 @@ Reading order:
 
     leader.py          `LeaderEndPoint`: what a follower asks a leader, whatever it is
     partition_state.py one followed partition: what an answer means, and what to do where the logs differ
+    events.py          what is reported besides appends
+    topics_plan.py     the changes that make topics, configurations and access those of the leader
+    board.py           what the threads of a follower share
+    fetch_loop.py      the threads that move records: fetchers and a committer
+    rate_limit.py      a bound of bytes a second
+    local_logs.py      the follower's own logs as they are committed
+    follower.py        `Follower`: the controller of it all
     root_leader.py     another root as a leader
     root_batches.py    whole batches of a root's partitions by bytes
     cluster/           a live Kafka cluster as a leader

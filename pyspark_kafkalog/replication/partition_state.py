@@ -44,8 +44,8 @@ AskEpochEnd: TypeAlias = Callable[[int], EpochEnd | None]
 class PartitionState:
     """What the follower has of a partition, with what it has handed to be committed.
 
-    `last_epoch` is the leader epoch of the last record, -1 without records. `leader_epoch` is the newest one in which
-    the leader is known to lead. `unverified` is the last batch while it has not been compared with the leader's.
+    `last_epoch` is the leader epoch of the last record, -1 without records. `unverified` is the last batch while it has
+    not been compared with the leader's.
     """
 
     topic_partition: TopicPartition
@@ -53,21 +53,20 @@ class PartitionState:
     log_start_offset: int
     end_offset: int
     last_epoch: int = -1
-    leader_epoch: int = -1
     unverified: BatchHeader | None = None
 
     @property
     def is_empty(self) -> bool:
         return self.log_start_offset == self.end_offset
 
-    def position(self) -> FetchPosition:
-        """Where to fetch next."""
+    def position(self, leader_epoch: int = -1) -> FetchPosition:
+        """Where to fetch next, from a leader that leads in `leader_epoch`."""
         return FetchPosition(
             topic_partition=self.topic_partition,
             topic_id=self.topic_id,
             offset=self.end_offset if self.unverified is None else self.unverified.base_offset,
             last_epoch=self.last_epoch,
-            leader_epoch=self.leader_epoch,
+            leader_epoch=leader_epoch,
         )
 
 

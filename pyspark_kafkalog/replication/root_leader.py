@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import KafkalogError, LeaderUnavailableError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.replication.leader import (
@@ -28,6 +27,7 @@ from pyspark_kafkalog.replication.leader import (
     SelectsTopic,
 )
 from pyspark_kafkalog.replication.root_batches import RootBatches
+from pyspark_kafkalog.replication.topics_plan import TOPIC_DEFAULTS
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -35,10 +35,6 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: Broker settings that topics fall back to.
-TOPIC_DEFAULTS: Final = frozenset(
-    synonym.definition.name for config in TOPIC_CONFIGS.values() for synonym in config.synonyms
-)
 _LOCAL_INTERVAL_S: Final = 0.005
 _SLOW_INTERVAL_S: Final = 0.25
 #: Requests of an object store take a while, so several are under way.

@@ -110,8 +110,11 @@ def create_topic(
     configs: Mapping[str, str] | None = None,
     broker_configs: Mapping[str, str] | None = None,
     rng: random.Random | None = None,
+    topic_id: str | None = None,
 ) -> list[MetadataRecord]:
-    """Create a topic with `partitions` partitions, `configs` over those of the broker (`log.*` names), and a random id.
+    """Create a topic with `partitions` partitions, and `configs` over those of the broker (`log.*` names).
+
+    Without a `topic_id` it gets a random one.
 
     Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
     """
@@ -119,7 +122,8 @@ def create_topic(
     _check_partitions(name, partitions, first=0)
     configs = configs or {}
     validate_topic_configs(configs, broker_configs)
-    topic_id = random_uuid(rng if rng is not None else random.SystemRandom())
+    if topic_id is None:
+        topic_id = random_uuid(rng if rng is not None else random.SystemRandom())
     return [
         TopicRecord(name=name, topic_id=topic_id),
         *(_config_record(name, key, value) for key, value in configs.items()),

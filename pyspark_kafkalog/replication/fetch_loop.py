@@ -1,0 +1,169 @@
+"""The threads of a follower that move records: one fetcher a source of the leader, and one committer for all.
+
+    leader --fetch--> Fetcher --Board--> Committer --FollowerWriter--> root
+
+A fetcher asks for the records of its source's partitions, waits at the leader if there are none, and hands in what it
+gets; meanwhile the committer commits what was handed in before, everything that waits in one commit. Neither looks
+into batches further than to their headers; the writer checks each CRC.
+
+An error of the leader or of the root's disk or store is reported and tried again later, with growing pauses. Only
+three things end the follower: that it is told to, that the root no longer follows with its id, and a defect.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pyspark_kafkalog.errors import (
+    CommitStateUnknownError,
+    FollowingEndedError,
+    KafkalogError,
+    LeaderUnavailableError,
+)
+from pyspark_kafkalog.replication.board import COMMIT_BYTES, Board, Request, Waiting
+from pyspark_kafkalog.replication.events import Event, EventKind
+from pyspark_kafkalog.replication.leader import LeaderEndPoint
+from pyspark_kafkalog.replication.partition_state import retry_delay_ms
+from pyspark_kafkalog.replication.rate_limit import RateLimit
+from pyspark_kafkalog.root.follower.changes import FollowerResult, FollowerWriter
+from pyspark_kafkalog.units import MIB
+
+#: How long a fetch waits at the leader for records.
+WAIT_MS: Final = 500
+_FETCH_BYTES_MAX: Final = COMMIT_BYTES // 2
+_FETCH_BYTES_MIN: Final = MIB
+
+
+class Fetcher(threading.Thread):
+    """Fetches the partitions that the board has assigned to `source`, until the follower ends.
+
+    A source without partitions keeps its fetcher, which waits: no two threads ever ask the same source.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        leader: LeaderEndPoint,
+        board: Board,
+        *,
+        share_bytes: int,
+        rate: RateLimit,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        super().__init__(name=f"kafkalog-fetch-{source}", daemon=True)
+        self.source = source
+        self._leader = leader
+        self._board = board
+        self._share_bytes = max(min(share_bytes, _FETCH_BYTES_MAX), _FETCH_BYTES_MIN)
+        self._rate = rate
+        self._on_event = on_event
+        self._error = ""
+
+    def run(self) -> None:
+        try:
+            while not self._board.is_stopping:
+                self._fetch()
+        except BaseException as error:
+            self._board.fail(error)
+
+    def _fetch(self) -> None:
+        claim = self._board.claim(self.source, self._share_bytes)
+        if claim is None:
+            return
+        try:
+            answers = self._leader.fetch(
+                self.source,
+                claim.positions,
+                wait_ms=WAIT_MS,
+                max_bytes=self._share_bytes,
+                partition_bytes=self._share_bytes,
+            )
+        except LeaderUnavailableError as error:
+            delay_s = self._board.unanswered(claim, str(error))
+            if str(error) != self._error:
+                self._error = str(error)
+                self._on_event(Event(kind=EventKind.LEADER_UNAVAILABLE, detail=f"{self.source}: {error}"))
+            self._board.pause(delay_s)
+            return
+        self._error = ""
+        size_bytes = self._board.answered(claim, answers)
+        del answers, claim  # the records live until they are committed, no longer
+        self._board.pause(self._rate.take(size_bytes))
+
+
+class Committer(threading.Thread):
+    """Commits what waits, until the follower ends and nothing waits any more.
+
+    `gives_up_after` failures in a row of one commit end the follower; None: never.
+    """
+
+    def __init__(
+        self,
+        writer: FollowerWriter,
+        board: Board,
+        *,
+        rng: random.Random,
+        gives_up_after: int | None,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        super().__init__(name="kafkalog-follow-commit", daemon=True)
+        self._writer = writer
+        self._board = board
+        self._rng = rng
+        self._gives_up_after = gives_up_after
+        self._on_event = on_event
+
+    def run(self) -> None:
+        try:
+            while True:
+                work = self._board.next_commit()
+                if isinstance(work, Request):
+                    self._commit_request(work)
+                elif work:
+                    self._commit_waiting(work)
+                elif self._board.is_stopping and self._board.is_drained:
+                    return
+                if self._board.failure is not None:
+                    return
+        except BaseException as error:
+            self._board.fail(error)
+
+    def _commit_request(self, request: Request) -> None:
+        try:
+            results = self._commit(lambda: self._writer.commit(request.changes, request.records))
+        except (KafkalogError, OSError) as error:
+            self._board.refuse_request(request, error)
+            if isinstance(error, FollowingEndedError):
+                raise
+        else:
+            self._board.answer_request(request, results)
+
+    def _commit_waiting(self, waiting: Sequence[Waiting]) -> None:
+        changes = [each.change for each in waiting]
+        try:
+            results = self._commit(lambda: self._writer.commit(changes))
+        except CommitStateUnknownError as error:
+            self._board.uncommitted(waiting, str(error))
+            self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=str(error)))
+        else:
+            self._board.committed(waiting, results)
+
+    def _commit(self, commit: Callable[[], list[FollowerResult]]) -> list[FollowerResult]:
+        """The results of a commit, which is repeated as long as nothing of it was committed."""
+        failures, reported = 0, ""
+        while True:
+            try:
+                return commit()
+            except (FollowingEndedError, CommitStateUnknownError):
+                raise
+            except (KafkalogError, OSError) as error:
+                failures += 1
+                if str(error) != reported:
+                    reported = str(error)
+                    self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=reported))
+                if self._board.is_stopping or failures == self._gives_up_after:
+                    raise
+                self._board.pause(retry_delay_ms(failures, self._rng) / 1000)

@@ -1,0 +1,524 @@
+"""`Follower`: follows a leader with a root until it is told to stop, or until it has caught up.
+
+    begin      describe the leader; the root says that it follows, which ends an earlier follower of the same root
+    refresh    every few seconds, and when an answer says that a topic has changed: describe the leader again; create
+               topics, add partitions, change configurations; follow what is new
+    assign     when leaders may have moved: which source answers for which partition
+    compare    where a partition does not fit its leader's: by leader epochs; cut, start elsewhere, or stop it
+    end        fetchers end after the fetch that is under way, and what waits is committed
+
+This is the controller's thread, which alone asks the leader for anything but records (fetch_loop.py). A crash at any
+point leaves the root as its last commit has it; the next follower goes on from there.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.errors import CommitStateUnknownError, FollowingEndedError, KafkalogError, LeaderUnavailableError
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.replication.board import Board, Followed, Phase, Request
+from pyspark_kafkalog.replication.events import Event, EventKind
+from pyspark_kafkalog.replication.fetch_loop import Committer, Fetcher
+from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderEndPoint, LeaderTopic, SelectsTopic
+from pyspark_kafkalog.replication.local_logs import LocalLog, LocalLogs
+from pyspark_kafkalog.replication.partition_state import (
+    Cut,
+    Resolution,
+    StartOver,
+    agreed_end_offset,
+    resolve,
+    retry_delay_ms,
+)
+from pyspark_kafkalog.replication.rate_limit import RateLimit
+from pyspark_kafkalog.replication.topics_plan import TopicsPlan, plan_topics
+from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.storage.filesystem import FlushMode
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.units import MIB
+
+_BUFFER_BYTES: Final = 64 * MIB
+_FILE_COMMIT_INTERVAL_S: Final = 0.005
+#: A commit to an object store is a request that costs money.
+_OBJECT_COMMIT_INTERVAL_S: Final = 0.1
+_REFRESH_S: Final = 5.0
+_TURN_S: Final = 0.2
+#: After a description that an answer has asked for, the next one waits so long.
+_REFRESH_AGAIN_S: Final = 0.25
+_PLANS_MAX: Final = 1000
+#: With `is_once`: how long nothing may move, and how often a commit may fail.
+_GIVES_UP_AFTER_S: Final = 60.0
+_GIVES_UP_AFTER_FAILURES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowSettings:
+    """How to follow. `topics` is the regular expression that `selects` was made from.
+
+    `may_cut`: records below this root's high watermark are dropped where the leader has others. `is_once`: end when all
+    is copied that the leader had at the beginning. `max_bytes_per_s` None: no bound.
+    """
+
+    topics: str
+    selects: SelectsTopic
+    may_cut: bool = False
+    is_once: bool = False
+    max_bytes_per_s: int | None = None
+    buffer_bytes: int = _BUFFER_BYTES
+    flush: FlushMode = "fsync"
+    refresh_s: float = _REFRESH_S
+    gives_up_after_s: float = _GIVES_UP_AFTER_S
+
+
+class Follower:
+    """Follows `leader` with `root`. `run` once; `stop` from any thread or signal handler."""
+
+    def __init__(
+        self,
+        leader: LeaderEndPoint,
+        root: NativeRoot,
+        settings: FollowSettings,
+        *,
+        on_event: Callable[[Event], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._leader = leader
+        self._root = root
+        self._settings = settings
+        self._on_event = on_event
+        self._monotonic_s = monotonic_s
+        self._rng = rng if rng is not None else random.SystemRandom()
+        self._logs = LocalLogs(root)
+        self.board = Board(
+            buffer_bytes=settings.buffer_bytes,
+            commit_interval_s=_FILE_COMMIT_INTERVAL_S if root.directories else _OBJECT_COMMIT_INTERVAL_S,
+            monotonic_s=monotonic_s,
+            rng=self._rng,
+            on_event=on_event,
+        )
+        self._rate = RateLimit(settings.max_bytes_per_s, monotonic_s)
+        self._fetchers: dict[str, Fetcher] = {}
+        self._cluster_id = ""
+        self._noted: frozenset[Event] = frozenset()
+        self._refreshed_s = float("-inf")
+        self._assigned_s = float("-inf")
+        self._failures = 0
+        self._is_described = False
+
+    @property
+    def cluster_id(self) -> str:
+        """The leader's; empty before it was described."""
+        return self._cluster_id
+
+    def stop(self) -> None:
+        """Let `run` end soon, with what was fetched committed."""
+        self.board.is_stopping = True
+
+    def run(self) -> None:
+        """Follow until stopped, or with `is_once` until caught up.
+
+        Raises FollowingRootError if the root follows another leader, FollowingEndedError when it does not follow with
+        this follower any more; with `is_once` LeaderUnavailableError, or what prevents commits, after a while.
+        """
+        description = self._first_description()
+        if description is None:
+            return
+        self._cluster_id = description.cluster_id
+        following_id = begin_following(
+            self._root, leader=self._leader.name, cluster_id=description.cluster_id, topics=self._settings.topics
+        )
+        writer = follower_writer(self._root, following_id, flush=self._settings.flush)
+        committer = Committer(
+            writer,
+            self.board,
+            rng=self._rng,
+            gives_up_after=_GIVES_UP_AFTER_FAILURES if self._settings.is_once else None,
+            on_event=self._on_event,
+        )
+        committer.start()
+        try:
+            self._control(description)
+        except BaseException as error:
+            self.board.fail(error)
+        finally:
+            self.stop()
+            for each in (*self._fetchers.values(), committer):
+                each.join()
+            writer.close()
+        if self.board.failure is not None:
+            raise self.board.failure
+
+    def _first_description(self) -> LeaderDescription | None:
+        deadline_s = self._monotonic_s() + self._settings.gives_up_after_s
+        while not self.board.is_stopping:
+            try:
+                return self._leader.describe(self._selects)
+            except LeaderUnavailableError as error:
+                if self._settings.is_once and self._monotonic_s() > deadline_s:
+                    raise
+                self._note_unavailable(error)
+                self.board.pause(retry_delay_ms(self._failures, self._rng) / 1000)
+        return None
+
+    def _selects(self, topic: str) -> bool:
+        """The topics asked for, and those in which groups and transactions are kept."""
+        return topic in INTERNAL_TOPICS or self._settings.selects(topic)
+
+    def _note_unavailable(self, error: LeaderUnavailableError) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            self._on_event(Event(kind=EventKind.LEADER_UNAVAILABLE, detail=str(error)))
+
+    def _control(self, description: LeaderDescription) -> None:
+        """Take turns until the follower ends."""
+        self._apply(description)
+        progress, moved_s = self._progress(), self._monotonic_s()
+        while not self.board.is_stopping:
+            self._take_turn()
+            if not self._settings.is_once:
+                self.board.wait(_TURN_S)
+                continue
+            if self._is_done():
+                return
+            before, progress = progress, self._progress()
+            if progress != before:
+                moved_s = self._monotonic_s()
+            elif self._monotonic_s() - moved_s > self._settings.gives_up_after_s:
+                raise self._stuck()
+            self.board.wait(_TURN_S / 10)
+
+    def _take_turn(self) -> None:
+        now_s = self._monotonic_s()
+        wanted_s = _REFRESH_AGAIN_S if self.board.questions(Phase.DESCRIBE) else self._settings.refresh_s
+        if now_s - self._refreshed_s >= wanted_s or not self._is_described:
+            self._refresh()
+        are_moved = self.board.questions(Phase.MOVED)
+        if now_s - self._assigned_s >= _REFRESH_AGAIN_S and (self.board.take_stale_sources() or are_moved):
+            self._assign(are_moved)
+        for followed in self.board.questions(Phase.RELOAD):
+            self._reload(followed)
+        for followed in self.board.questions(Phase.COMPARE):
+            self._compare(followed)
+
+    # With --once
+
+    def _progress(self) -> tuple[int, int]:
+        totals = self.board.totals()
+        return totals.copied_bytes, sum(each.has_reached_target for each in self.board.partitions())
+
+    def _is_done(self) -> bool:
+        return self._is_described and all(
+            each.has_reached_target or each.phase is Phase.STOPPED for each in self.board.partitions()
+        )
+
+    def _stuck(self) -> LeaderUnavailableError:
+        late = [each for each in self.board.partitions() if not each.has_reached_target]
+        names = ", ".join(str(each.name) for each in late[:10])
+        why = next((each.last_error for each in late if each.last_error), "no source answers for them")
+        return LeaderUnavailableError(
+            f"nothing was copied for {self._settings.gives_up_after_s:.0f} s; {len(late)} partitions are behind, such "
+            f"as {names}: {why}"
+        )
+
+    # Topics
+
+    def _refresh(self) -> None:
+        self._refreshed_s = self._monotonic_s()
+        try:
+            description = self._leader.describe(self._selects)
+        except LeaderUnavailableError as error:
+            self._note_unavailable(error)
+            return
+        if description.cluster_id != self._cluster_id:
+            self._note_unavailable(
+                LeaderUnavailableError(
+                    f"{self._leader.name} is another cluster now: {description.cluster_id}, not {self._cluster_id}"
+                )
+            )
+            return
+        self._failures = 0
+        self._apply(description)
+
+    def _apply(self, description: LeaderDescription) -> None:
+        """Make the root's topics those of the description, and follow their partitions."""
+        self._refreshed_s = self._monotonic_s()
+        try:
+            plan = self._commit_plans(description)
+            if plan is None:
+                return
+            self._follow(plan.followed)
+        except (KafkalogError, OSError) as error:
+            if isinstance(error, FollowingEndedError) or self._settings.is_once:
+                raise
+            self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=f"topics cannot be changed: {error}"))
+            return
+        self._is_described = True
+
+    def _commit_plans(self, description: LeaderDescription) -> TopicsPlan | None:
+        """Commit plans until one is complete, and return it; None if the follower ends."""
+        noted: list[Event] = []
+        for _ in range(_PLANS_MAX):
+            image = self._logs.refresh()
+            plan = self._plan(image, description)
+            if plan.records:
+                if any(each.kind is EventKind.TOPIC_REPLACED for each in plan.events):
+                    self._empty_replaced(image, plan)
+
+                def records(newest: MetadataImage) -> Sequence[MetadataRecord]:
+                    return self._plan(newest, description).records
+
+                if self.board.request(Request(records=records)) is None:
+                    return None
+            noted += plan.events
+            if plan.is_complete:
+                break
+        for event in noted:
+            if event not in self._noted:
+                self._on_event(event)
+        self._noted = frozenset(noted)
+        self._logs.refresh()
+        return plan
+
+    def _plan(self, image: MetadataImage, description: LeaderDescription) -> TopicsPlan:
+        return plan_topics(image, description, self._selects, may_replace=self._settings.may_cut, rng=self._rng)
+
+    def _empty_replaced(self, image: MetadataImage, plan: TopicsPlan) -> None:
+        """Cut all records of topics that are about to be replaced, as nothing is dropped without being kept first."""
+        changes: list[FollowerChange] = []
+        for event in (each for each in plan.events if each.kind is EventKind.TOPIC_REPLACED):
+            topic = image.topic(event.topic)
+            for partition in topic.partitions:
+                name = TopicPartition(topic.name, partition.partition)
+                self.board.remove(name)
+                state = partition.state
+                if state.log_start_offset < state.log_end_offset:
+                    changes.append(
+                        Truncation(
+                            topic_partition=name,
+                            topic_id=topic.topic_id,
+                            expected_end_offset=state.log_end_offset,
+                            end_offset=state.log_start_offset,
+                        )
+                    )
+                    self._note(
+                        EventKind.CUT, name, "the topic was created again", state.log_start_offset, state.log_end_offset
+                    )
+        for result in self.board.request(Request(changes)) or () if changes else ():
+            if isinstance(result, KafkalogError):
+                raise result
+
+    def _follow(self, topics: Mapping[str, LeaderTopic]) -> None:
+        """Follow the partitions of these topics, and no others."""
+        for topic in topics.values():
+            for number, epoch in enumerate(topic.leader_epochs):
+                self._follow_partition(TopicPartition(topic.name, number), topic.topic_id, epoch)
+        for followed in self.board.partitions():
+            if followed.name.topic not in topics and followed.phase is not Phase.STOPPED:
+                followed.is_without_topic = True
+                self._stop(followed, "its topic is not followed any more")
+        self._begin_epochs()
+
+    def _follow_partition(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
+        followed = self.board.find(name)
+        if followed is not None and followed.state.topic_id != topic_id:
+            self.board.remove(name)
+            followed = None
+        if followed is None:
+            loaded = self._logs.load(name, topic_id, is_verified=False)
+            self.board.add(_followed(loaded, leader_epoch))
+            return
+        if leader_epoch > followed.leader_epoch >= 0:
+            self._note(EventKind.LEADER_CHANGED, name, f"leader epoch {leader_epoch}, before {followed.leader_epoch}")
+            self.board.note_stale_sources()
+        followed.leader_epoch = max(followed.leader_epoch, leader_epoch)
+        if followed.phase is Phase.STOPPED and followed.is_without_topic:
+            self.board.restart(followed, _followed(self._logs.load(name, topic_id, is_verified=False), leader_epoch))
+        elif followed.phase is Phase.DESCRIBE:
+            self.board.resume(followed, delay_s=_REFRESH_AGAIN_S)
+
+    def _begin_epochs(self) -> None:
+        """Let leader epochs begin here too that have no records yet, so that promotion knows of them.
+
+        Only the leader knows whether such an epoch begins at the end of this log: what is not committed there can be of
+        an earlier one.
+        """
+        changes: list[FollowerAppend] = []
+        for followed in self.board.partitions():
+            epoch = followed.leader_epoch
+            if epoch <= max(followed.committed_epoch, followed.asked_epoch) or followed.lag or followed.pending:
+                continue
+            state = followed.state
+            try:
+                end = self._leader.epoch_end(state.position(epoch), epoch)
+            except LeaderUnavailableError:
+                return
+            followed.asked_epoch = epoch
+            if end is not None and (end.epoch, end.end_offset) == (epoch, state.end_offset):
+                changes.append(
+                    FollowerAppend(
+                        topic_partition=followed.name,
+                        topic_id=state.topic_id,
+                        data=b"",
+                        expected_end_offset=state.end_offset,
+                        leader_epoch=epoch,
+                    )
+                )
+        if changes:
+            # One that is refused has got records meanwhile, and its epoch with them.
+            self.board.request(Request(changes))
+
+    # Sources
+
+    def _assign(self, are_moved: Sequence[Followed]) -> None:
+        self._assigned_s = self._monotonic_s()
+        names = [each.name for each in self.board.partitions() if each.phase is not Phase.STOPPED]
+        try:
+            sources = self._leader.sources(names)
+        except LeaderUnavailableError as error:
+            self._note_unavailable(error)
+            self.board.note_stale_sources()
+            self.board.pause(retry_delay_ms(self._failures, self._rng) / 1000)
+            return
+        if sum(map(len, sources.values())) < len(names):
+            self.board.note_stale_sources()  # some partitions have no leader for the moment
+        self.board.assign(sources)
+        for followed in are_moved:
+            self.board.resume(followed, delay_s=_REFRESH_AGAIN_S)
+        for source in sources:
+            if source not in self._fetchers:
+                self._fetchers[source] = Fetcher(
+                    source,
+                    self._leader,
+                    self.board,
+                    share_bytes=self._settings.buffer_bytes // (len(sources) + 1),
+                    rate=self._rate,
+                    on_event=self._on_event,
+                )
+                self._fetchers[source].start()
+
+    # Questions
+
+    def _reload(self, followed: Followed) -> None:
+        try:
+            self._logs.refresh()
+            loaded = self._logs.load(followed.name, followed.state.topic_id, is_verified=True)
+        except (KafkalogError, OSError) as error:
+            self.board.delay(followed, str(error))
+            return
+        self.board.restart(followed, _followed(loaded, followed.leader_epoch))
+
+    def _compare(self, followed: Followed) -> None:
+        """Find out how far the logs agree, and do what follows from it."""
+        try:
+            self._logs.refresh()
+            local = self._logs.load(followed.name, followed.state.topic_id, is_verified=True)
+            resolution = self._resolve(followed, local)
+            if isinstance(resolution, Cut):
+                self._cut(followed, local, resolution)
+            elif isinstance(resolution, StartOver):
+                self._start_over(followed, local, resolution)
+            else:
+                self.board.resume(followed, delay_s=_REFRESH_AGAIN_S)
+        except CommitStateUnknownError as error:
+            self.board.delay(followed, str(error))
+        except FollowingEndedError:
+            raise
+        except (KafkalogError, OSError) as error:
+            self.board.delay(followed, str(error))
+
+    def _resolve(self, followed: Followed, local: LocalLog) -> Resolution:
+        position = local.state.position(followed.leader_epoch)
+        start_offset, high_watermark = self._leader.range_of(position)
+        agreed = agreed_end_offset(
+            local.epochs, local.state.end_offset, lambda epoch: self._leader.epoch_end(position, epoch)
+        )
+        assert followed.compare is not None
+        return resolve(
+            local.state,
+            local.epochs,
+            leader_start_offset=start_offset,
+            leader_high_watermark=high_watermark,
+            agreed_offset=agreed,
+            has_other_batch=followed.compare.has_other_batch,
+        )
+
+    def _cut(self, followed: Followed, local: LocalLog, cut: Cut) -> None:
+        assert followed.compare is not None
+        name, end_offset = followed.name, local.state.end_offset
+        self._note(EventKind.DIVERGED, name, followed.compare.reason, cut.end_offset, end_offset)
+        if not self._settings.may_cut:
+            self._stop(
+                followed, f"{followed.compare.reason}; --on-divergence truncate cuts from offset {cut.end_offset}"
+            )
+            return
+        change = Truncation(
+            topic_partition=name,
+            topic_id=local.state.topic_id,
+            expected_end_offset=end_offset,
+            end_offset=cut.end_offset,
+        )
+        state = self._change(followed, change)
+        if state is not None:
+            self._note(EventKind.CUT, name, "the leader has others, or none", state.log_end_offset, end_offset)
+
+    def _start_over(self, followed: Followed, local: LocalLog, start: StartOver) -> None:
+        end_offset = local.state.end_offset
+        change = StartAt(
+            topic_partition=followed.name,
+            topic_id=local.state.topic_id,
+            expected_end_offset=end_offset,
+            start_offset=start.start_offset,
+        )
+        if self._change(followed, change) is not None and 0 < end_offset < start.start_offset:
+            detail = "deleted at the leader before they were copied"
+            self._note(EventKind.GAP, followed.name, detail, end_offset, start.start_offset)
+
+    def _change(self, followed: Followed, change: FollowerChange) -> LogState | None:
+        """Commit a change by itself, and go on behind it; None if the follower ends. Raises why it is refused."""
+        results = self.board.request(Request([change]))
+        if results is None:
+            return None
+        (result,) = results
+        if isinstance(result, KafkalogError):
+            raise result
+        self._logs.refresh()
+        loaded = self._logs.load(followed.name, followed.state.topic_id, is_verified=False)
+        self.board.restart(followed, _followed(loaded, followed.leader_epoch))
+        return result
+
+    def _stop(self, followed: Followed, reason: str) -> None:
+        self.board.stop_partition(followed, reason)
+        self._note(EventKind.PARTITION_STOPPED, followed.name, reason)
+
+    def _note(
+        self, kind: EventKind, name: TopicPartition, detail: str, first_offset: int = -1, end_offset: int = -1
+    ) -> None:
+        self._on_event(
+            Event(
+                kind=kind,
+                detail=detail,
+                topic=name.topic,
+                partition=name.partition,
+                first_offset=first_offset,
+                end_offset=end_offset,
+            )
+        )
+
+
+def _followed(loaded: LocalLog, leader_epoch: int) -> Followed:
+    return Followed(
+        state=loaded.state,
+        committed_start_offset=loaded.committed.log_start_offset,
+        committed_end_offset=loaded.committed.log_end_offset,
+        committed_epoch=loaded.committed.leader_epoch,
+        leader_epoch=leader_epoch,
+    )

@@ -1,0 +1,143 @@
+"""Two roots of which one follows the other: the follower in a thread, and the comparison of both."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from root_places import RootPlace
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.replication.events import Event, EventKind
+from pyspark_kafkalog.replication.follower import Follower, FollowSettings
+from pyspark_kafkalog.replication.leader import LeaderEndPoint
+from pyspark_kafkalog.replication.root_leader import RootLeader
+from pyspark_kafkalog.security.open import open_or_create_root, open_root
+from pyspark_kafkalog.storage.names import TopicPartition
+
+DEADLINE_S = 15.0
+
+
+@dataclass
+class Following:
+    """A follower that runs in a thread, and its events."""
+
+    follower: Follower
+    events: list[Event] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def kinds(self) -> set[EventKind]:
+        return {each.kind for each in self.events}
+
+    def of_kind(self, kind: EventKind) -> list[Event]:
+        return [each for each in self.events if each.kind is kind]
+
+
+def selects_all(topic: str) -> bool:
+    return not topic.startswith("__")
+
+
+def make_follower(
+    leader: LeaderEndPoint, place: RootPlace, events: list[Event], *, may_cut: bool = False, is_once: bool = False
+) -> Follower:
+    settings = FollowSettings(
+        topics=".*", selects=selects_all, may_cut=may_cut, is_once=is_once, flush="os", refresh_s=0.1
+    )
+    root = open_or_create_root(place).native()
+    return Follower(leader, root, settings, on_event=events.append, rng=random.Random(7))
+
+
+def copy_once(leader_place: RootPlace, place: RootPlace, *, may_cut: bool = False) -> list[Event]:
+    """Follow until all is copied that there is now; returns the events."""
+    leader = RootLeader(open_root(leader_place))
+    events: list[Event] = []
+    make_follower(leader, place, events, may_cut=may_cut, is_once=True).run()
+    leader.close()
+    return events
+
+
+@contextmanager
+def following(leader: LeaderEndPoint, place: RootPlace, *, may_cut: bool = False) -> Iterator[Following]:
+    """A follower that runs during the block, and ends without an error."""
+    found = Following(None)  # type: ignore[arg-type]
+    found.follower = make_follower(leader, place, found.events, may_cut=may_cut)
+
+    def run() -> None:
+        try:
+            found.follower.run()
+        except BaseException as error:
+            found.error = error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.follower.stop()
+        thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    if found.error is not None:
+        raise found.error
+
+
+def wait_until(condition: Callable[[], bool], what: str = "it") -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} does not come true"
+        time.sleep(0.02)
+
+
+def ends(log_dir: LogDir) -> dict[TopicPartition, int]:
+    """The log end of each partition now."""
+    log_dir.refresh()
+    return {
+        TopicPartition(topic, each.partition): each.log_end_offset
+        for topic in log_dir.topics()
+        for each in log_dir.topic(topic).partitions
+    }
+
+
+def has_all(leader: LogDir, follower: RootPlace) -> bool:
+    """Whether the follower has each partition up to the leader's present end."""
+    found = ends(LogDir.open(follower))
+    return all(found.get(name) == end for name, end in ends(leader).items())
+
+
+def batches_of(log_dir: LogDir, name: TopicPartition) -> list[bytes]:
+    """The batches of a partition from its log start on."""
+    of = log_dir.partition(name.topic, name.partition)
+    reader = log_dir.reader(name.topic, name.partition)
+    found: list[bytes] = []
+    for run in reader.runs(of.log_start_offset, of.high_watermark):
+        for batch in run.batches:
+            start = int(batch["position"]) - run.position
+            found.append(bytes(run.data[start : start + int(batch["size_bytes"])]))
+    return found
+
+
+def image_of(log_dir: LogDir) -> MetadataImage:
+    return log_dir.root.native().store.image
+
+
+def check_equal(leader: RootPlace, follower: RootPlace) -> None:
+    """Both roots have the same topics, configurations, batches, log starts, last stable offsets and access control."""
+    ours, theirs = LogDir.open(follower), LogDir.open(leader)
+    assert set(theirs.topics()) <= set(ours.topics())
+    for topic in theirs.topics():
+        mine, other = ours.topic(topic), theirs.topic(topic)
+        assert mine.topic_id == other.topic_id
+        assert dict(mine.configs) == dict(other.configs)
+        assert len(mine.partitions) == len(other.partitions)
+        for one, two in zip(mine.partitions, other.partitions, strict=True):
+            assert one.log_start_offset == two.log_start_offset
+            assert one.high_watermark == two.high_watermark
+            assert one.last_stable_offset == two.last_stable_offset
+            name = TopicPartition(topic, one.partition)
+            assert batches_of(ours, name) == batches_of(theirs, name)
+    assert set(image_of(ours).acls.values()) == set(image_of(theirs).acls.values())
+    assert image_of(ours).client_quotas == image_of(theirs).client_quotas
