@@ -1,5 +1,7 @@
 """Checks the offset and time index of a segment against its batches, entry by entry, while the segment is walked.
 
+`file` is what findings call the index: its path, or the name of an object.
+
 An entry of the offset index is correct if a batch begins at its position, and its offset is in that batch or is the
 last one of a later batch: brokers before 4.0 wrote one entry for several batches that arrived together. An entry of the
 time index is correct if the batch with its offset has that timestamp and no earlier batch a larger one. The number of
@@ -30,11 +32,15 @@ _ENTRIES_A_READ: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class IndexExpectation:
-    """Entries at or above offset `visible_end` are ignored. `severity` is that of faults found without the batches."""
+    """Entries at or above offset `visible_end` are ignored. `severity` is that of faults found without the batches.
+
+    `advice` is what findings tell to do.
+    """
 
     visible_end: int
     may_have_zeros: bool
     severity: Severity
+    advice: str = REINDEX
 
 
 class IndexEntries:
@@ -43,7 +49,7 @@ class IndexEntries:
     def __init__(
         self,
         fd: int,
-        file: Path,
+        file: Path | str,
         dtype: np.dtype[Any],
         base_offset: int,
         sink: FindingSink,
@@ -56,6 +62,7 @@ class IndexEntries:
         self._max_relative_offset = expected.visible_end - 1 - base_offset
         self._may_have_zeros = expected.may_have_zeros
         self._severity = expected.severity
+        self.advice = expected.advice
         self._are_positions = dtype == OFFSET_INDEX_ENTRY
         self._size_bytes = os.fstat(fd).st_size
         self._read_bytes = 0
@@ -102,7 +109,7 @@ class IndexEntries:
             offset=offset,
             expected=expected,
             found=found,
-            advice=REINDEX,
+            advice=self.advice,
         )
 
     def next_position_after(self, position: int) -> int | None:
@@ -184,7 +191,7 @@ class IndexEntries:
 
     def _fault(self, what: str, position: int, expected: str, found: str) -> None:
         self._sink.add(
-            self._severity, what, self._file, position=position, expected=expected, found=found, advice=REINDEX
+            self._severity, what, self._file, position=position, expected=expected, found=found, advice=self.advice
         )
 
 
@@ -237,7 +244,7 @@ class OffsetIndexCheck:
 class TimeIndexCheck:
     """The time index of the segment at `base_offset`."""
 
-    def __init__(self, entries: IndexEntries, file: Path, base_offset: int, sink: FindingSink) -> None:
+    def __init__(self, entries: IndexEntries, file: Path | str, base_offset: int, sink: FindingSink) -> None:
         self.entries = entries
         self._file = file
         self._base_offset = base_offset
@@ -300,19 +307,19 @@ class TimeIndexCheck:
                 position=self.entries.position_of(first),
                 expected=f"a last entry with the largest timestamp of the closed segment, {self._largest_ms}",
                 found="no entry" if self._last_entry_ms < 0 else f"timestamp {self._last_entry_ms}",
-                advice=REINDEX,
+                advice=self.entries.advice,
             )
 
 
 def open_offset_index(
-    fd: int, file: Path, base_offset: int, sink: FindingSink, expected: IndexExpectation
+    fd: int, file: Path | str, base_offset: int, sink: FindingSink, expected: IndexExpectation
 ) -> OffsetIndexCheck:
     """A check of the offset index open as `fd`."""
     return OffsetIndexCheck(IndexEntries(fd, file, OFFSET_INDEX_ENTRY, base_offset, sink, expected), base_offset)
 
 
 def open_time_index(
-    fd: int, file: Path, base_offset: int, sink: FindingSink, expected: IndexExpectation
+    fd: int, file: Path | str, base_offset: int, sink: FindingSink, expected: IndexExpectation
 ) -> TimeIndexCheck:
     """A check of the time index open as `fd`."""
     return TimeIndexCheck(

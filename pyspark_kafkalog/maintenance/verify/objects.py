@@ -10,7 +10,7 @@ Of the root, with one listing and two requests a data object:
 Of each partition, with the requests of reading it once:
 
     extents         segments and runs follow each other without a gap, from the log start to the log end
-    batches         tables of runs, CRCs, offsets; indexes, leader epochs and producers of segments
+    batches         tables of runs, CRCs, offsets; leader epochs and producers of segments; each entry of their indexes
     producers       the commits' rows of the batches of producers in runs are those of the batches
 
 Of each segment object, also of those that a root on a file system has copied to remote storage (own_remote.py): leader
@@ -22,8 +22,10 @@ it, whose own objects are only looked for in the listing. What changes meanwhile
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -35,6 +37,13 @@ from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError, Kafkalo
 from pyspark_kafkalog.maintenance.cleaner.run_record import LAST_RUN_FILE, UNCLEANABLE_FILE
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed, count_by_severity
+from pyspark_kafkalog.maintenance.verify.indexes import (
+    IndexExpectation,
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    open_offset_index,
+    open_time_index,
+)
 from pyspark_kafkalog.maintenance.verify.root import apply_checked, check_static
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.extents import DataObject
@@ -59,11 +68,18 @@ from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, planned_at_of
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.units import INT64_MAX
 
 _ACTION: Final = "verify"
 RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
 _CLEANER: Final = "kafkalog retention or merge-segments"
 _REQUESTS_AT_ONCE: Final = 8
+_CLOSED_INDEX: Final = IndexExpectation(
+    visible_end=INT64_MAX,
+    may_have_zeros=False,
+    severity=Severity.ERROR,
+    advice="kafkalog reindex puts the segment again, with indexes rebuilt from its .log",
+)
 #: Objects beside the folders, of the root and of the cleaner.
 _OWN_NAMES: Final = (META_PROPERTIES, LAST_RUN_FILE, UNCLEANABLE_FILE)
 _PRODUCER_FIELDS: Final = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
@@ -478,13 +494,22 @@ class _Check:
 
     def run(self) -> Read:
         end_offset = self.extent.end_offset
-        with SegmentReader(self.extent) as reader:
+        with ExitStack() as files, SegmentReader(self.extent) as reader:
+            offsets, times = self._index_checks(files)
             for run in reader.runs(
                 0, start_offset=self.extent.base_offset, end_offset=end_offset, limit_offset=end_offset
             ):
                 self._add(run.batches)
                 self.bytes_read += len(run.data)
+                if offsets is not None:
+                    offsets.add(run.batches)
+                if times is not None:
+                    times.add(run.batches)
             reached = reader.reached_offset
+            if offsets is not None:
+                offsets.finish(self.extent.segment.size_bytes)
+            if times is not None:
+                times.finish(is_closed=True)
         if reached != end_offset and not self.may_have_gaps:
             found = f"the last one ends at {reached - 1}"
             self._error("short-object", f"batches up to offset {end_offset - 1}", found, reached)
@@ -507,6 +532,27 @@ class _Check:
             row = int(is_wrong.argmax())
             expected = f"epoch {int(self.epochs[max(at[row], 0)])}, as was committed"
             self._error("leader-epoch", expected, int(batches["leader_epoch"][row]), int(batches["base_offset"][row]))
+
+    def _index_checks(self, files: ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
+        """Checks of the entries of the offset and time index; None of one that cannot be read, which is reported."""
+        extent = self.extent
+
+        def copied(kind: IndexKind) -> tuple[int, str, int, FindingSink, IndexExpectation]:
+            copy = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            copy.write(extent.index(kind))
+            copy.flush()
+            return copy.fileno(), self._index_name(kind), extent.base_offset, self.sink, _CLOSED_INDEX
+
+        offsets = times = None
+        if extent.offset_index() is not None:
+            offsets = open_offset_index(*copied(IndexKind.OFFSET))
+        if extent.time_index() is not None:
+            times = open_time_index(*copied(IndexKind.TIMESTAMP))
+        return offsets, times
+
+    def _index_name(self, kind: IndexKind) -> str:
+        key, _ = index_place(self.extent.partition, self.extent.segment, kind, self.extent.layout)
+        return f"{self.extent.store.url}/{key}, {kind.value.lower()} index"
 
     def _check_indexes(self) -> None:
         """Raises DiskFormatError, FileNotFoundError."""

@@ -12,6 +12,7 @@ from data_objects import T0, Plan, some_batches
 from object_roots import StoredRoot
 
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
+from pyspark_kafkalog.maintenance.objects.reindex import reindex_log
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.findings import Severity
@@ -20,6 +21,10 @@ from pyspark_kafkalog.metadata.objects.layout import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 DAY_MS = 86_400_000
@@ -144,6 +149,28 @@ def test_flipped_byte_in_a_segment_is_found(stored: StoredRoot) -> None:
 
 def _first_log(stored: StoredRoot) -> str:
     return next(each for each in stored.place.bucket.keys(f"orders-{stored.topic_id}") if each.endswith(".log"))
+
+
+@pytest.mark.parametrize("kind", [IndexKind.OFFSET, IndexKind.TIMESTAMP])
+def test_entry_of_an_index_that_contradicts_the_batches_is_found_and_reindexed(
+    stored: StoredRoot, kind: IndexKind
+) -> None:
+    of = TopicIdPartition("orders", stored.topic_id, 0)
+    segment = stored.image.partition("orders", 0).segments[0]
+    key, place = index_place(of, segment, kind, OwnLayout.AIVEN)
+    assert place is not None
+    body = bytearray(stored.place.bucket.body(key))
+    # Of the last entry: the position (its last four bytes), or the timestamp, which is before a relative offset.
+    body[place.end - (1 if kind is IndexKind.OFFSET else 5)] ^= 1
+    stored.place.bucket.write(key, bytes(body))
+    index_cache._cache.cache_clear()
+    findings = found(stored).findings
+    what = "offset-index-entry" if kind is IndexKind.OFFSET else "time-index-entry"
+    assert whats(found(stored)) - {"time-index-end"} == {what}
+    assert {(each.severity, each.partition) for each in findings} == {(Severity.ERROR, A)}
+    assert all(key in each.file for each in findings)
+    reindex_log(stored.opened(), A, now_ms=T0)
+    assert found(stored).findings == []
 
 
 def test_damaged_commit_is_found_by_name(stored: StoredRoot) -> None:
