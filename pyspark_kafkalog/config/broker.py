@@ -236,6 +236,14 @@ _DEFINITIONS: Final = (
         at_least(1),
     ),
     ConfigDefinition(
+        "group.consumer.migration.policy",
+        ConfigType.STRING,
+        "bidirectional",
+        "Whether a group with members may change to the consumer protocol (upgrade), back to the classic one "
+        "(downgrade), both, or neither.",
+        one_of("upgrade", "downgrade", "bidirectional", "disabled"),
+    ),
+    ConfigDefinition(
         "super.users",
         ConfigType.STRING,
         "",
@@ -368,6 +376,7 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
     group_consumer_heartbeat_interval_ms: int = _default("group.consumer.heartbeat.interval.ms")
     group_consumer_max_size: int = _default("group.consumer.max.size")
+    group_consumer_migration_policy: str = _default("group.consumer.migration.policy")
     super_users: str = _default("super.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")
     remote_log_storage_system_enable: bool = _default("remote.log.storage.system.enable")

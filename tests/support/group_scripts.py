@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from record_scripts import UNKNOWN_ID
-from scripted_calls import Answer, Call, Name, Saved, Script, TopicId
+from scripted_calls import Answer, Assigned, Call, Name, Saved, Script, Subscription, TopicId
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 
@@ -462,6 +462,122 @@ _CONSUMER_STATIC: Final = Script(
 )
 
 
+_RANGE: Final = (("range", Subscription()), ("roundrobin", Subscription()))
+
+
+def _rejoin(name: str, member: Any = _SAVED, **fields: Any) -> Call:
+    return join(name, member, **{"protocols": _RANGE, **fields})
+
+
+#: The consumer protocol in the version in which members make their ids.
+_OWN_IDS: Final = {ApiKey.CONSUMER_GROUP_HEARTBEAT: _since(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1), **_WITH_INSTANCES}
+
+_BOTH_PROTOCOLS: Final = Script(
+    name="both protocols",
+    topics={"t": {}, "u": {}},
+    partitions=6,
+    versions=_OWN_IDS,
+    steps=(
+        _rejoin("classic member gets an id", ""),
+        _rejoin("classic member"),
+        sync("it assigns", _SAVED, (_SAVED, Assigned((0, 1, 2, 3, 4, 5)))),
+        commit("of the classic member", 3, member=_SAVED, generation=Saved("m generation")),
+        _joined("a consumer joins", server_assignor="range"),
+        consumers("upgraded"),
+        described("by the classic request"),
+        heartbeat("the classic member learns of it"),
+        commit("of the classic member of the upgraded group", 4, member=_SAVED, generation=Saved("m generation")),
+        sync("before it has joined", _SAVED),
+        beat("the consumer has to wait", 2, owned=()),
+        _rejoin("the classic member joins again"),
+        consumers("after the join"),
+        sync("another protocol", _SAVED, protocol_name="roundrobin"),
+        sync("another protocol type", _SAVED, protocol_type="connect"),
+        sync("earlier generation", _SAVED, generation=Saved("m generation", -1)),
+        sync("by the consumer", "memberone"),
+        sync("its part", _SAVED),
+        heartbeat("nothing to do"),
+        heartbeat("earlier generation", generation=Saved("m generation", -1)),
+        heartbeat("by the consumer", "memberone"),
+        heartbeat("unknown member", "nobody"),
+        heartbeat("unknown instance", instance="i"),
+        beat("the consumer gets its part", 2),
+        commit("earlier generation", 5, member=_SAVED, generation=Saved("m generation", -1)),
+        commit("of the classic member in its generation", 6, member=_SAVED, generation=Saved("m generation")),
+        committed("by the classic member", member_id=_SAVED, member_epoch=Saved("m generation")),
+        join("another protocol type", protocol_type="connect", save=""),
+        join("no common protocol", protocols=(("sticky", b""),), save=""),
+        join("no protocols", protocols=(), save=""),
+        join("metadata that are none, without an id", protocols=(("range", b"one"),), save=""),
+        join("metadata that are none", "other", protocols=(("range", b"one"),), save=""),
+        join("an unknown id", "stranger", protocols=_RANGE, save=""),
+        leave("the one with the unknown id", ("stranger", None)),
+        _rejoin("a static classic member", "", instance="i", save="n"),
+        sync("before partitions are given up", Saved("n"), generation=Saved("n generation"), instance="i"),
+        heartbeat("the static member has to wait", Saved("n"), Saved("n generation"), instance="i"),
+        heartbeat("the first has to join"),
+        _rejoin("the first gives up partitions"),
+        sync("what is left to the first", _SAVED),
+        consumers("of three"),
+        beat("the consumer gives up partitions", 2, owned=()),
+        heartbeat("the static member may join", Saved("n"), Saved("n generation"), instance="i"),
+        _rejoin("the static member joins again", Saved("n"), instance="i", save="n"),
+        sync("its partitions", Saved("n"), generation=Saved("n generation"), instance="i"),
+        _rejoin("the static member is started again", "", instance="i", save="o"),
+        heartbeat("the old id is fenced", Saved("n"), Saved("n generation"), instance="i"),
+        sync("the partitions of the new one", Saved("o"), generation=Saved("o generation"), instance="i"),
+        _rejoin("wants another topic", protocols=(("range", Subscription(topics=(Name("u"),))),)),
+        consumers("of two topics"),
+        leave("the consumer by the classic request", ("memberone", None)),
+        leave("an unknown one", ("nobody", None)),
+        consumers("without the consumer"),
+        described("a classic group again"),
+    ),
+)
+
+#: Comes before all ids that servers make.
+_FIRST: Final = "!first"
+
+_DOWNGRADE: Final = Script(
+    name="back to the classic protocol",
+    topics={"t": {}},
+    partitions=4,
+    versions=_OWN_IDS,
+    steps=(
+        _joined("a consumer", _FIRST, server_assignor="range"),
+        beat("owns everything", 1, _FIRST, owned=_OWNED),
+        _rejoin("a classic member gets an id", ""),
+        _rejoin("a classic member"),
+        sync("has to wait", _SAVED),
+        beat("the consumer gives up partitions", 1, _FIRST, owned=({"topic_id": TopicId("t"), "partitions": (0, 1)},)),
+        heartbeat("the classic member may join"),
+        _rejoin("the classic member joins again"),
+        sync("its part", _SAVED),
+        beat("the consumer leaves", -1, _FIRST),
+        consumers("downgraded"),
+        heartbeat("the classic member learns of it"),
+        _rejoin("joins again"),
+        sync("assigns all", _SAVED, (_SAVED, Assigned((0, 1, 2, 3)))),
+        described("classic"),
+        heartbeat("of the classic group"),
+        commit("of the classic group", 9, member=_SAVED, generation=Saved("m generation")),
+        _joined("upgraded again", "membertwo", instance_id="i"),
+        _rejoin("the static member goes back", "", instance="i", save="n"),
+        described("downgraded by a static member"),
+        sync("what the static member had", Saved("n"), generation=Saved("n generation"), instance="i"),
+        leave("the static member", ("", "i")),
+        heartbeat("the other one learns of it"),
+        leave("the other one", (_SAVED, None)),
+        join("metadata that are none", protocols=(("range", b"one"),)),
+        join("they are kept", _SAVED, protocols=(("range", b"one"),)),
+        _joined("which cannot be upgraded"),
+        join("connectors", protocol_type="connect", group_id=Name("c"), protocols=(("x", b"one"),), save="c"),
+        join("connectors with an id", Saved("c"), protocol_type="connect", group_id=Name("c"), protocols=(("x", b""),)),
+        _joined("a consumer in their group", group_id=Name("c")),
+    ),
+)
+
+
 def _coordinators(name: str, *keys: Any, key_type: int = 0) -> Call:
     fields = {"key": keys[0] if keys else "", "key_type": key_type, "coordinator_keys": keys}
     return Call(name=name, key=ApiKey.FIND_COORDINATOR, fields=fields)
@@ -508,6 +624,8 @@ SCRIPTS: Final[Sequence[Script]] = (
     _SIMPLE,
     _CONSUMER,
     _CONSUMER_STATIC,
+    _BOTH_PROTOCOLS,
+    _DOWNGRADE,
     _COORDINATORS,
     _LISTS,
 )

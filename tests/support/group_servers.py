@@ -81,7 +81,7 @@ class GroupServer:
         )
         return await self.ask(ApiKey.JOIN_GROUP, version, body)
 
-    async def become_member(self) -> str:
+    async def become_member(self, assignment: bytes = b"all") -> str:
         """Join as the only member, and sync; the member's id. The clock moves by the initial delay."""
         first = await self.join()
         assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -91,8 +91,8 @@ class GroupServer:
             await self.pass_time(1000)
         joined = joining.result()
         assert joined.error_code == ErrorCode.NONE
-        synced = await self.sync(first.member_id, joined.generation_id, {first.member_id: b"all"})
-        assert synced.assignment == b"all"
+        synced = await self.sync(first.member_id, joined.generation_id, {first.member_id: assignment})
+        assert synced.assignment == assignment
         return str(first.member_id)
 
     async def sync(self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None) -> Any:

@@ -134,6 +134,13 @@ KNOWN: Final = (
         fields=("groups[[]0[]].topics", "topics"),
     ),
     KnownAnswer(
+        name="metadata of no consumer",
+        reason=_FAILURE,
+        script="both protocols",
+        calls=("metadata that are none",),
+        fields=("error_code",),
+    ),
+    KnownAnswer(
         name="group with nothing but offsets of an open transaction",
         reason="such a group exists when the transaction is committed; both errors abort it",
         script="transactions",

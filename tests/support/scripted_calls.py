@@ -1,9 +1,9 @@
 """Scripts of requests that go to a real broker and to a server of this package, whose answers are compared.
 
 A script is a table of calls. Their fields are dicts by the names of the messages' attributes, and may hold values that
-only the run knows: `Name`, `TopicId`, `Saved`, `Batch`. Fields that a version lacks are left out of its requests, so
-one script serves all versions. Round n of a script asks each API in the n-th newest of its versions, or in its oldest.
-
+only the run knows: `Name`, `TopicId`, `Saved`, `Batch`, `Subscription`, `Assigned`. Fields that a version lacks are
+left out of its requests, so one script serves all versions. Round n of a script asks each API in the n-th newest of its
+versions, or in its oldest.
 A script that makes sense in some versions of an API alone says which (`Script.versions`). compared_answers.py says what
 of the answers must be equal.
 """
@@ -21,6 +21,12 @@ from compared_answers import ComparableAnswers, asked_until_equal, different
 
 from pyspark_kafkalog.errors import NetworkError
 from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.coordinator_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec
 from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
@@ -103,6 +109,33 @@ class Batch:
         header = replace(parse_header(data, 0, file="<script>", file_position=0), **self.header)
         data = seal(header, data[RECORD_BATCH_OVERHEAD_BYTES:])
         return (data[:-1] + bytes([data[-1] ^ 1]) if self.wrong_crc else data) * self.times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What a consumer says in the classic protocol: the topics that it wants, and the partitions that it has."""
+
+    topics: Sequence[Any] = (Name("t"),)
+    owned: Sequence[int] = ()
+    version: int = 1
+
+    def encoded(self, side: Side) -> bytes:
+        topics = tuple(map(side.value, self.topics))
+        owned = ConsumerProtocolSubscriptionTopicPartition(topic=topics[0], partitions=tuple(self.owned))
+        message = ConsumerProtocolSubscription(topics=topics, owned_partitions=(owned,) if self.owned else ())
+        return self.version.to_bytes(2, "big") + message.encode(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The partitions that the leader of a classic group gives to a member."""
+
+    partitions: Sequence[int]
+    topic: Any = Name("t")
+
+    def encoded(self, side: Side) -> bytes:
+        part = ConsumerProtocolAssignmentTopicPartition(topic=side.value(self.topic), partitions=tuple(self.partitions))
+        return bytes(2) + ConsumerProtocolAssignment(assigned_partitions=(part,)).encode(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +312,7 @@ class Side:
         if isinstance(value, Saved):
             saved = self._saved[value.name]
             return saved + value.plus if isinstance(saved, int) else saved
-        if isinstance(value, Batch):
+        if isinstance(value, (Batch, Subscription, Assigned)):
             return value.encoded(self)
         return value
 

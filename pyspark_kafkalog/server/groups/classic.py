@@ -110,6 +110,10 @@ class ClassicProtocol:
         if len(self.group.members) > self._limits.max_size:
             self._prepare_rebalance()
 
+    def rebalance(self) -> None:
+        """Ask all members to join again: the group has lost members while it was one of the other protocol."""
+        self._prepare_rebalance()
+
     def close(self, error: ErrorCode) -> None:
         """Forget the group: it was deleted, or another server coordinates it. Who waits is answered with `error`."""
         for member in self.group.members.values():

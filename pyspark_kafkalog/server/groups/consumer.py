@@ -53,6 +53,7 @@ class Topics(Protocol):
 class Heartbeat:
     """A ConsumerGroupHeartbeat; None means as before. `member_id` is never empty.
 
+    `classic`: it is a JoinGroup of a member that uses the classic protocol. Then `epoch` is 0 for one without an id.
     `resolved` has the topics of the regular expressions of the group and of the request, if they were looked up.
     """
 
@@ -68,6 +69,7 @@ class Heartbeat:
     client_id: str
     client_host: str
     resolved: Mapping[str, ResolvedRegex]
+    classic: records.ClassicMemberMetadata | None = None
 
     @property
     def is_full(self) -> bool:
@@ -125,7 +127,7 @@ def _member(group: ConsumerGroup, request: Heartbeat, changes: list[GroupRecord]
     if request.instance_id is None:
         member = group.members.get(request.member_id)
         if member is None:
-            if not is_joining:
+            if not is_joining and request.classic is None:
                 raise _unknown_member(group, request.member_id)
             return ConsumerMember(member_id=request.member_id)
         _check_epoch(member, request)
@@ -141,24 +143,25 @@ def _member(group: ConsumerGroup, request: Heartbeat, changes: list[GroupRecord]
         return group.members.get(request.member_id) or ConsumerMember(member_id=request.member_id)
     if held_by == request.member_id and group.members[held_by].epoch != LEFT_FOR_A_WHILE:
         return group.members[held_by]  # it did not get the answer to its first request
-    return _take_over(group, group.members[held_by], request.member_id, changes)
+    held = group.members[held_by]
+    if held.epoch != LEFT_FOR_A_WHILE and held.classic is None and request.classic is None:
+        raise GroupRequestError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {request.member_id} with instance id {held.instance_id} cannot join the group because the "
+            f"instance id is owned by {held.member_id} member.",
+        )
+    return _take_over(group, held, request.member_id, changes)
 
 
 def _take_over(
     group: ConsumerGroup, held: ConsumerMember, member_id: str, changes: list[GroupRecord]
 ) -> ConsumerMember:
     """Give the place of a static member to the same instance, which joins with another id."""
-    if held.epoch != LEFT_FOR_A_WHILE and held.classic is None:
-        raise GroupRequestError(
-            ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {held.instance_id} cannot join the group because the "
-            f"instance id is owned by {held.member_id} member.",
-        )
     new = replace(held, member_id=member_id, epoch=0, previous_epoch=0)
     target = group.targets.get(held.member_id, NO_PARTITIONS)
     changes += _removal(group, held)
     changes.append(new.subscription_record(group.group_id))
-    changes.append(_target_record(group.group_id, member_id, target))
+    changes.append(target_record(group.group_id, member_id, target))
     changes.append(new.current_record(group.group_id))
     return new
 
@@ -173,7 +176,7 @@ def _check_holder(held_by: str, member_id: str, instance_id: str) -> None:
 
 def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
     """A member may be one epoch behind if it did not get its last answer, and has nothing that it lost by it."""
-    if request.epoch == member.epoch:
+    if request.classic is not None or request.epoch == member.epoch:
         return
     is_greater = request.epoch > member.epoch
     if is_greater or request.epoch != member.previous_epoch or not _is_subset(request.owned, member.assigned):
@@ -209,7 +212,7 @@ def _subscribed(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
         ),
         client_id=request.client_id,
         client_host=request.client_host,
-        classic=None,
+        classic=request.classic,
     )
 
 
@@ -290,14 +293,19 @@ def _new_epoch(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord],
     metadata_hash = hash_topics(group.subscribed_topics, topics)
     if not (is_forced or group.epoch == 0 or metadata_hash != group.metadata_hash):
         return group
-    new: list[GroupRecord] = [_epoch_record(group.group_id, group.epoch + 1, metadata_hash)]
+    new: list[GroupRecord] = [epoch_record(group.group_id, group.epoch + 1, metadata_hash)]
     if group.has_partition_record:
         new.append((records.ConsumerGroupPartitionMetadataKey(group_id=group.group_id), None))
     changes += new
     return replay(group, new)
 
 
-def _epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
+def target_epoch_record(group_id: str, epoch: int) -> GroupRecord:
+    value = records.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+    return records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
     key = records.ConsumerGroupMetadataKey(group_id=group_id)
     return key, records.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
 
@@ -329,12 +337,11 @@ def _new_targets(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord
     counts = {topic_id: topics.partitions_count(topic_id) for each in members for topic_id in each.topic_ids}
     targets = ASSIGNORS[assignor_of(group)](members, counts)
     new = [
-        _target_record(group.group_id, member_id, target)
+        target_record(group.group_id, member_id, target)
         for member_id, target in sorted(targets.items())
         if member_id not in group.targets or target != group.targets[member_id]
     ]
-    epoch = records.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=group.epoch)
-    new.append((records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group.group_id), epoch))
+    new.append(target_epoch_record(group.group_id, group.epoch))
     changes += new
     return replay(group, new)
 
@@ -346,7 +353,7 @@ def assignor_of(group: ConsumerGroup) -> str:
     return max(sorted(set(wanted)), key=wanted.count) if wanted else DEFAULT_ASSIGNOR
 
 
-def _target_record(group_id: str, member_id: str, target: Assignment) -> GroupRecord:
+def target_record(group_id: str, member_id: str, target: Assignment) -> GroupRecord:
     value = records.ConsumerGroupTargetAssignmentMemberValue(
         topic_partitions=tuple(
             records.ConsumerGroupTargetAssignmentMemberValueTopicPartition(
@@ -397,7 +404,7 @@ def without(
     used = {each.regex for each in rest.members.values()}
     changes += [(_regex_key(group.group_id, each), None) for each in sorted(group.regexes) if each not in used]
     rest = replay(group, changes)
-    changes.append(_epoch_record(group.group_id, group.epoch + 1, hash_topics(rest.subscribed_topics, topics)))
+    changes.append(epoch_record(group.group_id, group.epoch + 1, hash_topics(rest.subscribed_topics, topics)))
     return tuple(changes), replay(group, changes)
 
 

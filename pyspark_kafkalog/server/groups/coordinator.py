@@ -17,13 +17,13 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, parse_offset_key
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
 from pyspark_kafkalog.server.groups.consumer import without
@@ -31,7 +31,8 @@ from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, Consume
 from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.local_shard import GroupRecords, LocalShard
-from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
+from pyspark_kafkalog.server.groups.migration import downgraded
+from pyspark_kafkalog.server.groups.shard import Planned, Shard, encoded_classic, refresh
 from pyspark_kafkalog.server.groups.timers import Timers
 from pyspark_kafkalog.server.metadata.coordinator_partitions import offsets_partitions_count, partition_of_group
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
@@ -288,18 +289,34 @@ class GroupCoordinator:
             timeout_ms = member.classic.session_timeout_ms
         self._fence_in(shard, group_id, member.member_id, ("session", member.member_id), timeout_ms, lambda _: True)
 
+    def await_join(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
+        """A classic member that was asked to join again has its rebalance timeout for it, from the first time on."""
+        key = ("join", member.member_id)
+        if (shard, group_id, key) not in self._timers:
+            self._fence_in(shard, group_id, member.member_id, key, member.rebalance_timeout_ms, _is_classic)
+
+    def joined(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
+        """A classic member has joined, and has its rebalance timeout to fetch its assignment."""
+        self.cancel(shard, ("join", member.member_id), group_id)
+        key = ("sync", member.member_id)
+        self._fence_in(shard, group_id, member.member_id, key, member.rebalance_timeout_ms, _is_classic)
+
+    def synced(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
+        """A classic member has its assignment."""
+        self.cancel(shard, ("sync", member.member_id), group_id)
+
     def await_revocation(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
-        """A member that has to give up partitions has its rebalance timeout for it."""
+        """A member that has to give up partitions has its rebalance timeout for it; a classic one has to join."""
         key = ("revocation", member.member_id)
-        if member.state is not MemberState.UNREVOKED_PARTITIONS:
+        if member.state is not MemberState.UNREVOKED_PARTITIONS or member.classic is not None:
             self.cancel(shard, key, group_id)
             return
         epoch, timeout_ms = member.epoch, member.rebalance_timeout_ms
         self._fence_in(shard, group_id, member.member_id, key, timeout_ms, lambda found: found.epoch == epoch)
 
     def forget_member(self, shard: Shard, group_id: str, member_id: str) -> None:
-        self.cancel(shard, ("session", member_id), group_id)
-        self.cancel(shard, ("revocation", member_id), group_id)
+        for what in ("session", "revocation", "join", "sync"):
+            self.cancel(shard, (what, member_id), group_id)
 
     def _fence_in(
         self,
@@ -315,7 +332,7 @@ class GroupCoordinator:
             member = None if group is None else group.members.get(member_id)
             if group is None or member is None or not is_meant(member):
                 return Planned({})
-            return self._removal(shard, group, member_id)
+            return self.removal(shard, group, [member_id])
 
         def due() -> None:
             _LOG.info("group %s: member %s is removed, its %s has timed out", group_id, member_id, key[0])
@@ -323,14 +340,56 @@ class GroupCoordinator:
 
         self.schedule(shard, key, group_id, delay_ms, due)
 
-    def _removal(self, shard: Shard, group: ConsumerGroup, member_id: str) -> Planned:
-        changes, after = without(group, [member_id], known_topics(self.context))
+    def removal(
+        self, shard: Shard, group: ConsumerGroup, member_ids: Collection[str], result: object = None
+    ) -> Planned:
+        """What removes members of a group of the consumer protocol."""
+        changes, after = without(group, member_ids, known_topics(self.context))
+        classic = self.downgrade(shard, group, after, result, rebalances=True)
+        if classic is not None:
+            return classic
 
         def done() -> None:
             shard.set_consumer(after)
-            self.forget_member(shard, group.group_id, member_id)
+            for each in member_ids:
+                self.forget_member(shard, group.group_id, each)
 
-        return Planned(encoded(changes), done=done)
+        return Planned(encoded(changes), result, done)
+
+    def downgrade(
+        self, shard: Shard, before: ConsumerGroup, after: ConsumerGroup, result: object, *, rebalances: bool
+    ) -> Planned | None:
+        """What makes a classic group of `before`, if no member of the consumer protocol is left `after` a change.
+
+        `rebalances`: members have gone, so the rest joins again, for the generation after that of `before`.
+        """
+        group_id, context = before.group_id, self.context
+        value = downgraded(
+            after,
+            known_topics(context),
+            context.broker_config(),
+            generation=before.epoch if rebalances else after.epoch,
+            now_ms=context.clock(),
+        )
+        if value is None:
+            return None
+        changes: dict[bytes, bytes | None] = {
+            key: None for key in shard.log.records(group_id) if parse_offset_key(key) is None
+        }
+        changes[group_key(GroupMetadataKey(group=group_id))] = encoded_classic(value)
+
+        def done() -> None:
+            for each in before.members.keys() | after.members.keys():
+                self.forget_member(shard, group_id, each)
+            machine = shard.classics.get(group_id)
+            if machine is None:
+                machine = shard.new_classic(group_id)
+                machine.resume()
+            if rebalances:
+                machine.rebalance()
+            _LOG.info("group %s uses the classic protocol again", group_id)
+
+        return Planned(changes, result, done)
 
     # Expiry of offsets
 
@@ -341,6 +400,10 @@ class GroupCoordinator:
 
         interval_ms = self.context.broker_config().offsets_retention_check_interval_ms
         self.schedule(shard, ("expiry", ""), "", interval_ms, due)
+
+
+def _is_classic(member: ConsumerMember) -> bool:
+    return member.classic is not None
 
 
 class _GroupHost(ClassicHost):

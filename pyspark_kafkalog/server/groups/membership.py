@@ -1,8 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup of the classic protocol, and ConsumerGroupHeartbeat.
 
-A group is of one protocol. It can be changed to the other one while it has no members: its records are deleted with the
-first join, its offsets stay. A join by the other protocol is refused while it has members, as by a broker with
-group.consumer.migration.policy=disabled.
+A group is of one protocol. Without members it changes to the other one with the first join: its records are deleted,
+its offsets stay. With members, `migration` says how it changes, and how members of both protocols are together in a
+group of the consumer protocol.
 
 Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorService and GroupMetadataManager.
 """
@@ -24,11 +24,18 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.groups import consumer
+from pyspark_kafkalog.server.groups import consumer, migration
 from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
 from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
-from pyspark_kafkalog.server.groups.consumer_group import LEFT_FOR_A_WHILE, ConsumerGroup, ResolvedRegex, encoded
+from pyspark_kafkalog.server.groups.consumer_group import (
+    LEFT_FOR_A_WHILE,
+    ConsumerGroup,
+    GroupRecord,
+    ResolvedRegex,
+    encoded,
+    replay,
+)
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
@@ -64,12 +71,56 @@ class MembershipHandlers:
             if not limits[0] <= body.session_timeout_ms <= limits[1]:
                 raise GroupRequestError(ErrorCode.INVALID_SESSION_TIMEOUT)
             shard = await self._coordinator.shard_of(body.group_id)
+            if _has_consumers(shard, body.group_id):
+                answer = await self._join_consumers(context, shard, body.group_id, _join_request(request, body))
+                return _join_response(answer, request.api_version)
             machine = await self._joined_machine(shard, body.group_id, is_new_member=not body.member_id)
         except GroupRequestError as refused:
             return _join_response(JoinAnswer(error=refused.code, member_id=body.member_id), request.api_version)
         waiting: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         machine.join(_join_request(request, body), lambda answer: _set(waiting, answer))
         return _join_response(await waiting, request.api_version)
+
+    async def _join_consumers(
+        self, context: ServerContext, shard: Shard, group_id: str, request: JoinRequest
+    ) -> JoinAnswer:
+        """A classic member joins a group of the consumer protocol, which has members: it is answered at once."""
+        config = context.broker_config()
+        member_id = request.member_id or str(uuid.uuid4())
+
+        def plan() -> Planned:
+            group = shard.consumer(group_id)
+            if group is None or not group.members:
+                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group has changed its protocol")
+            if len(group.members) >= config.group_consumer_max_size and member_id not in group.members:
+                raise GroupRequestError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            if not migration.supports(group, request):
+                raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if request.must_know_id and not request.member_id and request.instance_id is None:
+                return Planned({}, JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+            topics = known_topics(context)
+            asked = migration.join_as_heartbeat(request, member_id, topics)
+            result = consumer.heartbeat(group, asked, topics, max_size=config.group_consumer_max_size)
+            answer = JoinAnswer(
+                member_id=member_id,
+                generation=result.member_epoch,
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocols[0][0],
+            )
+
+            def done() -> None:
+                shard.set_consumer(result.group)
+                for each in group.members.keys() - result.group.members.keys():
+                    self._coordinator.forget_member(shard, group_id, each)
+                member = result.group.members[member_id]
+                self._coordinator.await_heartbeat(shard, group_id, member)
+                self._coordinator.joined(shard, group_id, member)
+
+            classic = self._coordinator.downgrade(shard, group, result.group, answer, rebalances=False)
+            return classic or Planned(encoded(result.records), answer, done)
+
+        answer: JoinAnswer = await shard.write(group_id, plan, is_exclusive=True)
+        return answer
 
     async def _joined_machine(self, shard: Shard, group_id: str, *, is_new_member: bool) -> ClassicProtocol:
         """The machine of the group; a new member may create it, with an empty record."""
@@ -98,11 +149,6 @@ class MembershipHandlers:
     async def sync(self, context: ServerContext, request: Request) -> wire.SyncGroupResponse:
         body = request.body
         assert isinstance(body, wire.SyncGroupRequest)
-        try:
-            machine = await self._machine(context, request, body.group_id)
-        except GroupRequestError as refused:
-            return _sync_response(SyncAnswer(error=refused.code))
-        waiting: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         asked = SyncRequest(
             member_id=body.member_id,
             instance_id=body.group_instance_id,
@@ -111,14 +157,53 @@ class MembershipHandlers:
             protocol_name=body.protocol_name,
             assignments={each.member_id: bytes(each.assignment) for each in body.assignments},
         )
+        try:
+            shard = await self._shard(context, request, body.group_id)
+            if _has_consumers(shard, body.group_id):
+                return _sync_response(await self._sync_consumers(context, shard, body.group_id, asked))
+            machine = _machine(shard, body.group_id)
+        except GroupRequestError as refused:
+            return _sync_response(SyncAnswer(error=refused.code))
+        waiting: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         machine.sync(asked, lambda answer: _set(waiting, answer))
         return _sync_response(await waiting)
+
+    async def _sync_consumers(
+        self, context: ServerContext, shard: Shard, group_id: str, request: SyncRequest
+    ) -> SyncAnswer:
+        """The assignment of a classic member of a group of the consumer protocol, as of the newest records."""
+
+        def plan() -> Planned:
+            group = shard.consumer(group_id)
+            if group is None:
+                raise GroupRequestError(ErrorCode.REBALANCE_IN_PROGRESS, "the group has changed its protocol")
+            answer = migration.sync(group, request, known_topics(context))
+            member = group.members[request.member_id]
+
+            def done() -> None:
+                self._coordinator.synced(shard, group_id, member)
+                self._coordinator.await_heartbeat(shard, group_id, member)
+
+            return Planned({}, answer, done)
+
+        answer: SyncAnswer = await shard.write(group_id, plan)
+        return answer
 
     async def heartbeat(self, context: ServerContext, request: Request) -> wire.HeartbeatResponse:
         body = request.body
         assert isinstance(body, wire.HeartbeatRequest)
         try:
-            machine = await self._machine(context, request, body.group_id)
+            shard = await self._shard(context, request, body.group_id)
+            group = shard.consumer(body.group_id)
+            if group is not None and group.members:
+                member = migration.classic_member(group, body.member_id, body.group_instance_id)
+                error = migration.heartbeat_error(group, member, body.generation_id)
+                if error is not ErrorCode.ILLEGAL_GENERATION:
+                    self._coordinator.await_heartbeat(shard, body.group_id, member)
+                if error is ErrorCode.REBALANCE_IN_PROGRESS:
+                    self._coordinator.await_join(shard, body.group_id, member)
+                return wire.HeartbeatResponse(error_code=error)
+            machine = _machine(shard, body.group_id)
         except GroupRequestError as refused:
             return wire.HeartbeatResponse(error_code=refused.code)
         error = machine.heartbeat(body.member_id, body.group_instance_id, body.generation_id)
@@ -150,10 +235,9 @@ class MembershipHandlers:
         self, context: ServerContext, request: Request, group_id: str, named: list[tuple[str, str | None]]
     ) -> list[ErrorCode]:
         """Also members of the consumer protocol are removed so, by the admin client."""
-        _check_group(context, request, group_id)
-        shard = await self._coordinator.shard_of(group_id)
+        shard = await self._shard(context, request, group_id)
         if shard.consumer(group_id) is None:
-            return (await self._machine(context, request, group_id)).leave(named)
+            return _machine(shard, group_id).leave(named)
 
         def plan() -> Planned:
             group = shard.consumer(group_id)
@@ -164,26 +248,14 @@ class MembershipHandlers:
             errors = [ErrorCode.NONE if isinstance(each, str) else each for each in found]
             if not gone:
                 return Planned({}, errors)
-            changes, after = consumer.without(group, gone, known_topics(context))
-
-            def done() -> None:
-                shard.set_consumer(after)
-                for each in gone:
-                    self._coordinator.forget_member(shard, group_id, each)
-
-            return Planned(encoded(changes), errors, done)
+            return self._coordinator.removal(shard, group, gone, errors)
 
         errors: list[ErrorCode] = await shard.write(group_id, plan, is_exclusive=True)
         return errors
 
-    async def _machine(self, context: ServerContext, request: Request, group_id: str) -> ClassicProtocol:
-        """The group's machine. Raises GroupRequestError if it has none: then nobody is a member."""
+    async def _shard(self, context: ServerContext, request: Request, group_id: str) -> Shard:
         _check_group(context, request, group_id)
-        shard = await self._coordinator.shard_of(group_id)
-        machine = None if _other_kind(shard, group_id) else shard.classic(group_id)
-        if machine is None:
-            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return machine
+        return await self._coordinator.shard_of(group_id)
 
     # ConsumerGroupHeartbeat
 
@@ -240,13 +312,18 @@ class MembershipHandlers:
 
         def plan() -> Planned:
             now = step()
+            before, after = shard.consumer(body.group_id), now.result.group
+            classic = before and self._coordinator.downgrade(shard, before, after, now.result, rebalances=True)
 
             def done() -> None:
-                shard.close_classic(body.group_id, ErrorCode.UNKNOWN_MEMBER_ID)
-                shard.set_consumer(now.result.group)
+                # Members of a classic group that wait for a rebalance or an assignment: there is another rebalance now.
+                shard.close_classic(body.group_id, ErrorCode.REBALANCE_IN_PROGRESS)
+                shard.set_consumer(after)
+                for each in after.members.values() if before is None else ():
+                    self._coordinator.await_heartbeat(shard, body.group_id, each)
                 self._await_member(shard, body.group_id, now.result)
 
-            return Planned(now.changes, now.result, done)
+            return classic or Planned(now.changes, now.result, done)
 
         result: consumer.HeartbeatResult = await shard.write(body.group_id, plan, is_exclusive=True)
         return result
@@ -316,8 +393,7 @@ def _heartbeat_step(
     if group is None:
         if body.member_epoch != 0:
             raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        first = _conversion_to_consumer(shard, group_id)
-        group = ConsumerGroup(group_id=group_id)
+        first, group = _conversion_to_consumer(context, shard, group_id)
     if body.member_epoch in (_LEAVES, LEFT_FOR_A_WHILE):
         result = consumer.leave(group, member_id, body.instance_id, body.member_epoch, topics)
     else:
@@ -416,6 +492,20 @@ def _member_to_remove(group: ConsumerGroup, member_id: str, instance_id: str | N
 # From one protocol to the other
 
 
+def _has_consumers(shard: Shard, group_id: str) -> bool:
+    """Whether it is a group of the consumer protocol with members."""
+    group = shard.consumer(group_id)
+    return group is not None and bool(group.members)
+
+
+def _machine(shard: Shard, group_id: str) -> ClassicProtocol:
+    """The group's machine. Raises GroupRequestError if it has none: then nobody is a member."""
+    machine = None if _other_kind(shard, group_id) else shard.classic(group_id)
+    if machine is None:
+        raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+    return machine
+
+
 def _other_kind(shard: Shard, group_id: str) -> bool:
     """Whether the group has records of share groups or streams groups, or is one of the consumer protocol."""
     if group_id in shard.classics:
@@ -435,15 +525,22 @@ def _plan_conversion(shard: Shard, group_id: str) -> Planned:
     return Planned({key: None for key in live if parse_offset_key(key) is None})
 
 
-def _conversion_to_consumer(shard: Shard, group_id: str) -> dict[bytes, bytes | None]:
-    """The tombstone of an empty classic group, if there is one. Raises GroupRequestError for one with members."""
+def _conversion_to_consumer(
+    context: ServerContext, shard: Shard, group_id: str
+) -> tuple[dict[bytes, bytes | None], ConsumerGroup]:
+    """What makes a group of the consumer protocol of a classic one, or of none, and that group.
+
+    Raises GroupRequestError for a group with members that has to stay what it is.
+    """
     if _other_kind(shard, group_id):
         raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     machine = shard.classic(group_id)
-    if machine is not None and (machine.group.members or machine.group.pending_joins):
-        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    new: list[GroupRecord] = []
+    if machine is not None and machine.group.members:
+        new = migration.upgraded(machine.group, known_topics(context), context.broker_config())
     key = group_key(GroupMetadataKey(group=group_id))
-    return {key: None} if key in shard.log.records(group_id) else {}
+    tombstone: dict[bytes, bytes | None] = {key: None} if key in shard.log.records(group_id) else {}
+    return {**tombstone, **encoded(new)}, replay(ConsumerGroup(group_id=group_id), new)
 
 
 # Messages

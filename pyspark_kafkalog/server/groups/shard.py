@@ -66,6 +66,11 @@ class Planned:
     done: Callable[[], None] = lambda: None
 
 
+def encoded_classic(value: GroupMetadataValue) -> bytes:
+    """The record of a classic group, in the version that Kafka 4.1 writes."""
+    return _CLASSIC_VALUE_VERSION.to_bytes(2, "big") + value.encode(_CLASSIC_VALUE_VERSION)
+
+
 @dataclass(slots=True, eq=False)
 class _Write:
     group_id: str
@@ -242,7 +247,7 @@ class Shard:
         """Commit a classic group's record, if its machine is still the one that writes it."""
         machine = self.classics.get(group_id)
         key = group_key(GroupMetadataKey(group=group_id))
-        encoded = _CLASSIC_VALUE_VERSION.to_bytes(2, "big") + value.encode(_CLASSIC_VALUE_VERSION)
+        encoded = encoded_classic(value)
 
         def plan() -> Planned:
             if machine is None or self.classics.get(group_id) is not machine:
