@@ -509,7 +509,7 @@ _BOTH_PROTOCOLS: Final = Script(
         join("no common protocol", protocols=(("sticky", b""),), save=""),
         join("no protocols", protocols=(), save=""),
         join("metadata that are none, without an id", protocols=(("range", b"one"),), save=""),
-        join("metadata that are none", "other", protocols=(("range", b"one"),), save=""),
+        join("metadata that are none", _SAVED, protocols=(("range", b"one"),), save=""),
         join("an unknown id", "stranger", protocols=_RANGE, save=""),
         leave("the one with the unknown id", ("stranger", None)),
         _rejoin("a static classic member", "", instance="i", save="n"),

@@ -138,7 +138,7 @@ KNOWN: Final = (
         reason=_FAILURE,
         script="both protocols",
         calls=("metadata that are none",),
-        fields=("error_code",),
+        fields=("error_code", "member_id"),
     ),
     KnownAnswer(
         name="group with nothing but offsets of an open transaction",
