@@ -78,7 +78,7 @@ def write_marker(directory: Path, fs: FileSystem, version: int = FORMAT_VERSION)
 
 def set_marker(directory: Path, fs: FileSystem, version: int) -> None:
     """As `write_marker`, unless the marker says so already."""
-    if _read_marker(directory) != b"version=%d\n" % version:
+    if read_marker(directory) != b"version=%d\n" % version:
         write_marker(directory, fs, version)
 
 
@@ -89,12 +89,12 @@ def mark_unfinished_copy(directory: Path, fs: FileSystem) -> None:
 
 def is_unfinished_copy(root: Path) -> bool:
     """Whether `root` is an unfinished copy: of a running export, or of one that was killed."""
-    return _read_marker(metadata_dir(root)) == _UNFINISHED_COPY
+    return read_marker(metadata_dir(root)) == _UNFINISHED_COPY
 
 
 def refuse_unfinished_copy(directory: Path) -> None:
     """Raise LogDirError if the root with the metadata directory `directory` is an unfinished copy."""
-    if _read_marker(directory) == _UNFINISHED_COPY:
+    if read_marker(directory) == _UNFINISHED_COPY:
         raise LogDirError(
             f"{directory.parent} is a copy that kafkalog export has not finished: run the same export again, or "
             "remove it"
@@ -108,7 +108,7 @@ def check_marker(directory: Path) -> None:
     LogDirError for an unfinished copy.
     """
     path = directory / FORMAT_MARKER
-    data = _read_marker(directory)
+    data = read_marker(directory)
     if data is None:
         raise _damaged_marker(path, "no such file, although the directory has commits of this package")
     if data == _UNFINISHED_COPY:
@@ -144,7 +144,7 @@ def check_object_format_version(version: int, file: str) -> None:
         )
 
 
-def _read_marker(directory: Path) -> bytes | None:
+def read_marker(directory: Path) -> bytes | None:
     """The first bytes of the marker file; None if there is no such file. Read with every commit: in three calls."""
     try:
         fd = os.open(directory / FORMAT_MARKER, READ_FLAGS)

@@ -45,7 +45,10 @@ def root_lock(
     """
     path = root / LOCK_FILE
     try:
-        fd = fs.open(path, os.O_RDWR | (os.O_CREAT if is_new or (root / META_PROPERTIES).exists() else 0))
+        try:
+            fd = fs.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            fd = fs.open(path, os.O_RDWR | (os.O_CREAT if is_new or (root / META_PROPERTIES).exists() else 0))
     except OSError as error:
         raise LogDirError(f"cannot open the lock file {path}: {error}") from error
     try:

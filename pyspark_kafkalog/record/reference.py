@@ -122,6 +122,8 @@ def _read_groups(data: bytes | memoryview, at: int, end: int, max_bytes: int) ->
 
 
 def _encode_groups(raw: int) -> bytes:
+    if raw <= 0x7F:
+        return raw.to_bytes(1, "big")
     out = bytearray()
     while raw > 0x7F:
         out.append(raw & 0x7F | 0x80)
@@ -392,8 +394,9 @@ def seal(header: BatchHeader, body: bytes) -> bytes:
     """The batch's bytes with their CRC; `body` holds the bytes after the header, in the header's compression."""
     if header.size_bytes > INT32_MAX:
         raise InvalidRecordError(f"a batch of {header.size_bytes} bytes is longer than its length field can hold")
-    covered = header.pack()[ATTRIBUTES_AT:] + body
-    return replace(header, crc=crc32c(covered)).pack()[:ATTRIBUTES_AT] + covered
+    head = header.pack()
+    covered = head[ATTRIBUTES_AT:] + body
+    return head[:CRC_AT] + crc32c(covered).to_bytes(4, "big") + covered
 
 
 def _sized(data: bytes | None) -> bytes:

@@ -378,7 +378,7 @@ def flushing_file_system(fs: FileSystem, flush: FlushMode) -> FileSystem:
 
 def note_unflushed(root: Path, fs: FileSystem) -> None:
     """Create the marker before a commit with `os`. The caller holds the root's lock."""
-    if not (root / UNFLUSHED_MARKER).exists():
+    if not os.path.exists(f"{root}/{UNFLUSHED_MARKER}"):
         fs.close(fs.open(root / UNFLUSHED_MARKER, os.O_WRONLY | os.O_CREAT))
 
 

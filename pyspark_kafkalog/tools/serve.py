@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -248,6 +249,7 @@ async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> No
         loop.add_signal_handler(number, stopped.set)
     server = Server(root, config)
     address = await server.start()
+    gc.freeze()  # modules and compiled code, which the collector would go through again and again
     settle()
     if supervisor is None:
         sys.stdout.write(f"{address}\n")

@@ -17,7 +17,13 @@ from pyspark_kafkalog.metadata.local.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, check_format_version, check_marker, metadata_dir
+from pyspark_kafkalog.metadata.root_format import (
+    FORMAT_MARKER,
+    check_format_version,
+    check_marker,
+    metadata_dir,
+    read_marker,
+)
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.storage.artefacts.marker_files import another_root_error, readable_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flush_earlier
@@ -51,6 +57,7 @@ class LocalPlace:
         self.opened: object = _file_state(self._marker)
         self.identity = readable_identity(root)
         self.log = LocalCommitLog(metadata_dir(root), fs=fs)
+        self._checked_marker: bytes | None = None
         self._fs = fs
         self._snapshots = LocalSnapshots(self.log.directory, fs)
         self._housekeeping = Housekeeping(self.log, self._snapshots, fs)
@@ -73,7 +80,10 @@ class LocalPlace:
         return (known, self._real_path)
 
     def check_format(self) -> None:
-        check_marker(self.log.directory)
+        marker = read_marker(self.log.directory)
+        if marker != self._checked_marker:
+            check_marker(self.log.directory)
+            self._checked_marker = marker
 
     def check_format_version(self, version: int, file: str) -> None:
         check_format_version(version, file)

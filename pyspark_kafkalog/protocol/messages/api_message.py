@@ -33,10 +33,7 @@ class ApiMessage(Message):
     __slots__ = ()
 
     @classmethod
+    @cache
     def schema(cls) -> MessageSchema:
-        return _schema(cls.__module__.rpartition(".")[2], cls.__name__)
-
-
-@cache
-def _schema(area: str, name: str) -> MessageSchema:
-    return MessageSchema(load_schema_file(area, SCHEMAS_PACKAGE)[name])
+        area = cls.__module__.rpartition(".")[2]
+        return MessageSchema(load_schema_file(area, SCHEMAS_PACKAGE)[cls.__name__])

@@ -134,7 +134,7 @@ class _PlannedAppend:
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
         log = logs.open(image, self.topic_partition).log
         log.assign_epoch(self._plan.leader_epoch, log.log_end_offset)
-        log.append(*_joined(self._plan.parts))
+        log.append(*_joined(self._plan.parts), of_producers=self._plan.producer_batches)
         return log
 
     def state_of(self, log: UnifiedLog) -> LogState:

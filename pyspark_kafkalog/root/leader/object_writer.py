@@ -39,8 +39,7 @@ from pyspark_kafkalog.root.objects.producers import (
     appended_to,
     earlier_batches,
 )
-from pyspark_kafkalog.storage.log.leader_append import REQUEST
-from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
+from pyspark_kafkalog.storage.log.producers import ProducerBatch
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.compose import NewRun, compose_body
@@ -192,11 +191,7 @@ class _Commit:
 
     def _producers_after(self, plan: PartitionPlan) -> ProducersAppended | None:
         """What the commit says of the batches of producers in the partition; None if there are none."""
-        batches = [
-            batch
-            for part in plan.parts
-            for batch in producer_batches(part.data, part.batches, data_position=0, file=REQUEST)
-        ]
+        batches = plan.producer_batches
         return appended_to(self._producers[plan.topic_partition].base, batches) if batches else None
 
     def _run(self, plan: PartitionPlan) -> NewRun:

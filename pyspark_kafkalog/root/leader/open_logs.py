@@ -28,7 +28,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, offset_file_name
 
 #: Logs that stay open: each takes three to five of the 1024 descriptors that a process has by default.
 OPEN_LOGS: Final = 64
@@ -198,10 +198,11 @@ def _is_in_place(log: UnifiedLog) -> bool:
     active, end_offset = log.active_segment, log.log_end_offset
     if not active.is_in_place():
         return False
-    return end_offset == active.base_offset or not _exists(segment_file(log.directory, end_offset, LOG_SUFFIX))
+    following = f"{log.directory}/{offset_file_name(end_offset, LOG_SUFFIX)}"
+    return end_offset == active.base_offset or not _exists(following)
 
 
-def _exists(path: Path) -> bool:
+def _exists(path: str) -> bool:
     """Opens the file, because a network file system may answer a stat from memory."""
     try:
         os.close(os.open(path, READ_FLAGS))

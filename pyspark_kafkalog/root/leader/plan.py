@@ -22,7 +22,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, validate_batches
-from pyspark_kafkalog.storage.log.producers import producer_batches
+from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -31,7 +31,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 class PartitionPlan:
     """What a commit appends to one partition: `parts`, which end before `next_offset`.
 
-    `producers` are those of its log, with the changes of `parts`.
+    `producers` are those of its log, with the changes of `parts`, whose batches of producers are `producer_batches`.
     """
 
     topic_partition: TopicPartition
@@ -41,6 +41,7 @@ class PartitionPlan:
     leader_epoch: int
     producers: ProducerView
     parts: list[LeaderBatches] = field(default_factory=list)
+    producer_batches: list[ProducerBatch] = field(default_factory=list)
 
     def draft(self) -> PartitionPlan:
         """A plan of what follows this one, to be absorbed or dropped."""
@@ -56,6 +57,7 @@ class PartitionPlan:
     def absorb(self, draft: PartitionPlan) -> None:
         """Take over what `draft` has added."""
         self.parts += draft.parts
+        self.producer_batches += draft.producer_batches
         self.next_offset = draft.next_offset
         self.producers.absorb(draft.producers)
 
@@ -90,6 +92,7 @@ class PartitionPlan:
         first_offset = self.next_offset
         if len(checked):
             self.parts.append(checked)
+            self.producer_batches += batches
             self.next_offset = checked.next_offset
         return AppendedRange(
             first_offset=first_offset,

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -71,10 +71,10 @@ from pyspark_kafkalog.storage.log import loader as log_loader
 from pyspark_kafkalog.storage.log.loader import LoadedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager, producer_batches
+from pyspark_kafkalog.storage.log.producers import ProducerBatch, ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
-from pyspark_kafkalog.storage.segment.recovery import replay_batches
+from pyspark_kafkalog.storage.segment.recovery import replay_batches, replay_producers
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_range
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 
@@ -291,10 +291,17 @@ class UnifiedLog:
         self.assign_epoch(leader_epoch, self.log_end_offset)
         self.append(data, batches)
 
-    def append(self, data: NDArray[np.uint8], batches: NDArray[np.void]) -> None:
+    def append(
+        self,
+        data: NDArray[np.uint8],
+        batches: NDArray[np.void],
+        *,
+        of_producers: Sequence[ProducerBatch] | None = None,
+    ) -> None:
         """Store checked batches with final offsets, epochs and timestamps; `batches` has their positions in `data`.
 
         Each is an append of its own, before which the log may roll.
+        `of_producers` are those with a producer id, if the caller has them.
         """
         self._producers = self.producers  # complete, because control batches change more than the last writer's entry
         if (batches["attributes"] & CONTROL_MASK).any():
@@ -302,7 +309,7 @@ class UnifiedLog:
         for run, plan in self._runs(batches):
             start, end = int(run["position"][0]), int(run["position"][-1] + run["size_bytes"][-1])
             self.active_segment.append(data[start:end], plan)
-            self._stored(run, data)
+            self._stored(run, data, of_producers)
         self._appended()
 
     def epoch_after(self, committed_epoch: int) -> int:
@@ -383,13 +390,24 @@ class UnifiedLog:
         assert plan.count > 0
         return plan
 
-    def _stored(self, run: NDArray[np.void], data: NDArray[np.uint8] = _NO_DATA) -> None:
-        """Count in `run`, which the active segment has just stored. `data` is necessary if it has control batches."""
-        self.log_end_offset = int(run["last_offset"][-1]) + 1
+    def _stored(
+        self,
+        run: NDArray[np.void],
+        data: NDArray[np.uint8] = _NO_DATA,
+        known: Sequence[ProducerBatch] | None = None,
+    ) -> None:
+        """Count in `run`, which the active segment has just stored. `data` is necessary if it has control batches.
+
+        `known` are the batches with a producer id, of this run and perhaps of others.
+        """
+        first_offset, self.log_end_offset = self.log_end_offset, int(run["last_offset"][-1]) + 1
         if isinstance(self._producers, ResumedProducers):
             self._producers.count_in(run)
-        else:
+        elif known is None:
             replay_batches(self.active_segment, self._producers, BatchChunk(data, 0, run))
+        else:
+            of_run = [each for each in known if first_offset <= each.base_offset < self.log_end_offset]
+            replay_producers(self.active_segment, self._producers, of_run, end_offset=self.log_end_offset)
 
     def _appended(self) -> None:
         """Finish an append, which has advanced the log end."""

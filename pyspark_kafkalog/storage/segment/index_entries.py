@@ -1,8 +1,8 @@
 """Kafka's rules for index entries and for rolling, applied to a whole table of batches at once.
 
-A broker decides batch by batch (LogSegment.append, LogSegment.shouldRoll). These functions give the same answers from
-arrays: which batches get an index entry, the contents of the time index entry, and the batch before which the log
-rolls.
+A broker decides batch by batch (LogSegment.append, LogSegment.shouldRoll). These functions do the same for a table, in
+a compiled loop (kernels_index.py): which batches get an index entry, the contents of the time index entry, and the
+batch before which the log rolls.
 
     offset index   bytes since the last entry > index.interval.bytes -> (last offset, position of the batch), counter to
                    0; then the batch's size is added to the counter
@@ -24,7 +24,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
-from pyspark_kafkalog.units import INT32_MAX
+from pyspark_kafkalog.storage.segment.kernels_index import add_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,10 @@ class SegmentCounters:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntries:
-    """Entries that a run of batches adds. `offset_rows` and `time_rows` are the rows of the batches that add them."""
+    """Entries that a run of batches adds: offsets with positions, timestamps with offsets."""
 
-    offset_rows: NDArray[np.int64]
     offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
-    time_rows: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
     time_offsets: NDArray[np.int64]
 
@@ -84,122 +82,56 @@ def plan_run(batches: NDArray[np.void], counters: SegmentCounters, limits: Segme
     Each batch counts as a separate append, like the batch of a produce request. An empty segment takes the first batch
     whatever its size. `count` is 0 when the segment must roll before the first batch.
     """
-    sizes = batches["size_bytes"].astype(np.int64)
-    positions = counters.size_bytes + np.cumsum(sizes) - sizes
-    count = _first_true(_must_roll(batches, sizes, positions, counters, limits))
-    entries = plan_entries(batches[:count], positions[:count], counters, limits)
-    full = _first_row_when_full(entries, limits, empty=counters.size_bytes == 0)
-    if full < count:
-        count = full
-        entries = plan_entries(batches[:count], positions[:count], counters, limits)
-    return RunPlan(count, entries, advance(batches[:count], counters, entries))
+    return _planned(batches, counters, limits, rolls=True)
 
 
-def plan_entries(
-    batches: NDArray[np.void], positions: NDArray[np.int64], counters: SegmentCounters, limits: SegmentLimits
-) -> IndexEntries:
-    """The index entries that `batches`, stored at `positions` of the segment, add. Ignores whether it should roll."""
-    rows = _entry_rows(
-        batches["size_bytes"].astype(np.int64), counters.bytes_since_last_index_entry, limits.index_interval_bytes
+def plan_entries(batches: NDArray[np.void], counters: SegmentCounters, limits: SegmentLimits) -> RunPlan:
+    """The index entries that all of `batches` add, and the counters after them. Ignores whether it should roll."""
+    return _planned(batches, counters, limits, rolls=False)
+
+
+def _planned(batches: NDArray[np.void], counters: SegmentCounters, limits: SegmentLimits, *, rolls: bool) -> RunPlan:
+    # In the order of the slots of kernels_index.
+    state = np.array(
+        (
+            counters.size_bytes,
+            counters.first_timestamp_ms,
+            counters.max_timestamp_ms,
+            counters.max_timestamp_offset,
+            counters.bytes_since_last_index_entry,
+            0,
+            0,
+        ),
+        dtype=np.int64,
     )
-    running_ms, running_offset = _running_max(batches, counters)
-    timestamps = running_ms[rows]
-    before = np.concatenate(([limits.last_time_entry_ms], timestamps[:-1])) if len(rows) else timestamps
-    added = timestamps > np.maximum(before, limits.last_time_entry_ms)
-    return IndexEntries(
-        offset_rows=rows,
-        offsets=batches["last_offset"][rows].astype(np.int64),
-        positions=positions[rows],
-        time_rows=rows[added],
-        timestamps_ms=timestamps[added],
-        time_offsets=running_offset[rows][added],
+    bounds = np.array(
+        (
+            limits.base_offset,
+            limits.segment_bytes,
+            limits.roll_after_ms,
+            limits.index_interval_bytes,
+            limits.offset_entries_left,
+            limits.time_entries_left,
+            limits.last_time_entry_ms,
+            limits.waited_without_timestamps_ms,
+            rolls,
+        ),
+        dtype=np.int64,
     )
-
-
-def advance(batches: NDArray[np.void], counters: SegmentCounters, entries: IndexEntries) -> SegmentCounters:
-    """The counters after `batches` have been stored with `entries`."""
-    if not len(batches):
-        return counters
-    sizes = batches["size_bytes"].astype(np.int64)
-    running_ms, running_offset = _running_max(batches, counters)
-    if len(entries.offset_rows):
-        since = int(sizes[int(entries.offset_rows[-1]) :].sum())
-    else:
-        since = counters.bytes_since_last_index_entry + int(sizes.sum())
-    first_ms = counters.first_timestamp_ms if counters.size_bytes else int(batches["max_timestamp_ms"][0])
-    return SegmentCounters(
-        size_bytes=counters.size_bytes + int(sizes.sum()),
-        first_timestamp_ms=first_ms,
-        max_timestamp_ms=int(running_ms[-1]),
-        max_timestamp_offset=int(running_offset[-1]),
-        bytes_since_last_index_entry=since,
+    offsets, positions, timestamps_ms, time_offsets = np.empty((4, len(batches)), dtype=np.int64)
+    count = add_batches(np.ascontiguousarray(batches), state, bounds, offsets, positions, timestamps_ms, time_offsets)
+    size_bytes, first_ms, max_ms, max_offset, since, entries, time_entries = state.tolist()
+    return RunPlan(
+        count,
+        IndexEntries(offsets[:entries], positions[:entries], timestamps_ms[:time_entries], time_offsets[:time_entries]),
+        SegmentCounters(
+            size_bytes=size_bytes,
+            first_timestamp_ms=first_ms,
+            max_timestamp_ms=max_ms,
+            max_timestamp_offset=max_offset,
+            bytes_since_last_index_entry=since,
+        ),
     )
-
-
-def _must_roll(
-    batches: NDArray[np.void],
-    sizes: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    counters: SegmentCounters,
-    limits: SegmentLimits,
-) -> NDArray[np.bool_]:
-    """For each batch, whether its size, time or offset makes the segment roll before it."""
-    too_large = (positions > 0) & (positions + sizes > limits.segment_bytes)
-    relative = batches["last_offset"].astype(np.int64) - limits.base_offset
-    too_far = (relative < 0) | (relative > INT32_MAX)
-    first_ms = counters.first_timestamp_ms if counters.size_bytes else int(batches["max_timestamp_ms"][0])
-    if first_ms >= 0:
-        # Subtraction of longs, as in Kafka: a timestamp is -1 or at least 0 here, so it cannot overflow.
-        waited = batches["max_timestamp_ms"].astype(np.int64) - first_ms
-    else:
-        waited = np.full(len(batches), limits.waited_without_timestamps_ms, dtype=np.int64)
-    too_old = (positions > 0) & (waited > limits.roll_after_ms)
-    result: NDArray[np.bool_] = too_large | too_far | too_old
-    return result
-
-
-def _first_row_when_full(entries: IndexEntries, limits: SegmentLimits, *, empty: bool) -> int:
-    """Row of the first batch that finds an index full, or a number past every row."""
-    first = INT32_MAX
-    for rows, left in (
-        (entries.offset_rows, limits.offset_entries_left),
-        (entries.time_rows, limits.time_entries_left),
-    ):
-        if left <= 0:
-            # The index has no room for a single entry: an empty segment still takes a batch, else none ever would.
-            first = min(first, 1 if empty else 0)
-        elif len(rows) >= left:
-            first = min(first, int(rows[left - 1]) + 1)
-    return first
-
-
-def _entry_rows(sizes: NDArray[np.int64], bytes_since: int, interval: int) -> NDArray[np.int64]:
-    """Rows of the batches that get an offset index entry."""
-    starts = np.cumsum(sizes) - sizes
-    following = np.searchsorted(starts, starts + interval, side="right").tolist()
-    row = int(np.searchsorted(starts, interval - bytes_since, side="right"))
-    rows = []
-    while row < len(sizes):
-        rows.append(row)
-        row = following[row]
-    return np.array(rows, dtype=np.int64)
-
-
-def _running_max(batches: NDArray[np.void], counters: SegmentCounters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each batch the largest timestamp up to it, and the last offset of the batch that first had it."""
-    timestamps = batches["max_timestamp_ms"].astype(np.int64)
-    running = (
-        np.maximum(np.maximum.accumulate(timestamps), counters.max_timestamp_ms) if len(timestamps) else timestamps
-    )
-    before = np.concatenate(([counters.max_timestamp_ms], running[:-1])) if len(running) else running
-    newest = np.maximum.accumulate(np.where(running > before, np.arange(len(running)), -1)) if len(running) else running
-    offsets = np.where(newest >= 0, batches["last_offset"][np.maximum(newest, 0)], counters.max_timestamp_offset)
-    return running.astype(np.int64), offsets.astype(np.int64)
-
-
-def _first_true(flags: NDArray[np.bool_]) -> int:
-    """Index of the first True, or the length."""
-    return int(np.argmax(flags)) if flags.any() else len(flags)
 
 
 class IndexRows:
@@ -225,16 +157,15 @@ class IndexRows:
 
     def add(self, batches: NDArray[np.void]) -> None:
         """Add stored batches (BATCH_DTYPE) that follow those added before; their positions are not used."""
-        sizes = batches["size_bytes"].astype(np.int64)
-        positions = self.counters.size_bytes + np.cumsum(sizes) - sizes
-        entries = plan_entries(batches, positions, self.counters, self._limits)
+        plan = plan_entries(batches, self.counters, self._limits)
+        entries = plan.entries
         rows = np.empty(len(entries.offsets), dtype=OFFSET_INDEX_ENTRY)
         rows["relative_offset"] = entries.offsets - self._base_offset
         rows["position"] = entries.positions
         self._offset_rows.append(rows)
         rising = entries.timestamps_ms > self._last_time_entry_ms
         self._add_time_entries(entries.timestamps_ms[rising], entries.time_offsets[rising])
-        self.counters = advance(batches, self.counters, entries)
+        self.counters = plan.counters
 
     @property
     def fits(self) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,12 @@ from pyspark_kafkalog.record.scan import first_bad_crc
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
-from pyspark_kafkalog.storage.log.producers import CompletedTransaction, ProducerStateManager, producer_batches
+from pyspark_kafkalog.storage.log.producers import (
+    CompletedTransaction,
+    ProducerBatch,
+    ProducerStateManager,
+    producer_batches,
+)
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -82,14 +88,21 @@ def recover_segment(
 
 def replay_batches(segment: LogSegment, producers: ProducerStateManager, chunk: BatchChunk) -> None:
     """Apply a chunk's batches, and add the aborted transactions that end in it to the segment's index."""
+    if len(chunk.batches):
+        batches = producer_batches(chunk.data, chunk.batches, data_position=chunk.position, file=str(segment.log_path))
+        replay_producers(segment, producers, batches, end_offset=int(chunk.batches["last_offset"][-1]) + 1)
+
+
+def replay_producers(
+    segment: LogSegment, producers: ProducerStateManager, batches: Iterable[ProducerBatch], *, end_offset: int
+) -> None:
+    """As `replay_batches`, of the batches with a producer id among those before `end_offset`."""
 
     def completed(transaction: CompletedTransaction, last_stable_offset: int) -> None:
         add_aborted(segment, transaction, last_stable_offset)
 
-    batches = producer_batches(chunk.data, chunk.batches, data_position=chunk.position, file=str(segment.log_path))
     producers.replay(batches, completed)
-    if len(chunk.batches):
-        producers.end_offset = int(chunk.batches["last_offset"][-1]) + 1
+    producers.end_offset = end_offset
 
 
 def add_aborted(segment: LogSegment, transaction: CompletedTransaction, last_stable_offset: int) -> None:

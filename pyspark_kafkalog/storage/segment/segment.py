@@ -57,7 +57,6 @@ from pyspark_kafkalog.storage.segment.index_entries import (
     RunPlan,
     SegmentCounters,
     SegmentLimits,
-    advance,
     plan_entries,
     plan_run,
 )
@@ -528,11 +527,9 @@ class LogSegment(SegmentFiles):
 
     def index_batches(self, batches: NDArray[np.void], counters: SegmentCounters) -> SegmentCounters:
         """Add the index entries of stored `batches`, which follow those in `counters`; returns the new counters."""
-        sizes = batches["size_bytes"].astype(np.int64)
-        positions = counters.size_bytes + np.cumsum(sizes) - sizes
-        entries = plan_entries(batches, positions, counters, self._limits(self.created_ms))
-        self._add_index_entries(entries)
-        return advance(batches, counters, entries)
+        plan = plan_entries(batches, counters, self._limits(self.created_ms))
+        self._add_index_entries(plan.entries)
+        return plan.counters
 
     def _add_index_entries(self, entries: IndexEntries) -> None:
         """Add the entries that fit: a rebuilt index of a large segment may have more than there is room for."""

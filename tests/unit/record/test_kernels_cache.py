@@ -54,22 +54,23 @@ def test_digest_covers_every_module_imported_by_kernel_modules() -> None:
     assert {path for path in reached if path.name != "errors.py"} <= set(kernel_sources())
 
 
+def copy_sources(target: Path) -> None:
+    """Copy the package without its compiled code and schemas."""
+    shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns("__pycache__", "*.json"), dirs_exist_ok=True)
+
+
 @pytest.mark.parametrize(
     "edited", ["record/kernels/layout.py", "record/header.py", "maintenance/cleaner/kernels_cleaner.py", "units.py"]
 )
 def test_edit_of_inlined_source_changes_digest(tmp_path: Path, edited: str) -> None:
-    for folder in ("record", "maintenance"):
-        shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(PACKAGE / "units.py", tmp_path)
+    copy_sources(tmp_path)
     with (tmp_path / edited).open("a") as source:
         source.write("\nADDED = 1\n")
     assert sources_digest(tmp_path) != sources_digest(PACKAGE)
 
 
 def test_copied_sources_have_equal_digest(tmp_path: Path) -> None:
-    for folder in ("record", "maintenance"):
-        shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(PACKAGE / "units.py", tmp_path)
+    copy_sources(tmp_path)
     assert sources_digest(tmp_path) == sources_digest(PACKAGE)
 
 
