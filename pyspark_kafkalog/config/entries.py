@@ -3,6 +3,7 @@
 A value has a list of synonyms, the sources that have one for it, in order of precedence; the first of them counts:
 
     DYNAMIC_TOPIC_CONFIG             the topic's own value
+    DYNAMIC_BROKER_CONFIG            the setting of one broker of a cluster
     DYNAMIC_DEFAULT_BROKER_CONFIG    the broker-level setting of the root, under one of its broker-level names
     STATIC_BROKER_CONFIG             a property of the running server
     DEFAULT_CONFIG                   the default of the broker-level name
@@ -28,6 +29,7 @@ class ConfigSource(IntEnum):
     """Where a value comes from, with its number in Kafka's protocol."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
@@ -121,11 +123,12 @@ def broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
     return entries
 
 
-def set_broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:
+def set_broker_entries(
+    settings: Mapping[str, str], source: ConfigSource = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+) -> list[ConfigEntry]:
     """The given broker-level settings, by name."""
     return [
-        _given_entry(BROKER_CONFIGS.get(name), Synonym(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, name, value))
-        for name, value in sorted(settings.items())
+        _given_entry(BROKER_CONFIGS.get(name), Synonym(source, name, value)) for name, value in sorted(settings.items())
     ]
 
 

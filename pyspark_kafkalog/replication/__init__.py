@@ -14,4 +14,5 @@ Reading order:
     root_leader.py     another root as a leader
     root_batches.py    whole batches of a root's partitions by bytes
     cluster/           a live Kafka cluster as a leader
+    metadata/          a copy of a cluster's metadata log, as an observer of its controllers
 """

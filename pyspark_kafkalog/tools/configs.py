@@ -4,7 +4,8 @@ Options and output are those of kafka-configs, with --path in place of --bootstr
 a controller and applied in one commit. Each call names one topic (--entity-name or --topic). A log directory is one
 node, so broker-level settings (log.*, num.partitions, ...) are stored for all brokers: --entity-default, or
 --broker-defaults. They are the defaults of topics that do not set a value themselves. In a Kafka broker's directory,
-the configurations of topics can be described if it contains the metadata log. Quotas of users, client ids and hosts,
+the configurations of topics can be described if it contains the metadata log; in a copy of a cluster's metadata log
+(kafkalog follow --metadata-path) also what was set for brokers while they ran. Quotas of users, client ids and hosts,
 and SCRAM credentials of users, are for clients of kafkalog serve. Errors are printed in one line, with exit code 1.
 
 examples:
@@ -37,10 +38,17 @@ from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools import client_configs
 from pyspark_kafkalog.tools.command import UsageError, add_path, node_id_of, open_log_dir
+from pyspark_kafkalog.tools.metadata_copy import (
+    configured_brokers,
+    entries_of_broker,
+    entries_of_topic,
+    metadata_of_copy,
+)
 from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata
 
 
 _TOPICS: Final = "topics"
@@ -175,7 +183,7 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
     what = "default config for brokers in the cluster" if entity_type == _BROKERS else f"config for topic {name}"
     output_of(options).show(
         name,
-        lambda each: _tree(entity_type, each, _entries(log_dir, entity_type, each, includes_defaults=False)),
+        lambda each: _tree(entity_type, each, _entries(log_dir, entity_type, each, None, includes_defaults=False)),
         lambda _: f"Completed updating {what}.\n",
     )
 
@@ -216,14 +224,15 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
     log_dir = open_log_dir(options)
-    if log_dir.is_broker_directory and (entity_type == _BROKERS or options.all):
+    metadata = metadata_of_copy(log_dir)
+    if log_dir.is_broker_directory and (options.all or (entity_type == _BROKERS and metadata is None)):
         raise UsageError(
             f"{options.path} is a Kafka broker's directory, which does not contain its server.properties: "
             "only the topics' own configurations can be described, without --all"
         )
     output = output_of(options)
-    for each in [name] if name is not None else _names(log_dir, entity_type):
-        entries = _entries(log_dir, entity_type, each, includes_defaults=options.all)
+    for each in [name] if name is not None else _names(log_dir, entity_type, metadata):
+        entries = _entries(log_dir, entity_type, each, metadata, includes_defaults=options.all)
         if each == ALL_BROKERS:
             heading = "Default configs for brokers in the cluster are:\n"
         else:
@@ -233,14 +242,20 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
         output.data(_tree(entity_type, each, entries))
 
 
-def _names(log_dir: LogDir, entity_type: str) -> list[str]:
+def _names(log_dir: LogDir, entity_type: str, metadata: BrokerMetadata | None) -> list[str]:
+    if metadata is not None:
+        return sorted(metadata.topics) if entity_type == _TOPICS else configured_brokers(metadata)
     if entity_type == _TOPICS:
         return list(log_dir.topics())
     node_id = node_id_of(log_dir.root)
     return [ALL_BROKERS] if node_id is None else [str(node_id), ALL_BROKERS]
 
 
-def _entries(log_dir: LogDir, entity_type: str, name: str, *, includes_defaults: bool) -> list[ConfigEntry]:
+def _entries(
+    log_dir: LogDir, entity_type: str, name: str, metadata: BrokerMetadata | None, *, includes_defaults: bool
+) -> list[ConfigEntry]:
+    if metadata is not None:
+        return entries_of_topic(metadata, name) if entity_type == _TOPICS else entries_of_broker(metadata, name)
     if entity_type == _BROKERS:
         if name == ALL_BROKERS:
             return set_broker_entries(log_dir.broker_configs())

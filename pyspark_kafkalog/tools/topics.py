@@ -8,6 +8,9 @@ Of several directories of brokers the leader is the node whose replica is read. 
 all of its records below the high watermark. A line follows for each other replica: how far it is behind, from which
 offset on it has other records, or that it is of a deleted topic of that name.
 
+Of a copy of a cluster's metadata log (kafkalog follow --metadata-path) the topics are those of the cluster, with their
+leaders and replicas as of the end of the copy.
+
 --topic takes a name or, as in kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
 delete all topics that match it; if a topic has exactly that name, only that topic is selected.
 
@@ -22,7 +25,7 @@ examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
@@ -37,6 +40,7 @@ from pyspark_kafkalog.tools.command import (
     open_log_dir,
     topic_pattern,
 )
+from pyspark_kafkalog.tools.metadata_copy import metadata_of_copy, show_topic
 from pyspark_kafkalog.tools.output import Output, add_output, output_of
 from pyspark_kafkalog.units import plural
 
@@ -144,16 +148,23 @@ def _create(options: argparse.Namespace, output: Output) -> None:
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
-    for name in _find(open_log_dir(options), options, must_exist=False):
+    log_dir = open_log_dir(options)
+    metadata = metadata_of_copy(log_dir)
+    for name in _find(log_dir.topics() if metadata is None else metadata.topics, options, must_exist=False):
         output.show(name, lambda each: {"topic": each}, lambda each: each + "\n")
 
 
 def _describe(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
+    metadata = metadata_of_copy(log_dir)
+    if metadata is not None:
+        for name in _find(metadata.topics, options, must_exist=not options.if_exists):
+            show_topic(output, metadata.topics[name], metadata)
+        return
     node_id = node_id_of(log_dir.root)
     node = _node_text(node_id)
     assigned = _assigned(log_dir) if len(log_dir.root.directories) > 1 else {}
-    for name in _find(log_dir, options, must_exist=not options.if_exists):
+    for name in _find(log_dir.topics(), options, must_exist=not options.if_exists):
         output.show(
             describe_topic("topics", log_dir, name),
             lambda each: _tree(each, node_id),
@@ -165,7 +176,7 @@ def _alter(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     configs = _parse_configs(options.config)
     node_id = node_id_of(log_dir.root)
-    for name in _find(log_dir, options, must_exist=not options.if_exists):
+    for name in _find(log_dir.topics(), options, must_exist=not options.if_exists):
         if options.partitions is not None:
             log_dir.add_partitions(name, options.partitions)
         if configs or options.delete_config:
@@ -175,7 +186,7 @@ def _alter(options: argparse.Namespace, output: Output) -> None:
 
 def _delete(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
-    for name in _find(log_dir, options, must_exist=not options.if_exists):
+    for name in _find(log_dir.topics(), options, must_exist=not options.if_exists):
         log_dir.delete_topic(name)
         output.data({"topic": name, "deleted": True})
 
@@ -183,9 +194,9 @@ def _delete(options: argparse.Namespace, output: Output) -> None:
 _RUNS: Final = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}
 
 
-def _find(log_dir: LogDir, options: argparse.Namespace, *, must_exist: bool) -> list[str]:
-    """The topics that --topic selects, or all without it; internal ones unless they are excluded."""
-    names = [name for name in log_dir.topics() if not (options.exclude_internal and name in INTERNAL_TOPICS)]
+def _find(topics: Iterable[str], options: argparse.Namespace, *, must_exist: bool) -> list[str]:
+    """Those of `topics` that --topic selects, or all without it; internal ones unless they are excluded."""
+    names = [name for name in topics if not (options.exclude_internal and name in INTERNAL_TOPICS)]
     if not options.topic:
         return sorted(names)
     if options.topic in names:

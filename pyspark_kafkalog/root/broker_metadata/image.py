@@ -159,11 +159,19 @@ _NO_LEADER_CHANGE: Final = -2
 
 @dataclass(slots=True)
 class BrokerPartition:
-    """A partition: the nodes that hold it, its leader epoch, and the ids of the log directories, one for each node."""
+    """A partition: the nodes that hold it, its leader epoch, and the ids of the log directories, one for each node.
+
+    `leader` is -1 without one; `isr`: the replicas in sync. `elr` and `last_known_elr`: replicas that may become the
+    leader without loss, and those that could (KIP-966).
+    """
 
     replicas: tuple[int, ...]
     leader_epoch: int
     directories: tuple[str, ...] = ()
+    leader: int = -1
+    isr: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -227,7 +235,13 @@ class BrokerMetadata:
         topic = self._topic(record.topic_id)
         if topic is not None and record.partition_id >= 0:
             topic.partitions[record.partition_id] = BrokerPartition(
-                record.replicas, record.leader_epoch, record.directories
+                record.replicas,
+                record.leader_epoch,
+                record.directories,
+                leader=record.leader,
+                isr=record.isr,
+                elr=record.eligible_leader_replicas or (),
+                last_known_elr=record.last_known_elr or (),
             )
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
@@ -239,7 +253,14 @@ class BrokerMetadata:
             partition.replicas = record.replicas
         if record.directories is not None:
             partition.directories = record.directories
+        if record.isr is not None:
+            partition.isr = record.isr
+        if record.eligible_leader_replicas is not None:
+            partition.elr = record.eligible_leader_replicas
+        if record.last_known_elr is not None:
+            partition.last_known_elr = record.last_known_elr
         if record.leader != _NO_LEADER_CHANGE:
+            partition.leader = record.leader
             partition.leader_epoch += 1
 
     def _access_control_entry(self, record: AccessControlEntryRecord) -> None:

@@ -8,7 +8,8 @@ For a native root: its node is the single voter. For a broker's directory: what 
     its LEADER_CHANGE records            ids of the voters at the last election, else those in quorum-state
 
 Nodes receive the high watermark from the leader and do not write it to disk. It is known only for a node that is the
-single voter, where it follows the last batch. The progress of other nodes is known only to the running leader.
+single voter, where it follows the last batch, and for a copy that has committed records only (copy_marker). The
+progress of other nodes is known only to the running leader.
 
 `quorum-state` is one line of JSON about the last election that the node took part in:
 
@@ -34,6 +35,7 @@ from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFor
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, VoterEndpoint, parse_control_record
+from pyspark_kafkalog.root.broker_metadata.copy_marker import is_metadata_copy
 from pyspark_kafkalog.root.broker_metadata.image import BrokerLog
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, RootIdentity, read_meta_properties
@@ -116,11 +118,12 @@ def read_broker_quorum(root: Path) -> Quorum:
             replace(each, log_end_offset=log.end_offset) if _is_node(each, node) else each
             for each in sorted(voters, key=lambda each: each.node_id)
         )
+    high_watermark = voters[0].log_end_offset if voters is not None and len(voters) == 1 else None
     return Quorum(
         cluster_id=node.cluster_id,
         leader_id=state.leader_id,
         leader_epoch=state.leader_epoch,
-        high_watermark=voters[0].log_end_offset if voters is not None and len(voters) == 1 else None,
+        high_watermark=log.end_offset if is_metadata_copy(root) else high_watermark,
         voters=voters,
         observers=_observers(voters, node, log.end_offset),
     )

@@ -1,0 +1,314 @@
+"""Requests to the active controller of a cluster, wherever it is: Fetch and FetchSnapshot of its metadata log.
+
+Requests carry no replica id, so nobody is tracked; they need the listener of the controllers and, with an authorizer,
+the permission CLUSTER_ACTION. Any controller says who leads: its answer names the leader, the leader's epoch and the
+addresses of the controllers. Records come up to the leader's log end; its high watermark says which are committed.
+
+Source of the rules: org.apache.kafka.raft.KafkaRaftClient (buildFetchRequest, handleFetchRequest,
+handleFetchSnapshotRequest), KIP-595, KIP-630, KIP-919.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, UnsupportedApiError
+from pyspark_kafkalog.protocol.client_settings import ClientSettings
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from pyspark_kafkalog.protocol.messages.quorum import (
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartitionSnapshot,
+    FetchSnapshotRequestTopicSnapshot,
+    FetchSnapshotResponse,
+    SnapshotId,
+)
+from pyspark_kafkalog.protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.replication.cluster.connections import (
+    Address,
+    NodeConnection,
+    OpenClient,
+    client_opener,
+    parse_addresses,
+)
+from pyspark_kafkalog.replication.cluster.fetching import error_text
+from pyspark_kafkalog.replication.leader import EpochEnd
+from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
+from pyspark_kafkalog.units import MIB, SECOND_MS
+
+_T = TypeVar("_T")
+
+NO_LEADER: Final = -1
+_CONTROLLERS: Final = 2  # the type of end points that DescribeCluster is asked for
+_FETCH_BYTES_MAX: Final = 8 * MIB
+#: How often one controller may name another before the next request has to wait.
+_REDIRECTS_MAX: Final = 3
+_LEADER_ERRORS: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotName:
+    """A snapshot: the offset after its last record, and the epoch of that record."""
+
+    end_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedMetadata:
+    """What the leader answers from a position on: records, or where the logs diverge, or a snapshot to begin with.
+
+    `high_watermark` is -1 if the leader does not know it yet. `records` may end with an incomplete batch.
+    """
+
+    records: Buffer = b""
+    high_watermark: int = -1
+    diverging: EpochEnd | None = None
+    snapshot: SnapshotName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPiece:
+    """Bytes of a snapshot from the position that was asked for on; `size_bytes` of the whole snapshot."""
+
+    data: Buffer
+    size_bytes: int
+
+
+class _LeaderIdAndEpoch(Protocol):
+    @property
+    def leader_id(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+class _Endpoint(Protocol):
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class _Elsewhere(Exception):
+    """The controller that was asked does not lead."""
+
+
+class ActiveController:
+    """The controllers behind `controllers` (host:port,host:port), of which the leader is asked.
+
+    `leader_id` and `leader_epoch` are the newest known. Used by one thread. Raises InvalidConfigError for addresses
+    that are none.
+    """
+
+    def __init__(
+        self,
+        controllers: str,
+        settings: ClientSettings | None = None,
+        *,
+        open_client: OpenClient | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.name = controllers
+        self.leader_id = NO_LEADER
+        self.leader_epoch = 0
+        self._settings = settings or ClientSettings()
+        self._open_client = open_client or client_opener(self._settings)
+        self._monotonic_s = monotonic_s
+        self._sleep = sleep
+        self._given = parse_addresses(controllers)
+        self._by_id: dict[int, Address] = {}
+        self._nodes: dict[Address, NodeConnection] = {}
+        self._turn = 0
+        self._cluster_id: str | None = None
+
+    def cluster_id(self) -> str:
+        """The id of the cluster, which later requests carry. Raises LeaderUnavailableError, InvalidConfigError."""
+
+        def ask(node: NodeConnection) -> str:
+            try:
+                response = node.call(DescribeClusterRequest(endpoint_type=_CONTROLLERS), DescribeClusterResponse)
+            except UnsupportedApiError:
+                raise InvalidConfigError(
+                    f"{node.name} does not describe its controllers: expected the listener of a controller, of "
+                    "Kafka 3.7 or newer"
+                ) from None
+            if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+                raise InvalidConfigError(f"{node.name} is the listener of a broker: expected that of a controller")
+            if response.error_code != ErrorCode.NONE:
+                raise LeaderUnavailableError(f"{node.name} does not describe its cluster: {response.error_message}")
+            self._learn_addresses(
+                (each.broker_id, Address(each.host, each.port)) for each in response.brokers if each.host
+            )
+            return response.cluster_id
+
+        self._cluster_id = self._ask(ask)
+        return self._cluster_id
+
+    def fetch(self, offset: int, last_epoch: int, *, wait_ms: int) -> FetchedMetadata:
+        """What follows `offset`, whose record before is of `last_epoch`; 0 and 0 for the beginning of an empty log.
+
+        Raises LeaderUnavailableError, AuthenticationError, UnsupportedApiError.
+        """
+
+        def ask(node: NodeConnection) -> FetchedMetadata:
+            partition = FetchPartition(
+                current_leader_epoch=max(self.leader_epoch, last_epoch),
+                fetch_offset=offset,
+                last_fetched_epoch=last_epoch,
+                partition_max_bytes=_FETCH_BYTES_MAX,
+            )
+            request = FetchRequest(
+                cluster_id=self._cluster_id,
+                max_wait_ms=min(wait_ms, self._settings.request_timeout_ms // 2),
+                min_bytes=1,
+                max_bytes=_FETCH_BYTES_MAX,
+                topics=(FetchTopic(topic=CLUSTER_METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=(partition,)),),
+            )
+            return self._fetched(node, node.call(request, FetchResponse))
+
+        return self._ask(ask)
+
+    def _fetched(self, node: NodeConnection, response: FetchResponse) -> FetchedMetadata:
+        _check(node, response.error_code)
+        found = [each for topic in response.responses for each in topic.partitions]
+        if len(found) != 1:
+            raise LeaderUnavailableError(f"{node.name} answered FETCH of one partition with {len(found)}")
+        answer = found[0]
+        self._learn(answer.current_leader, response.node_endpoints)
+        _check(node, answer.error_code)
+        diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
+        if snapshot.end_offset >= 0 and snapshot.epoch >= 0:
+            return FetchedMetadata(snapshot=SnapshotName(snapshot.end_offset, snapshot.epoch))
+        if diverging.epoch >= 0 and diverging.end_offset >= 0:
+            return FetchedMetadata(diverging=EpochEnd(diverging.epoch, diverging.end_offset))
+        records = answer.records
+        assert records is None or isinstance(records, (bytes, memoryview))
+        return FetchedMetadata(records=records or b"", high_watermark=answer.high_watermark)
+
+    def fetch_snapshot(self, name: SnapshotName, position: int) -> SnapshotPiece | None:
+        """A piece of a snapshot; None if the leader does not have it any more, or not from there on.
+
+        Raises as `fetch`.
+        """
+
+        def ask(node: NodeConnection) -> SnapshotPiece | None:
+            partition = FetchSnapshotRequestPartitionSnapshot(
+                current_leader_epoch=self.leader_epoch,
+                snapshot_id=SnapshotId(end_offset=name.end_offset, epoch=name.epoch),
+                position=position,
+            )
+            request = FetchSnapshotRequest(
+                cluster_id=self._cluster_id,
+                max_bytes=_FETCH_BYTES_MAX,
+                topics=(FetchSnapshotRequestTopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=(partition,)),),
+            )
+            return self._snapshot_piece(node, node.call(request, FetchSnapshotResponse), name, position)
+
+        return self._ask(ask)
+
+    def _snapshot_piece(
+        self, node: NodeConnection, response: FetchSnapshotResponse, name: SnapshotName, position: int
+    ) -> SnapshotPiece | None:
+        _check(node, response.error_code)
+        found = [each for topic in response.topics for each in topic.partitions]
+        if len(found) != 1:
+            raise LeaderUnavailableError(f"{node.name} answered FETCH_SNAPSHOT of one partition with {len(found)}")
+        answer = found[0]
+        self._learn(answer.current_leader, response.node_endpoints)
+        if answer.error_code in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+            return None
+        _check(node, answer.error_code)
+        records = answer.unaligned_records
+        assert records is None or isinstance(records, (bytes, memoryview))
+        data = records or b""
+        is_other = (answer.snapshot_id.end_offset, answer.snapshot_id.epoch) != (name.end_offset, name.epoch)
+        if is_other or answer.position != position or not 0 < len(data) <= answer.size - position:
+            raise LeaderUnavailableError(
+                f"{node.name} answered FETCH_SNAPSHOT of {name} at byte {position} with {len(data)} bytes of "
+                f"{answer.snapshot_id} at byte {answer.position} of {answer.size}"
+            )
+        return SnapshotPiece(data, answer.size)
+
+    def _learn(self, leader: _LeaderIdAndEpoch, endpoints: Iterable[_Endpoint]) -> None:
+        """Note a leader that is newer than the one known, and where controllers are."""
+        self._learn_addresses((each.node_id, Address(each.host, each.port)) for each in endpoints)
+        if leader.leader_epoch > self.leader_epoch or (
+            leader.leader_epoch == self.leader_epoch and leader.leader_id >= 0
+        ):
+            self.leader_id, self.leader_epoch = leader.leader_id, leader.leader_epoch
+
+    def _learn_addresses(self, found: Iterable[tuple[int, Address]]) -> None:
+        self._by_id.update(found)
+
+    def _ask(self, ask: Callable[[NodeConnection], _T]) -> _T:
+        """The answer of the leader; goes from one controller to the next until there is one."""
+        give_up_s = self._monotonic_s() + self._settings.default_api_timeout_ms / SECOND_MS
+        backoff_ms = self._settings.retry_backoff_ms
+        redirects = 0
+        while True:
+            leader_id = self.leader_id
+            try:
+                return ask(self._node(self._next_address()))
+            except _Elsewhere as elsewhere:
+                failed = LeaderUnavailableError(str(elsewhere))
+                redirects += 1
+                if self.leader_id in self._by_id and self.leader_id != leader_id and redirects <= _REDIRECTS_MAX:
+                    continue  # it was named: no need to wait
+            except LeaderUnavailableError as error:
+                failed = error
+            self.leader_id = NO_LEADER
+            self._turn += 1
+            if self._monotonic_s() + backoff_ms / SECOND_MS >= give_up_s:
+                raise failed
+            self._sleep(backoff_ms / SECOND_MS)
+            backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_max_ms)
+
+    def _next_address(self) -> Address:
+        if self.leader_id in self._by_id:
+            return self._by_id[self.leader_id]
+        known = list(dict.fromkeys((*self._given, *self._by_id.values())))
+        return known[self._turn % len(known)]
+
+    def _node(self, address: Address) -> NodeConnection:
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = NodeConnection(
+                f"controller {address}",
+                address,
+                self._open_client,
+                self._settings,
+                monotonic_s=self._monotonic_s,
+                sleep=self._sleep,
+            )
+        return node
+
+    def close(self) -> None:
+        """Close all connections."""
+        for node in self._nodes.values():
+            node.close()
+
+
+def _check(node: NodeConnection, code: int) -> None:
+    """Raises _Elsewhere or LeaderUnavailableError for an error."""
+    if code in _LEADER_ERRORS:
+        raise _Elsewhere(f"{node.name} does not lead: {error_text(code)}")
+    if code != ErrorCode.NONE:
+        raise LeaderUnavailableError(f"{node.name} does not give its metadata log: {error_text(code)}")
