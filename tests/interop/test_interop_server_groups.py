@@ -142,6 +142,30 @@ def test_three_members_come_and_go(path: Path, settings: dict[str, object]) -> N
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("instances", [(None, None), ("one", "two")], ids=["dynamic", "static"])
+def test_members_change_their_protocol_one_by_one_and_back(
+    path: Path, strategy: str, instances: tuple[str | None, str | None]
+) -> None:
+    classic = {**CLASSIC, "partition.assignment.strategy": strategy}
+    ids = [{} if each is None else {"group.instance.id": each} for each in instances]
+    ended: list[Member] = []
+    with serve(path) as bootstrap, members(bootstrap, *({**classic, **each} for each in ids)) as group:
+        wait_for(lambda: is_shared(group))
+        for settings in (CONSUMER, classic, CONSUMER):
+            for number, own in enumerate(ids):
+                group[number].end()
+                ended.append(group[number])
+                group[number] = Member(bootstrap, {**settings, **own})
+                wait_for(lambda: is_shared(group))
+            for partition in range(PARTITIONS):
+                LogDir.open(path).append("orders", pa.table({"value": ["w"] * 5}), partition=partition)
+        wait_for(lambda: committed(path) == dict.fromkeys(range(PARTITIONS), 25))
+    seen = {each for member in (*ended, *group) for each in member.seen}
+    assert seen == {(partition, offset) for partition in range(PARTITIONS) for offset in range(25)}
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
 def test_group_goes_on_when_its_coordinator_is_killed(path: Path, settings: dict[str, object]) -> None:
     with serving(path) as first, serving(path) as second:
@@ -182,8 +206,8 @@ def test_kafkas_tool_lists_describes_resets_and_deletes_groups(path: Path) -> No
 @pytest.mark.full
 def test_records_of_both_protocols_are_valid_to_kafkas_dump_tool(path: Path) -> None:
     with serve(path) as bootstrap:
-        for settings in (CLASSIC, CONSUMER):
-            with members(bootstrap, settings, settings) as group:
+        for settings in ((CLASSIC, CLASSIC), (CONSUMER, CONSUMER), (CLASSIC, CONSUMER)):
+            with members(bootstrap, *settings) as group:
                 wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
     files = [each for each in path.glob("__consumer_offsets-*/*.log") if each.stat().st_size]
     text = dump_log(files, "--offsets-decoder").stdout
