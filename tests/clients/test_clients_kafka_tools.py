@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_oracle import run_tool
+from java_processes import start_server
+from kafka_oracle import java_command, run_tool
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
@@ -65,6 +69,66 @@ def test_verifiable_consumer_reads_and_commits_everything(bootstrap: str, orders
         for each in event["offsets"]
     }
     assert sum(committed.values()) == RECORDS
+
+
+class RunningConsumer:
+    """A VerifiableConsumer that runs until it is ended; `owned` are the partitions that it has now."""
+
+    def __init__(self, bootstrap: str, topic: str, log: Path, *how: str) -> None:
+        self._log = log
+        arguments = ("--bootstrap-server", bootstrap, "--topic", topic, "--group-id", "changes its protocol", *how)
+        with log.open("wb") as output:
+            self._process = start_server(java_command(TOOLS + "VerifiableConsumer", *arguments), output)
+
+    @property
+    def owned(self) -> set[int]:
+        found: set[int] = set()
+        for event in events(self._log.read_text().rpartition("\n")[0]):
+            partitions = {each["partition"] for each in event.get("partitions", ())}
+            if event["name"] == "partitions_assigned":
+                found |= partitions
+            elif event["name"] == "partitions_revoked":
+                found -= partitions
+        return found
+
+    def end(self) -> None:
+        """As a user ends it: it leaves the group."""
+        self._process.terminate()
+        self._process.wait(60)
+
+
+def wait_until_shared(*consumers: RunningConsumer) -> None:
+    """Until each of three partitions is one consumer's, and each consumer has one."""
+    deadline = time.monotonic() + 90
+    while True:
+        owned = [each.owned for each in consumers]
+        if all(owned) and sorted(number for each in owned for number in each) == [0, 1, 2]:
+            return
+        assert time.monotonic() < deadline, owned
+        time.sleep(0.1)
+
+
+def test_consumers_change_the_protocol_of_their_group_one_by_one_and_back(
+    bootstrap: str, orders: str, tmp_path: Path
+) -> None:
+    consumer = ("--group-protocol", "consumer")
+    with contextlib.ExitStack() as ending:
+
+        def start(name: str, *how: str) -> RunningConsumer:
+            started = RunningConsumer(bootstrap, orders, tmp_path / name, *how)
+            ending.callback(started.end)
+            return started
+
+        first = start("classic", "--assignment-strategy", CLASSIC + "CooperativeStickyAssignor")
+        wait_until_shared(first)
+        second = start("consumer", *consumer)
+        wait_until_shared(first, second)
+        first.end()
+        wait_until_shared(second)
+        third = start("eager", "--assignment-strategy", CLASSIC + "RangeAssignor")
+        wait_until_shared(second, third)
+        second.end()
+        wait_until_shared(third)
 
 
 def test_transactional_message_copier_copies_each_record_once_through_aborts(bootstrap: str, orders: str) -> None:
