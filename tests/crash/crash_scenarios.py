@@ -14,7 +14,7 @@ from typing import Final
 
 from crash_faults import Call
 from crash_power import PowerFileSystem
-from crash_writer import NOW_MS, Place, Writer
+from crash_writer import NOW_MS, Place, Writer, batch
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
@@ -22,6 +22,7 @@ from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -36,6 +37,8 @@ _SNAPSHOTS_ALWAYS: Final = {
 FINE_INDEX: Final = {"index.interval.bytes": "60"}
 
 Act = Callable[[Writer], None]
+#: Makes a follower's change from what the root has; None if it is done.
+ChangeOf = Callable[[Writer], FollowerChange | None]
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,57 @@ def _serve(ranges: Mapping[Place, range], *, flush: FlushMode = "fsync") -> Step
     return Step(serves(ranges, flush=flush), idempotent=True)
 
 
+def _appended(place: Place, numbers: range, *, at: int | None, epoch: int = 0, log_start: int = -1) -> ChangeOf:
+    """What a follower appends at offset `at`, or at the log end: batches of up to 5 records."""
+
+    def change(writer: Writer) -> FollowerAppend | None:
+        of, topic_id, state = writer.followed(place)
+        first = state.log_end_offset if at is None else at
+        if state.log_end_offset > first:
+            return None
+        pieces = [numbers[start : start + 5] for start in range(0, len(numbers), 5)]
+        data = b"".join(batch(piece, offset=first + 5 * row, leader_epoch=epoch) for row, piece in enumerate(pieces))
+        return FollowerAppend(
+            topic_partition=of, topic_id=topic_id, data=data, expected_end_offset=first, log_start_offset=log_start
+        )
+
+    return change
+
+
+def _truncated(place: Place, offset: int) -> ChangeOf:
+    def change(writer: Writer) -> Truncation:
+        of, topic_id, state = writer.followed(place)
+        return Truncation(
+            topic_partition=of, topic_id=topic_id, expected_end_offset=state.log_end_offset, end_offset=offset
+        )
+
+    return change
+
+
+def _started(place: Place, offset: int) -> ChangeOf:
+    def change(writer: Writer) -> StartAt:
+        of, topic_id, state = writer.followed(place)
+        return StartAt(
+            topic_partition=of, topic_id=topic_id, expected_end_offset=state.log_end_offset, start_offset=offset
+        )
+
+    return change
+
+
+def follows(*changes: ChangeOf, flush: FlushMode = "fsync") -> Act:
+    return lambda writer: writer.follow(*changes, flush=flush)
+
+
+def _follow(*changes: ChangeOf, flush: FlushMode = "fsync") -> Step:
+    """A commit of a follower, which looks first where its logs end: done again, it does what is left."""
+    return Step(follows(*changes, flush=flush), idempotent=True)
+
+
+def _follow_on(*places: Place) -> Step:
+    """What a follower appends after the crash."""
+    return Step(follows(*(_appended(place, range(900_000, 900_003), at=None, epoch=9) for place in places)))
+
+
 def killed(act: Act, stops: Callable[[Call], bool]) -> Act:
     """Somebody did `act` and was killed in front of the first call that `stops`; the next one begins afresh."""
 
@@ -117,6 +171,18 @@ def killed(act: Act, stops: Callable[[Call], bool]) -> Act:
 
 def _publishes(call: Call) -> bool:
     return call.name == "link" and METADATA_DIR in call.arguments[1].parts
+
+
+class _Nth:
+    """Stops at the n-th call that `stops`."""
+
+    def __init__(self, count: int, stops: Callable[[Call], bool]) -> None:
+        self._left = count
+        self._stops = stops
+
+    def __call__(self, call: Call) -> bool:
+        self._left -= self._stops(call)
+        return self._left <= 0
 
 
 def _tidies_up(call: Call) -> bool:
@@ -269,6 +335,7 @@ def _scenarios() -> Iterable[Scenario]:
         [_serve({place: range(104, 112) for place in places}), _serve({places[0]: range(112, 116)}), _go_on(*places)],
         calls_min=60,
     )
+    yield from _follower_scenarios(prepared, places)
     yield Scenario(
         "timestamps of the log",
         then(created(a=(1, {**SMALL_SEGMENTS, "message.timestamp.type": "LogAppendTime"})), writes({_A0: range(6)})),
@@ -334,6 +401,77 @@ def _scenarios() -> Iterable[Scenario]:
         ),
         [Step(lambda writer: writer.log_dir.delete_topic("a")), Step(created(a=(1, FINE_INDEX))), _go_on(_A0)],
         calls_min=44,
+    )
+
+
+def _follower_scenarios(prepared: Act, places: Sequence[Place]) -> Iterable[Scenario]:
+    """A follower in the root that `prepared` makes, with 4 records in each of three partitions."""
+    yield Scenario(
+        "appends of a follower",
+        prepared,
+        [
+            _follow(*(_appended(place, range(104, 112), at=4, epoch=2) for place in places)),
+            _follow(
+                _appended(places[0], range(112, 160), at=12, epoch=3, log_start=9),
+                _appended(places[2], range(112, 130), at=12, epoch=2),
+            ),
+            _follow_on(*places),
+        ],
+        calls_min=80,
+    )
+    yield Scenario(
+        "appends of a follower, left to the kernel",
+        prepared,
+        [
+            _follow(_appended(places[0], range(104, 150), at=4, epoch=2), flush="os"),
+            _follow(_appended(places[0], range(150, 160), at=50, epoch=2), flush="os"),
+            _follow_on(*places),
+        ],
+        calls_min=25,
+        is_durable=False,
+    )
+    grown = then(
+        prepared,
+        follows(
+            _appended(places[0], range(104, 160), at=4, epoch=2),
+            _appended(places[1], range(104, 130), at=4, epoch=3),
+            _appended(places[2], range(104, 130), at=4, epoch=3),
+        ),
+    )
+    yield Scenario(
+        "truncations of a follower",
+        grown,
+        [
+            _follow(_truncated(places[0], 14), _truncated(places[1], 4), _truncated(places[2], 0)),
+            _follow(_appended(places[0], range(200, 240), at=14, epoch=4)),
+            _follow_on(*places),
+        ],
+        calls_min=60,
+    )
+    yield Scenario(
+        "a follower starts elsewhere",
+        grown,
+        [
+            _follow(_started(places[0], 500), _started(places[1], 2), _started(places[2], 30)),
+            _follow(_appended(places[0], range(200, 240), at=500, epoch=4)),
+            _follow_on(*places),
+        ],
+        calls_min=60,
+    )
+    yield Scenario(
+        "a follower after one that was killed",
+        then(
+            prepared,
+            killed(
+                follows(*(_appended(place, range(104, 150), at=4, epoch=2) for place in places)), _Nth(2, _publishes)
+            ),
+        ),
+        [
+            _follow(*(_appended(place, range(104, 112), at=4, epoch=3) for place in places)),
+            _follow(_truncated(places[0], 9), _started(places[1], 100)),
+            _follow_on(*places),
+        ],
+        calls_min=80,
     )
 
 

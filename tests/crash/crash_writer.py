@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,13 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.follower.changes import FollowerChange, FollowerWriter
+from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
 from pyspark_kafkalog.root.leader.open import leader_writer
 from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, LeaderWriter
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
 from pyspark_kafkalog.storage.staging.stager import stage_table
@@ -37,6 +40,7 @@ class Writer:
     fs: FileSystem
     _log_dir: LogDir | None = field(default=None, init=False)
     _leaders: dict[FlushMode, LeaderWriter] = field(default_factory=dict, init=False)
+    _followers: dict[FlushMode, FollowerWriter] = field(default_factory=dict, init=False)
 
     @property
     def log_dir(self) -> LogDir:
@@ -50,10 +54,31 @@ class Writer:
         self._log_dir = None
 
     def close_logs(self) -> None:
-        """Close the files that the server's writer keeps open between commits."""
+        """Close the files that the server's writer keeps open between commits, and those of a follower."""
         leaders, self._leaders = self._leaders, {}
         for leader in leaders.values():
             leader.close()
+        followers, self._followers = self._followers, {}
+        for follower in followers.values():
+            follower.close()
+
+    def follow(self, *changes: Callable[[Writer], FollowerChange | None], flush: FlushMode = "fsync") -> None:
+        """As a follower does: commit the changes, made from what the root has now; those that are None are done."""
+        root = self.log_dir.root.native()
+        follower = self._followers.get(flush)
+        if follower is None:
+            following_id = begin_following(root, leader="leader", cluster_id="leader", topics=".*")
+            follower = self._followers[flush] = follower_writer(root, following_id, flush=flush)
+        made = [change for change in (make(self) for make in changes) if change is not None]
+        for result in follower.commit(made):
+            if isinstance(result, KafkalogError):
+                raise result
+
+    def followed(self, place: Place) -> tuple[TopicPartition, str, LogState]:
+        """A partition, its topic's id and the state of its log."""
+        image = self.log_dir.root.native().store.refresh()
+        of = TopicPartition(*place)
+        return of, image.topic(of.topic).topic_id, image.partition(of.topic, of.partition).state
 
     def serve(self, ranges: Mapping[Place, range], *, flush: FlushMode = "fsync") -> None:
         """As a server does: commit a producer's batch of the records with these numbers to each partition.
@@ -65,7 +90,7 @@ class Writer:
         if leader is None:
             leader = self._leaders[flush] = leader_writer(root, flush=flush)
         appends = [
-            LeaderAppend(topic_partition=TopicPartition(*place), data=_batch(numbers))
+            LeaderAppend(topic_partition=TopicPartition(*place), data=batch(numbers))
             for place, numbers in ranges.items()
         ]
         (result,) = leader.commit([CommitUnit.of(*appends)])
@@ -107,11 +132,12 @@ class Writer:
         ]
 
 
-def _batch(numbers: range) -> bytes:
+def batch(numbers: range, *, offset: int = 0, leader_epoch: int = 0) -> bytes:
+    """A batch of the records with these numbers, of a producer whose sequences they are."""
     rows = records(numbers)
     return encode_batch(
         [
-            Record(offset=at, timestamp_ms=T0_MS + number, key=key, value=value)
+            Record(offset=offset + at, timestamp_ms=T0_MS + number, key=key, value=value)
             for at, (number, key, value) in enumerate(
                 zip(numbers, rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
             )
@@ -119,6 +145,7 @@ def _batch(numbers: range) -> bytes:
         producer_id=77,
         producer_epoch=0,
         base_sequence=numbers[0],
+        leader_epoch=leader_epoch,
     )
 
 

@@ -34,8 +34,9 @@ class FollowerAppend:
     inside a batch). `data` may be empty, and may be a view of a response's frame: it is not changed and not kept.
 
     `log_start_offset`: the log start is raised to it, at most to the new log end; -1 leaves it. `leader_epoch`: the
-    epoch in which the leader leads, -1 if unknown. It begins at the new log end, without records, if it is above that
-    of the last batch.
+    epoch in which the leader leads, -1 if unknown. If it is above that of the last batch, it begins at the new log end
+    for now. The partition's leader epoch never falls; its leader-epoch-checkpoint gets the epoch with an append
+    without batches, as that of one who has caught up, or with the first batch of it.
     """
 
     topic_partition: TopicPartition
@@ -48,8 +49,11 @@ class FollowerAppend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """Drop the records from `end_offset` on of a log that ends at `expected_end_offset`. A batch that contains
-    `end_offset` is dropped whole."""
+    """Drop the records from `end_offset` on of a log that ends at `expected_end_offset`.
+
+    A batch that contains `end_offset` is dropped whole: the log then ends before it. A log that starts at or above
+    `end_offset` becomes empty, and starts and ends there. What is in remote storage only cannot be dropped.
+    """
 
     topic_partition: TopicPartition
     topic_id: str

@@ -179,8 +179,6 @@ class _Commit:
                 state = truncated_state(log, change.end_offset, producer_id_expiration_ms=expiration_ms)
         except KafkalogError as error:
             self._refused[of] = error.with_traceback(None)
-        except OSError as error:
-            self._refused[of] = LogDirError(f"the log of {of} cannot be opened: {error}")
         else:
             self._cut[of] = replace(state, leader_epoch=max(before.leader_epoch, state.leader_epoch))
 
@@ -222,7 +220,8 @@ class _Append:
             log.epochs.truncate_from_end(log.log_end_offset + 1)  # what a crashed append has left
             append_as_follower(log, self.checked.batches)
             latest = log.epochs.latest
-            if change.leader_epoch > (-1 if latest is None else latest.epoch):
+            # While records come, the epoch may have begun further up at the leader.
+            if not len(self.checked.batches) and change.leader_epoch > (-1 if latest is None else latest.epoch):
                 log.assign_epoch(change.leader_epoch, log.log_end_offset)
         except KafkalogError as error:
             self._refused[of] = error.with_traceback(None)

@@ -108,6 +108,7 @@ def append_as_follower(log: UnifiedLog, batches: FollowerBatches) -> None:
     if not len(batches):
         return
     end_offset = log.log_end_offset
+    _drop_segments_below(log)  # what was not dropped when the log became empty may overlap the batches
     if batches.first_offset < end_offset:
         _begin_below_end(log, batches)
     epochs = batches.epochs()
@@ -124,11 +125,9 @@ def append_as_follower(log: UnifiedLog, batches: FollowerBatches) -> None:
 def _begin_below_end(log: UnifiedLog, batches: FollowerBatches) -> None:
     """Let the empty `log` begin with the first batch, which contains its log start."""
     first_end_offset = int(batches.batches["last_offset"][0]) + 1
-    is_empty = log.log_start_offset == log.log_end_offset and log.active_segment.size_bytes == 0
-    if not is_empty or first_end_offset <= log.log_end_offset:
+    if not _has_no_batches(log) or first_end_offset <= log.log_end_offset:
         raise InvalidRecordError(f"offset {batches.first_offset} to append is below the log end {log.log_end_offset}")
-    for segment in reversed(tuple(log.segments)):
-        log.drop_segment(segment)
+    log.drop_segment(log.active_segment)
     log.add_segment(batches.first_offset)
     log.log_end_offset = batches.first_offset
 
@@ -201,9 +200,18 @@ def empty_state(log: UnifiedLog, start_offset: int) -> LogState:
 
 def drop_outdated(log: UnifiedLog) -> None:
     """After a truncation: drop leader epochs from the log end on, and all epochs and segments below an empty log."""
-    is_empty = log.log_start_offset == log.log_end_offset and log.active_segment.size_bytes == 0
-    log.epochs.truncate_from_end(0 if is_empty else log.log_end_offset)
-    for segment in tuple(log.segments)[:-1] if is_empty else ():
+    log.epochs.truncate_from_end(0 if _has_no_batches(log) else log.log_end_offset)
+    _drop_segments_below(log)
+
+
+def _has_no_batches(log: UnifiedLog) -> bool:
+    """Whether the log is empty, and its active segment is, too."""
+    return log.log_start_offset == log.log_end_offset and log.active_segment.size_bytes == 0
+
+
+def _drop_segments_below(log: UnifiedLog) -> None:
+    """Drop the segments below the active one of a log without batches."""
+    for segment in tuple(log.segments)[:-1] if _has_no_batches(log) else ():
         log.drop_segment(segment)
 
 
