@@ -233,6 +233,11 @@ class LogDir:
         return self._root.is_broker_directory
 
     @property
+    def follows(self) -> str | None:
+        """The leader that this log directory follows, so that only its follower writes to it; None without one."""
+        return self._root.follows
+
+    @property
     def identity(self) -> RootIdentity | None:
         """The cluster id and directory id, which do not depend on the path; None if the directory has none."""
         return self._root.identity
@@ -520,6 +525,8 @@ class LogDir:
 
     def __repr__(self) -> str:
         kind = "a broker's directory" if self.is_broker_directory else f"native, version {self.version}"
+        if self.follows is not None:
+            kind += f", follows {self.follows}"
         return f"LogDir({str(self.path)!r}, {kind}, {plural(len(self.topics()), 'topic')})"
 
     def _ipython_key_completions_(self) -> list[str]:

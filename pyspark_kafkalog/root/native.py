@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, TopicDeletionDisabledError
+from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -40,12 +41,6 @@ class _Unguarded:
     """Permits everything: only a root that was opened for a principal refuses anything."""
 
     def check_read(self, topics: Collection[str]) -> None:
-        pass
-
-    def check_writable(self) -> None:
-        pass
-
-    def check_write(self, topic: str) -> None:
         pass
 
     def check_transactional_id(self, transactional_id: str) -> None:
@@ -77,6 +72,11 @@ class NativeRoot(_Unguarded, ABC):
     @property
     def version(self) -> int:
         return self._store.image.next_offset
+
+    @property
+    def follows(self) -> str | None:
+        following = self._store.image.following
+        return None if following is None else following.leader
 
     def native(self) -> NativeRoot:
         return self
@@ -154,6 +154,15 @@ class NativeRoot(_Unguarded, ABC):
         return broker_configs(self._store.image)
 
     # Changing
+
+    def check_writable(self) -> None:
+        """Raise FollowingRootError if the root follows a leader."""
+        if self._store.image.following is not None:
+            check_not_following(self._store.refresh())
+
+    def check_write(self, topic: str) -> None:
+        """As `check_writable`."""
+        self.check_writable()
 
     @abstractmethod
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:

@@ -57,6 +57,11 @@ class Root(Protocol):
         ...
 
     @property
+    def follows(self) -> str | None:
+        """The leader that a native root follows, so that nobody else writes to it; None without one."""
+        ...
+
+    @property
     def identity(self) -> RootIdentity | None:
         """The cluster id and directory id, which do not depend on the path; None if the directory has none."""
         ...
@@ -90,7 +95,7 @@ class Root(Protocol):
         ...
 
     def check_writable(self) -> None:
-        """Raises ReadOnlyLogDirError for a broker's directory."""
+        """Raises ReadOnlyLogDirError for a broker's directory, FollowingRootError for a root that follows a leader."""
         ...
 
     def check_write(self, topic: str) -> None:

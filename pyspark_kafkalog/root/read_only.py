@@ -34,6 +34,7 @@ class ReadOnlyRoot:
 
     is_broker_directory: Final = True
     version: Final = None
+    follows: Final = None
 
     def __init__(self, path: Path, identity: RootIdentity | None) -> None:
         self.path = path

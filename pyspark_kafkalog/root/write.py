@@ -28,6 +28,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
@@ -147,8 +148,10 @@ class PartitionLogs:
 def admit(store: LocalMetadataStore, image: MetadataImage, write: Write) -> CommitResult | None:
     """The result of a write that has been committed before, which is then durable; None if it may be committed.
 
-    Raises ProducerFencedError if a later incarnation has taken over the transactional id.
+    Raises FollowingRootError if the root follows a leader, ProducerFencedError if a later incarnation has taken over
+    the transactional id.
     """
+    check_not_following(image)
     transaction = write.transaction
     if transaction is not None:
         if is_committed(image, transaction):

@@ -73,6 +73,7 @@ class GuardedRoot:
 
     def check_write(self, topic: str) -> None:
         self.check(AclOperation.WRITE, _TOPIC, topic)
+        self._root.check_write(topic)
 
     def check_transactional_id(self, transactional_id: str) -> None:
         self.check(AclOperation.WRITE, _ID, transactional_id)
@@ -106,6 +107,10 @@ class GuardedRoot:
     @property
     def identity(self) -> RootIdentity | None:
         return self._root.identity
+
+    @property
+    def follows(self) -> str | None:
+        return self._root.follows
 
     @property
     def version(self) -> int | None:

@@ -73,7 +73,7 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
     Raises InvalidOptionError for security settings that cannot be used.
     """
     gate = Gate(config.security, root, executor=executor, monotonic_ms=monotonic_ms)
-    native = None if root.is_broker_directory or config.read_only else root.native()
+    native = _native(root, config)
     waiters, metrics = PartitionWaiters(), ServerMetrics()
     committer = (
         ReadOnlyCommitter(str(root.path))
@@ -97,6 +97,14 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
     services: list[Service] = [committer, cluster, watcher, gate]
     return Parts(context, gate, _handlers(context, gate, services), services, metrics)
+
+
+def _native(root: Root, config: ServerConfig) -> NativeRoot | None:
+    """The root if the server writes to it. While a root follows a leader, it is served as one that is only read."""
+    if root.is_broker_directory or config.read_only:
+        return None
+    native = root.native()
+    return native if native.store.refresh().following is None else None
 
 
 def _handlers(context: ServerContext, gate: Gate, services: list[Service]) -> Mapping[ApiKey, Handler]:

@@ -58,6 +58,9 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "metadata-quorum": ("inspection.metadata_log", "show the state of the metadata log"),
         "metrics": ("inspection.metrics", "serve metrics under Kafka's names, for Prometheus"),
     },
+    "following": {
+        "promote": ("promote", "let a log directory that follows a leader take writes"),
+    },
     "Kafka clients": {
         "serve": ("serve", "let Kafka clients read and write a log directory"),
     },

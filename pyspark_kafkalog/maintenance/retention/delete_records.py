@@ -191,8 +191,8 @@ def delete_records(
     Returns one report for each partition, with the resulting log start offset; one that is already above the given
     offset is unchanged. As in a broker's response, each partition has its own error, and the others continue: an offset
     below -1 or above the high watermark, an internal topic, a topic whose cleanup.policy does not include delete, an
-    unknown topic. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory, and the errors
-    of the commit.
+    unknown topic. With `dry_run` nothing changes. Raises ReadOnlyLogDirError for a broker's directory and for a
+    root that follows a leader, and the errors of the commit.
     """
     began = time.perf_counter()
     results = move_to(root.native(), offsets, dry_run=dry_run)
@@ -205,6 +205,7 @@ def move_to(
 ) -> dict[TopicPartition, MovedLogStart]:
     """As `delete_records`; returns each partition's state afterwards, or the error that prevented it."""
     native.refresh()
+    native.check_writable()
     results: dict[TopicPartition, MovedLogStart] = {}
     moves = []
     for topic_partition, offset in sorted(offsets.items()):

@@ -6,4 +6,5 @@ In reading order:
 - plan: what the writers of both kinds of roots decide alike
 - file_writer: the writer of roots on a file system
 - open: begins following, and makes the writer of a root
+- promote: ends following: the root takes writes
 """

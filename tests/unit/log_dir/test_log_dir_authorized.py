@@ -41,6 +41,7 @@ UNCHECKED = {
     "has_transactional_id": "says whether a query that knows its id has been here",
     "identity": "names the log directory, as meta.properties does",
     "directories": "were given to open",
+    "follows": "names the leader of the log directory",
     "is_broker_directory": "says only whether it is a broker's directory",
     "partitions_read": "repeats what partition, which is checked, has returned",
     "path": "was given to open",
