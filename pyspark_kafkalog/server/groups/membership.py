@@ -32,6 +32,7 @@ from pyspark_kafkalog.server.groups.consumer_group import (
     LEFT_FOR_A_WHILE,
     ConsumerGroup,
     GroupRecord,
+    MemberState,
     ResolvedRegex,
     encoded,
     replay,
@@ -50,6 +51,9 @@ _OWN_ID_FROM: Final = 1
 #: How often a group's regular expressions are looked up again, at most.
 _REGEX_REFRESH_MS: Final = 10_000
 _REGEX_GROUPS_MAX: Final = 10_000
+#: An assignment is told so often, until the member has acknowledged it.
+_TOLD_MAX: Final = 10
+_TOLD_MEMBERS_MAX: Final = 100_000
 
 
 class MembershipHandlers:
@@ -58,6 +62,8 @@ class MembershipHandlers:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
         self._regexes_resolved_ms: dict[str, int] = {}
+        #: How often the members of consumer groups, by group and id, were told the assignment that they have.
+        self._told: dict[tuple[str, str], int] = {}
 
     # JoinGroup
 
@@ -273,7 +279,7 @@ class MembershipHandlers:
             result = await self._consumer_heartbeat(context, request, body, shard)
         except GroupRequestError as refused:
             return consumer_wire.ConsumerGroupHeartbeatResponse(error_code=refused.code, error_message=str(refused))
-        assignment = result.assignment
+        assignment = self._assignment_to_tell(body, result)
         return consumer_wire.ConsumerGroupHeartbeatResponse(
             member_id=result.member_id,
             member_epoch=result.member_epoch,
@@ -327,6 +333,34 @@ class MembershipHandlers:
 
         result: consumer.HeartbeatResult = await shard.write(body.group_id, plan, is_exclusive=True)
         return result
+
+    def _assignment_to_tell(
+        self, body: consumer_wire.ConsumerGroupHeartbeatRequest, result: consumer.HeartbeatResult
+    ) -> Mapping[str, frozenset[int]] | None:
+        """The member's assignment, if it has changed, or the member may not know it yet.
+
+        A broker tells a change once. librdkafka (2.16) does not ask for it after a heartbeat that timed out: it keeps
+        partitions that it should give up, or never begins with new ones, and the group stands still. A member that
+        knows the assignment ignores it.
+        """
+        key = body.group_id, result.member_id
+        member = result.group.members.get(result.member_id)
+        if member is None:
+            self._told.pop(key, None)
+            return result.assignment
+        if len(self._told) > _TOLD_MEMBERS_MAX:
+            self._told.clear()
+        if result.assignment is not None:
+            self._told[key] = 1
+            return result.assignment
+        told = self._told.get(key, 0)
+        if body.topic_partitions is not None and _owned(body) == member.assigned:
+            told = _TOLD_MAX
+        elif told < _TOLD_MAX or member.state is MemberState.UNREVOKED_PARTITIONS:
+            self._told[key] = min(told + 1, _TOLD_MAX)
+            return member.assigned
+        self._told[key] = told
+        return None
 
     def _await_member(self, shard: Shard, group_id: str, result: consumer.HeartbeatResult) -> None:
         member = result.group.members.get(result.member_id)
@@ -406,15 +440,18 @@ def _heartbeat_step(
             topics=body.subscribed_topic_names,
             regex=body.subscribed_topic_regex,
             assignor=body.server_assignor,
-            owned=None
-            if body.topic_partitions is None
-            else {each.topic_id: frozenset(each.partitions) for each in body.topic_partitions if each.partitions},
+            owned=None if body.topic_partitions is None else _owned(body),
             client_id=request.client_id,
             client_host=f"/{request.session.host}",
             resolved=resolved,
         )
         result = consumer.heartbeat(group, asked, topics, max_size=context.broker_config().group_consumer_max_size)
     return _Step({**first, **encoded(result.records)}, result)
+
+
+def _owned(body: consumer_wire.ConsumerGroupHeartbeatRequest) -> dict[str, frozenset[int]]:
+    """The partitions that the member says it has, by topic id."""
+    return {each.topic_id: frozenset(each.partitions) for each in body.topic_partitions or () if each.partitions}
 
 
 # Checks
