@@ -356,7 +356,7 @@ class MembershipHandlers:
         told = self._told.get(key, 0)
         if body.topic_partitions is not None and _owned(body) == member.assigned:
             told = _TOLD_MAX
-        elif told < _TOLD_MAX or member.state is MemberState.UNREVOKED_PARTITIONS:
+        elif (told < _TOLD_MAX and member.assigned) or member.state is MemberState.UNREVOKED_PARTITIONS:
             self._told[key] = min(told + 1, _TOLD_MAX)
             return member.assigned
         self._told[key] = told
