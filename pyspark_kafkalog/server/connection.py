@@ -12,8 +12,8 @@ producer with several requests in flight share commits. A client sees the same e
 What ends a connection: its end, a frame that is no request of a known API and version, too large a frame, one that does
 not arrive, a response that is not taken, a failed Produce with acks 0, a defect in a handler. Produce requests that
 were read are committed all the same, and count as memory until then. Who leaves while a request waits (Fetch,
-JoinGroup, SyncGroup) is noticed after some seconds. A crash of the server ends all; nothing of a connection outlives
-it.
+JoinGroup, SyncGroup) is noticed after some seconds; a request that waits for long ends when others need the memory
+that it holds. A crash of the server ends all; nothing of a connection outlives it.
 
 Source of the rules: kafka.network.SocketServer, Processor and RequestChannel.
 """
@@ -33,7 +33,7 @@ from typing import Final, Protocol
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.dispatch import Dispatcher, Exchange, TokenExchange
+from pyspark_kafkalog.server.dispatch import Dispatcher, Exchange, LongExchange, TokenExchange
 from pyspark_kafkalog.server.eager import Eager
 from pyspark_kafkalog.server.request_bytes import (
     SMALL_REQUEST_BYTES,
@@ -190,7 +190,7 @@ class Connection:
                 await self._keep_up()
                 return
             await self._settle()
-            with self._watched(exchange.api_key):
+            with self._watched(exchange.api_key, size, budget):
                 pieces = await exchange.handle()
             del exchange
         finally:
@@ -296,14 +296,15 @@ class Connection:
             await send_pieces(self._transport, pieces)
 
     @contextlib.contextmanager
-    def _watched(self, api_key: ApiKey) -> Iterator[None]:
-        """Cancels a request that waits once the client has left: ConnectionResetError."""
+    def _watched(self, api_key: ApiKey, size: int, budget: RequestBytes) -> Iterator[None]:
+        """Cancels a request that waits once the client has left, or others need its bytes: ConnectionResetError."""
         if api_key not in _WAITING_APIS:
             yield
             return
         watch = _Watch(self._transport)
         try:
-            yield
+            with budget.idle(size, watch.give_up):
+                yield
         except asyncio.CancelledError:
             if watch.has_left:
                 raise ConnectionResetError("the client has left") from None
@@ -334,7 +335,11 @@ class _Begun:
     __slots__ = ("_budget", "_handled", "_handling", "_size", "is_done")
 
     def __init__(
-        self, exchange: Exchange | TokenExchange, size: int, budget: RequestBytes, handled: Callable[[_Begun], None]
+        self,
+        exchange: Exchange | LongExchange | TokenExchange,
+        size: int,
+        budget: RequestBytes,
+        handled: Callable[[_Begun], None],
     ) -> None:
         self._size = size
         self._budget = budget
@@ -363,11 +368,15 @@ class _Watch:
 
     def _look(self) -> None:
         if self._transport.has_left():
-            self.has_left = True
-            if self._task is not None:
-                self._task.cancel()
+            self.give_up()
         else:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def give_up(self) -> None:
+        """Wait no longer: the connection ends."""
+        self.has_left = True
+        if self._task is not None:
+            self._task.cancel()
 
     def end(self) -> None:
         self._timer.cancel()

@@ -7,18 +7,19 @@ not advertised ends the connection, as in Kafka. Until a client is authenticated
 ApiVersions and the SASL requests are handled.
 
 Requests run in the event loop's thread. One with many elements is read, and its answer encoded, in another one: it
-takes up to a second, in which others are served.
+takes up to a second, in which others are served. A few of them are handled at the same time.
 
 Source of the rules: kafka.network.Processor.processCompletedReceives, kafka.server.KafkaApis.handle.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias, cast
 
@@ -58,6 +59,10 @@ _OF_CLIENTS: Final = frozenset(
         ApiKey.TXN_OFFSET_COMMIT,
     }
 )
+#: Requests of many elements that are handled at the same time.
+_LONG_REQUESTS_MAX: Final = 4
+#: APIs whose requests wait for other clients: they are few, as each is of a member of a group, and have no limit.
+_WAITING: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 #: APIs whose answers are long if there is much in the root, though the request is short.
 _LONG_ANSWERS: Final = frozenset(
     {
@@ -87,8 +92,9 @@ class Dispatcher:
         self._handlers = handlers
         self._gate = gate
         self._handled = handled
+        self._long_requests = asyncio.Semaphore(_LONG_REQUESTS_MAX)
 
-    async def open(self, frame: bytearray, session: Session) -> Exchange | TokenExchange:
+    async def open(self, frame: bytearray, session: Session) -> Exchange | LongExchange | TokenExchange:
         """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
         sasl = self._gate.sasl
         if sasl is not None and sasl.expects_token(session):
@@ -100,19 +106,20 @@ class Dispatcher:
                 raise CloseConnection(f"{parsed.api.key.name} is not served here")
             if not self._gate.admits(session, parsed.api.key):
                 raise CloseConnection(f"{parsed.api.key.name} from a client that is not authenticated")
-            body = await self._body(parsed, frame) if parsed.is_supported else None
+            body = self._body(parsed) if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:
             raise CloseConnection(str(error)) from None
-        return Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), self._handled)
+        exchange = Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), self._handled)
+        return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
 
-    async def _body(self, parsed: ParsedRequest, frame: bytearray) -> Message:
+    def _body(self, parsed: ParsedRequest) -> Message | None:
+        """The body of a request; None if it has too many elements to be read here."""
         try:
             return parsed.body()
         except CorruptRecordError:
             if not parsed.has_many_elements:
                 raise
-        elements_max = REQUEST_ELEMENTS_MAX if parsed.api.key in _OF_CLIENTS else _ADMIN_ELEMENTS_MAX
-        return await self._context.run(lambda: parse_request(frame, elements_max=elements_max).body())
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +204,45 @@ class Exchange:
         if "error_message" in names:
             values["error_message"] = str(error)
         return response(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class LongExchange:
+    """A request of many elements, which is read and handled when others of this kind have made room for it.
+
+    Its elements take fifty times the memory of its frame, which is all that is counted of a request.
+    """
+
+    exchange: Exchange
+    frame: bytearray
+    room: asyncio.Semaphore
+
+    @property
+    def api_key(self) -> ApiKey:
+        return self.exchange.api_key
+
+    @property
+    def is_long(self) -> bool:
+        return True
+
+    async def handle(self) -> Sequence[Piece] | None:
+        """As of Exchange."""
+        elements_max = REQUEST_ELEMENTS_MAX if self.api_key in _OF_CLIENTS else _ADMIN_ELEMENTS_MAX
+        parse = partial(_parsed_body, self.frame, elements_max)
+        if self.api_key in _WAITING:
+            return await replace(self.exchange, body=await self._parsed(parse)).handle()
+        async with self.room:
+            return await replace(self.exchange, body=await self._parsed(parse)).handle()
+
+    async def _parsed(self, parse: Callable[[], Message]) -> Message:
+        try:
+            return await self.exchange.context.run(parse)
+        except CorruptRecordError as error:
+            raise CloseConnection(str(error)) from None
+
+
+def _parsed_body(frame: bytearray, elements_max: int) -> Message:
+    return parse_request(frame, elements_max=elements_max).body()
 
 
 @dataclass(frozen=True, slots=True)

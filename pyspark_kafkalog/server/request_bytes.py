@@ -2,7 +2,8 @@
 
 RequestBytes         a budget (Kafka: queued.max.request.bytes). A connection that would exceed it is not read until
                      other requests are handled; the client's TCP window fills up. A request larger than the whole
-                     budget waits until it is alone.
+                     budget waits until it is alone. A request that has waited for records or for other clients for
+                     some seconds makes room: its connection ends
 RequestBytesBySize   a budget of its own for small requests: they do not wait for large ones, whose bytes are taken
                      when they are announced
 ResponseBytes        responses that clients have not taken yet. A client cannot be made to: if there are too many
@@ -25,6 +26,10 @@ SMALL_REQUEST_BYTES: Final = 64 * KIB
 _SMALL_REQUESTS_SHARE: Final = 4
 #: A response may take so long, however many bytes wait.
 _SENDING_S: Final = 5.0
+#: A request may wait for records so long, whoever wants its bytes; more than clients wait by default (0.5 s).
+_HANDLING_S: Final = 2.0
+#: How often it is looked for requests that have waited longer while others want bytes.
+_LOOK_S: Final = 0.5
 
 
 class RequestBytes:
@@ -34,6 +39,8 @@ class RequestBytes:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._idle: dict[object, tuple[int, float, Callable[[], None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def used_bytes(self) -> int:
@@ -52,6 +59,8 @@ class RequestBytes:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size_bytes, turn)
         self._waiting.append(entry)
+        if self._timer is None:
+            self._make_room()
         try:
             await turn
         except asyncio.CancelledError:
@@ -69,6 +78,34 @@ class RequestBytes:
             if not turn.done():
                 self._used_bytes += size
                 turn.set_result(None)
+
+    @contextmanager
+    def idle(self, size_bytes: int, give_up: Callable[[], None]) -> Iterator[None]:
+        """Notes that a request of so many bytes waits for something while the block runs.
+
+        `give_up`, which does not raise, ends it if others need its bytes.
+        """
+        key = object()
+        self._idle[key] = size_bytes, asyncio.get_running_loop().time(), give_up
+        try:
+            yield
+        finally:
+            self._idle.pop(key, None)
+
+    def _make_room(self) -> None:
+        """Give up requests that wait the longest, as many as the others need; again while there is no room."""
+        self._timer = None
+        if not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        missing_bytes = self._used_bytes + sum(size for size, _ in self._waiting) - self._limit_bytes
+        for key, (size_bytes, began_s, give_up) in list(self._idle.items()):
+            if missing_bytes <= 0 or began_s > loop.time() - _HANDLING_S:
+                break
+            del self._idle[key]
+            missing_bytes -= size_bytes
+            give_up()
+        self._timer = loop.call_later(_LOOK_S, self._make_room)
 
     def _fits(self, size_bytes: int) -> bool:
         return not self._used_bytes or self._used_bytes + size_bytes <= self._limit_bytes

@@ -130,6 +130,8 @@ class Server:
                 client, address = await loop.sock_accept(listener)
                 client.setblocking(False)
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # As in Kafka: a machine that is gone without a word is noticed, if only after hours.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             except OSError as error:  # too many open files, for one
                 _LOG.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)

@@ -47,6 +47,8 @@ _READ_COMMITTED: Final = 1
 #: The epochs of a request that names all partitions: it begins a session, or has none.
 _FULL_REQUEST_EPOCHS: Final = (0, -1)
 _UNKNOWN: Final = -1
+#: A request of thousands of partitions waits no longer: few of them are handled at the same time.
+_LONG_WAIT_MAX_MS: Final = 1000
 
 
 class Fetches:
@@ -75,7 +77,9 @@ class Fetches:
         _refuse_replicas(request, plan)
         await plan.evaluate()
         if not plan.is_satisfied and body.max_wait_ms > 0:
-            await _wait(context, plan, body.max_wait_ms)
+            await _wait(
+                context, plan, min(body.max_wait_ms, _LONG_WAIT_MAX_MS) if request.is_long else body.max_wait_ms
+            )
         _count(context, plan)
         return _response(plan, by_id=request.api_version >= _TOPIC_IDS_FROM_VERSION)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -16,6 +17,7 @@ import pytest
 
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server import connection as connection_module
+from pyspark_kafkalog.server import request_bytes as request_bytes_module
 from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
@@ -227,6 +229,34 @@ def test_request_that_waits_ends_when_its_client_has_left(monkeypatch: pytest.Mo
             assert not server.tasks[0].done()
         await asyncio.wait_for(server.tasks[0], 5)
         assert server.exchanges[0].is_cancelled
+        await server.ended()
+
+    run(work)
+
+
+@pytest.mark.parametrize("size", [LARGE, 50_000])
+def test_requests_that_wait_for_long_end_when_others_need_their_memory(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(request_bytes_module, "_HANDLING_S", 0.2)
+    monkeypatch.setattr(request_bytes_module, "_LOOK_S", 0.02)
+
+    async def work() -> None:
+        server = Server()
+        server.gate.clear()
+        with contextlib.ExitStack() as open_clients:
+            waiting = [open_clients.enter_context(server.client()) for _ in range(BUDGET // size)]
+            for client in waiting:
+                await send(client, frame(ApiKey.FETCH, size))
+            await asyncio.sleep(0.1)
+            assert not any(each.done() for each in server.tasks)
+            served = asyncio.Event()
+            served.set()
+            server.gate = served  # the next request does not wait
+            other = open_clients.enter_context(server.client())
+            await send(other, frame(ApiKey.METADATA, size))
+            assert await receive(other) == b"ok"
+            assert 0 < sum(each.done() for each in server.tasks) < len(waiting)
         await server.ended()
 
     run(work)
