@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 from java_processes import free_port
+from kafka_cluster import Cluster
 from kafka_oracle import Broker, dump_log, run_tool
 from kafkalog_command import Command
 
@@ -166,3 +167,28 @@ def test_tools_say_of_the_copy_what_those_of_kafka_say_of_the_cluster(
 def setting_of(text: str) -> list[str]:
     """The first words of the lines about configurations: what follows are synonyms, of which a copy knows fewer."""
     return sorted(line.split()[0] for line in text.splitlines() if "=" in line)
+
+
+def test_observer_follows_the_controllers_when_their_leader_dies(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with Cluster(tmp_path / "cluster") as cluster:
+        first = cluster.nodes[1]
+        observer = MetadataObserver(f"127.0.0.1:{first.controller_port}", copy)
+        cluster.create_topic("before", [[1, 2, 3]])
+        leader = observer.catch_up().leader_id
+        cluster.kill(leader)
+        cluster.wait_for(lambda: "before" in cluster.topics())
+        observed = observer.catch_up()
+        assert observed.leader_id in {1, 2, 3} - {leader}
+        others = sorted({1, 2, 3} - {leader})
+        cluster.create_topic("after", [others])
+        observer.catch_up()
+        cluster.start(leader)
+        cluster.create_topic("again", [[leader]])
+        observer.catch_up()
+        observer.close()
+        copied = segments(copy)
+        logs = [segments(cluster.disk(node)) for node in (1, 2, 3)]
+    assert all(each.startswith(copied[: len(each)]) for each in logs)
+    assert any(each.startswith(copied) for each in logs)
+    assert all(name in copied for name in (b"before", b"after", b"again"))

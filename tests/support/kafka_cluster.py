@@ -110,6 +110,10 @@ class Cluster:
         admin.delete_topics([topic])[topic].result(30)
         self.wait_for(lambda: topic not in self._admin().list_topics(timeout=5).topics)
 
+    def topics(self) -> set[str]:
+        """The names of all topics."""
+        return set(self._admin().list_topics(timeout=5).topics)
+
     def partition(self, topic: str, partition: int) -> Any:
         """Leader, replicas and in-sync replicas, as the cluster sees them."""
         return self._admin().list_topics(topic, timeout=5).topics[topic].partitions[partition]

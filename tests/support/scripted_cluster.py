@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pyspark_kafkalog.errors import NetworkError
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
@@ -65,6 +66,14 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
         self.now_s += seconds
+
+
+class Answers(Protocol):
+    """What answers requests; nodes in `down` do not."""
+
+    down: set[int]
+
+    def answer(self, node: int, request: ParsedRequest) -> ApiMessage: ...
 
 
 @dataclass
@@ -127,7 +136,7 @@ class ScriptedCluster:
         if node in self.down:
             raise NetworkError(f"cannot connect to {address}")
         client = WireClient(
-            _Connection(self, node),  # type: ignore[arg-type]
+            ScriptedConnection(self, node),  # type: ignore[arg-type]
             client_id="c",
             timeout_s=10,
             frame_bytes_max=self.frame_bytes_max,
@@ -274,10 +283,10 @@ class ScriptedCluster:
         return OffsetForLeaderEpochResponse(topics=(OffsetForLeaderTopicResult(topic=topic.topic, partitions=(part,)),))
 
 
-class _Connection:
+class ScriptedConnection:
     """A connection to a node, with what of a socket a client uses."""
 
-    def __init__(self, cluster: ScriptedCluster, node: int) -> None:
+    def __init__(self, cluster: Answers, node: int) -> None:
         self._cluster = cluster
         self._node = node
         self._unread = b""

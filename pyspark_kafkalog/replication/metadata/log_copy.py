@@ -60,7 +60,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.units import MIB
 
-_SEGMENT_BYTES: Final = 64 * MIB
+SEGMENT_BYTES: Final = 64 * MIB
 _PART_SUFFIX: Final = ".part"
 _LOCK_TIMEOUT_S: Final = 5.0
 
@@ -92,7 +92,7 @@ class MetadataLogCopy:
 
     @classmethod
     def open(
-        cls, root: Path, cluster_id: str, *, fs: FileSystem = LOCAL, segment_bytes: int = _SEGMENT_BYTES
+        cls, root: Path, cluster_id: str, *, fs: FileSystem = LOCAL, segment_bytes: int = SEGMENT_BYTES
     ) -> MetadataLogCopy:
         """Open the copy, or create it in a directory that is empty or missing.
 

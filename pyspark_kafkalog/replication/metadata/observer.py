@@ -31,7 +31,7 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.replication.cluster.connections import OpenClient
 from pyspark_kafkalog.replication.metadata.controllers import ActiveController, SnapshotName
-from pyspark_kafkalog.replication.metadata.log_copy import MetadataLogCopy
+from pyspark_kafkalog.replication.metadata.log_copy import SEGMENT_BYTES, MetadataLogCopy
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.units import MIB
 
@@ -72,12 +72,13 @@ class MetadataObserver:
         settings: ClientSettings | None = None,
         *,
         bytes_between_snapshots: int = _BYTES_BETWEEN_SNAPSHOTS,
+        segment_bytes: int = SEGMENT_BYTES,
         open_client: OpenClient | None = None,
         fs: FileSystem = LOCAL,
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Connects, and opens or creates the copy.
+        """Connects, and opens or creates the copy, whose files have up to `segment_bytes`.
 
         Raises LeaderUnavailableError, AuthenticationError, InvalidConfigError, LogDirError, OSError.
         """
@@ -90,7 +91,7 @@ class MetadataObserver:
         self._snapshot_asked_bytes = 0
         self._leader = (-1, -1)
         try:
-            self._copy = MetadataLogCopy.open(path, self._controller.cluster_id(), fs=fs)
+            self._copy = MetadataLogCopy.open(path, self._controller.cluster_id(), fs=fs, segment_bytes=segment_bytes)
         except BaseException:
             self._controller.close()
             raise
