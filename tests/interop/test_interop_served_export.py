@@ -9,10 +9,16 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from kafka_clients import ConsumedRecord, consume, producing
 from kafka_oracle import dump_log, run_tool
+from root_places import RootPlace, client_address, store_of
 from tiered_exports import consumed, new_broker
+from transaction_servers import Coordinated, run
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.root.transactions.appends import state_append
+from pyspark_kafkalog.root.transactions.metadata import TV2
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.run import serve
+from pyspark_kafkalog.storage.names import TopicPartition as Place
 from pyspark_kafkalog.tools.main import main
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]
@@ -110,4 +116,55 @@ def test_what_a_server_wrote_is_valid_read_equal_and_served_by_a_broker(tmp_path
         )
         assert hanging.returncode == 0, hanging.stderr
         assert len(hanging.stdout.strip().splitlines()) == 1, hanging.stdout
+        broker.stop()
+
+
+def test_transactions_that_an_operator_ended_stay_ended_in_a_broker(root_place: RootPlace, tmp_path: Path) -> None:
+    """One aborted while it was open, one completed as its coordinator had decided; both ids go on in the broker."""
+    log_dir = LogDir.create(root_place)
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"})
+    log_dir.create_topic("a", 2, {"retention.ms": "-1"})  # the records are old
+    server = Coordinated(
+        client_address(root_place, store_of(root_place)) if isinstance(root_place, str) else root_place
+    )
+
+    async def leave_open() -> None:
+        for name in ("aborted", "completed"):
+            producer = await server.begin(name)
+            for partition in range(2):
+                await server.produce(producer, [f"{name} {partition}".encode()], partition=partition, name=name)
+        found = await server.coordinator.find("completed")
+        assert found is not None
+        prepared = found.prepared(is_commit=True, client_version=TV2, now_ms=server.served.now_ms)
+        states = Place(TRANSACTION_STATE_TOPIC, 0)
+        topic_id = server.context.image().topic(TRANSACTION_STATE_TOPIC).topic_id
+        server.served.append(state_append(states, [prepared], topic_id=topic_id, now_ms=server.served.now_ms))
+
+    run(leave_open())
+    server.close()
+    path = ["--path", str(log_dir.path)]
+    assert main(["transactions", *path, "abort", "--transactional-id", "aborted"]) == 0
+    assert main(["transactions", *path, "complete", "--transactional-id", "completed"]) == 0
+
+    settings = {"offsets_topic_num_partitions": "1", "transaction_state_log_num_partitions": "1"}
+    broker = new_broker(tmp_path / "broker", tmp_path / "tier", **settings)
+    assert main(["export", *path, "--to", str(broker.data), "--new-broker"]) == 0
+    with broker:
+        tool = "org.apache.kafka.tools.TransactionsCommand"
+        listed = run_tool(tool, "--bootstrap-server", broker.bootstrap, "list")
+        assert {row.split()[0]: row.split()[-1] for row in listed.stdout.splitlines()[1:]} == {
+            "aborted": "CompleteAbort",
+            "completed": "CompleteCommit",
+        }
+        hanging = run_tool(tool, "--bootstrap-server", broker.bootstrap, "find-hanging", "--broker-id", "1")
+        assert (hanging.returncode, len(hanging.stdout.strip().splitlines())) == (0, 1), hanging.stdout
+        for name in ("aborted", "completed"):
+            producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            producer.produce("a", f"{name} again".encode(), partition=0)
+            producer.commit_transaction(30)
+        assert [record.value for record in consumed(broker, "a", "read_committed")] == [
+            *(b"completed 0", b"aborted again", b"completed again", b"completed 1"),
+        ]
         broker.stop()

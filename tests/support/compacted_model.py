@@ -51,9 +51,9 @@ _SLOTS: Final = 3
 T = TypeVar("T")
 
 
-def new_identity(name: str, rng: random.Random) -> bytes:
+def new_identity(name: bytes, rng: random.Random) -> bytes:
     """The identity of a record, some of which are tombstones, of one of a few keys."""
-    return f"{name} k{rng.randrange(_KEYS_COUNT)}".encode() + (_TOMBSTONE if rng.random() < 0.15 else b"")
+    return b"%s k%d" % (name, rng.randrange(_KEYS_COUNT)) + (_TOMBSTONE if rng.random() < 0.15 else b"")
 
 
 def is_tombstone(identity: bytes) -> bool:

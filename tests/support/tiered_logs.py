@@ -151,10 +151,11 @@ def copy_closed(log_dir: LogDir, count: int | None = None, *, of: TopicPartition
     assert storage is not None
     directory = root.path / str(of)
     copied = partition.segments[-1].end_offset if partition.segments else 0
+    state = partition.state
     due = [
         each
-        for each in closed_segments(directory, partition.state.active_base_offset)
-        if each.base_offset >= copied and each.end_offset <= partition.state.last_stable_offset
+        for each in closed_segments(directory, state.active_base_offset)
+        if each.base_offset >= copied and state.log_start_offset < each.end_offset <= state.last_stable_offset
     ][:count]
     segments = tuple(
         put_segment(

@@ -70,6 +70,9 @@ from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 _NO_LEADER: Final = -1
+#: What Kafka 4.1 formats a directory with, and a server of this package uses. Without them, the broker could not go on
+#: with transactional ids whose last transaction was of version 2, nor with groups of the new protocol.
+_FEATURES: Final[Mapping[str, int]] = {"group.version": 1, "transaction.version": 2}
 _NOT_OF_KAFKA: Final = frozenset({"staging.retention.ms", LAYOUT_CONFIG, LOCATION_CONFIG})
 
 
@@ -164,7 +167,7 @@ def _complete_snapshots(directory: Path, expiration_ms: int, now_ms: int, fs: Fi
 
 def _write_metadata(directory: Path, image: MetadataImage, directory_id: str, fs: FileSystem) -> None:
     node = replace(image.node, log_dirs=(directory_id,))
-    image = replace(image, brokers={node.broker_id: node})
+    image = replace(image, brokers={node.broker_id: node}, features={**_FEATURES, **image.features})
     write_metadata_snapshot(
         directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name,
         _broker_records(image),
