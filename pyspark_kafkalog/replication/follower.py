@@ -54,6 +54,7 @@ _TURN_S: Final = 0.2
 #: After a description that an answer has asked for, the next one waits so long.
 _REFRESH_AGAIN_S: Final = 0.25
 _PLANS_MAX: Final = 1000
+_REFUSED: Final = (EventKind.TOPIC_RECREATED, EventKind.TOPIC_REFUSED, EventKind.TOPIC_UNREADABLE)
 #: With `is_once`: how long nothing may move, and how often a commit may fail.
 _GIVES_UP_AFTER_S: Final = 60.0
 _GIVES_UP_AFTER_FAILURES: Final = 8
@@ -118,6 +119,10 @@ class Follower:
     def cluster_id(self) -> str:
         """The leader's; empty before it was described."""
         return self._cluster_id
+
+    def refused_topics(self) -> list[Event]:
+        """Why topics are not followed that the leader has, as of its last description."""
+        return sorted((each for each in self._noted if each.kind in _REFUSED), key=lambda each: each.topic)
 
     def stop(self) -> None:
         """Let `run` end soon, with what was fetched committed."""

@@ -64,6 +64,9 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Kafka clients": {
         "serve": ("serve", "let Kafka clients read and write a log directory"),
     },
+    "replicas": {
+        "follow": ("follow", "keep a log directory as a replica of a Kafka cluster or of another one"),
+    },
     "set-up": {
         "completion": ("set_up", "print code that completes command lines in bash, zsh or fish"),
         "warm-up": ("set_up", "compile the record kernels ahead of the first task"),

@@ -20,13 +20,10 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import json
-import logging
 import os
 import signal
 import sys
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +34,7 @@ from pyspark_kafkalog.tools.command import (
     add_read_to_log_end,
     open_log_dir,
 )
+from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -68,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--status", metavar="HOST:PORT", help="serve /metrics for Prometheus and /health there (default: nowhere)"
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log (default: text)")
+    add_log_format(parser)
     # What a worker is started with: the address that all of them share, and the process that started it.
     parser.add_argument("--shared", metavar="HOST:PORT", help=argparse.SUPPRESS)
     parser.add_argument("--supervisor", type=int, metavar="PID", help=argparse.SUPPRESS)
@@ -128,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     """Serve until a signal."""
     from pyspark_kafkalog.server.config import Address, ServerConfig
 
-    _set_up_log(options.log_format)
+    set_up_log(options.log_format)
     listen = Address.parse(options.listen)
     security = _security(options)
     security.check(listen.host)
@@ -153,30 +151,6 @@ def run(options: argparse.Namespace) -> int:
     )
     asyncio.run(_serve(_root(options, config), config, options.supervisor))
     return 0
-
-
-class _JsonFormatter(logging.Formatter):
-    """One object a line: time in ISO 8601, level, logger, message, and the traceback if there is one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
-        fields = {
-            "time": moment,
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
-
-
-def _set_up_log(form: str) -> None:
-    """Log to sys.stderr from the level INFO on."""
-    handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if form == "json" else text)
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 def _security(options: argparse.Namespace) -> SecuritySettings:

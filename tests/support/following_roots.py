@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from root_places import RootPlace
 
+from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.replication.events import Event, EventKind
@@ -104,7 +105,10 @@ def ends(log_dir: LogDir) -> dict[TopicPartition, int]:
 
 def has_all(leader: LogDir, follower: RootPlace) -> bool:
     """Whether the follower has each partition up to the leader's present end."""
-    found = ends(LogDir.open(follower))
+    try:
+        found = ends(LogDir.open(follower))
+    except LogDirError:  # it is just being created
+        return False
     return all(found.get(name) == end for name, end in ends(leader).items())
 
 

@@ -48,7 +48,16 @@ NEEDING_FILES = [
     ("verify", ("--local", "--repair"), "lost objects come back from earlier versions"),
 ]
 #: Tested with other input: standard input, Delta tables; and those without a log directory.
-ELSEWHERE = {"console-producer", "topic-to-delta", "delta-to-topic", "completion", "warm-up", "dump-log", "serve"}
+ELSEWHERE = {
+    "console-producer",
+    "follow",
+    "topic-to-delta",
+    "delta-to-topic",
+    "completion",
+    "warm-up",
+    "dump-log",
+    "serve",
+}
 
 
 @pytest.fixture

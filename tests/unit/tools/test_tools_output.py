@@ -21,6 +21,7 @@ WITHOUT_JSON: Final = {
     "completion": "prints code for a shell",
     "console-producer": "reads lines and prints nothing",
     "delta-to-topic": "a streaming query, which prints nothing",
+    "follow": "copies, and writes its report to a file",
     "metrics": "serves, or prints once, the text format of Prometheus",
     "report": "writes an HTML page; its --output names the file",
     "serve": "serves, and prints its address only",

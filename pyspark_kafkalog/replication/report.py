@@ -1,0 +1,101 @@
+"""The report of a follower: what happened, how often, and where each partition is.
+
+Each event is a line of the log as it happens. The report is one JSON object: the events, their counts, totals, and the
+partitions. It is written at intervals and at the end, through a temporary file, so that a reader never sees a part.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark_kafkalog.replication.board import Board, Followed, Phase
+from pyspark_kafkalog.replication.events import ALARMING, Event
+
+_LOG: Final = logging.getLogger(__name__)
+#: Of each kind, the newest events are kept.
+_EVENTS_MAX: Final = 1000
+
+
+class FollowReport:
+    """Takes events from all threads of a follower; `write` is for one thread."""
+
+    def __init__(self, *, leader: str, root: str, clock_ms: Callable[[], int]) -> None:
+        self._leader = leader
+        self._root = root
+        self._clock_ms = clock_ms
+        self._began_ms = clock_ms()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._events: dict[str, deque[tuple[int, Event]]] = {}
+        #: When the last alarming event was, in ms; 0 for never.
+        self.last_alarm_ms = 0
+
+    def note(self, event: Event) -> None:
+        """Log an event, and keep it for the report."""
+        now_ms = self._clock_ms()
+        is_alarming = event.kind in ALARMING
+        with self._lock:
+            self._counts[event.kind.value] += 1
+            self._events.setdefault(event.kind.value, deque(maxlen=_EVENTS_MAX)).append((now_ms, event))
+            if is_alarming:
+                self.last_alarm_ms = now_ms
+        _LOG.log(logging.WARNING if is_alarming else logging.INFO, "%s", event.line())
+
+    def counts(self) -> Mapping[str, int]:
+        """How often each kind of event was."""
+        with self._lock:
+            return dict(self._counts)
+
+    def tree(self, board: Board, cluster_id: str) -> Mapping[str, Any]:
+        """The report as of now."""
+        totals = board.totals()
+        with self._lock:
+            events = sorted((pair for kept in self._events.values() for pair in kept), key=lambda pair: pair[0])
+            counts = dict(self._counts)
+        return {
+            "leader": self._leader,
+            "cluster_id": cluster_id,
+            "root": self._root,
+            "began_ms": self._began_ms,
+            "written_ms": self._clock_ms(),
+            "totals": {
+                "partitions": totals.partitions,
+                "stopped_partitions": totals.stopped,
+                "lag_offsets": totals.lag,
+                "copied_records": totals.copied_records,
+                "copied_bytes": totals.copied_bytes,
+                "commits": board.commits,
+            },
+            "counts": counts,
+            "events": [{"time_ms": time_ms, **event.fields()} for time_ms, event in events],
+            "partitions": [_partition(each) for each in sorted(board.partitions(), key=lambda each: each.name)],
+        }
+
+    def write(self, path: Path, board: Board, cluster_id: str) -> None:
+        """Replace the file at `path` by the report as of now. Raises OSError."""
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(self.tree(board, cluster_id), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        os.replace(part, path)
+
+
+def _partition(followed: Followed) -> Mapping[str, Any]:
+    found: dict[str, Any] = {
+        "topic": followed.name.topic,
+        "partition": followed.name.partition,
+        "log_start_offset": followed.committed_start_offset,
+        "log_end_offset": followed.committed_end_offset,
+        "leader_high_watermark": followed.high_watermark,
+        "copied_records": followed.copied_records,
+        "copied_bytes": followed.copied_bytes,
+        "is_stopped": followed.phase is Phase.STOPPED,
+    }
+    if followed.last_error:
+        found["error"] = followed.last_error
+    return found

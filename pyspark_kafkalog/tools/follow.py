@@ -1,0 +1,257 @@
+"""`kafkalog follow`: keep a log directory as a replica of a Kafka cluster, or of another log directory.
+
+Batches are copied as they are: with offsets, leader epochs, codecs, producers, transactions; topics with their ids,
+partitions and configurations; groups with their offsets; access control entries and quotas. Spark reads the copy like
+any log directory, while it follows. Nobody else may write to it before `kafkalog promote`.
+
+The leader is a list of brokers, or the path or URL of a log directory, also of a broker's. The log directory of --path
+is created if it does not exist. It gets a cluster id of its own, not the leader's: clients and followers recognize a
+cluster by that id, and these are two; `kafkalog export` gives a copy for a broker the id that it needs.
+
+The command goes on after any crash where the last commit was. It never gives up while the leader or the disk is not
+available; with --once it ends when all is copied that the leader had at the start, or after a minute without progress.
+SIGTERM and Ctrl-C end it, with what was fetched committed.
+
+Where the leader has lost records that were copied, or has others, the partition is stopped and reported, or with
+--on-divergence truncate cut back to where both agree. What retention has deleted at the leader before it was copied is
+reported as a gap.
+
+examples:
+  kafkalog follow --from broker1:9092,broker2:9092 --path /data/copy --topics 'orders|payments'
+  kafkalog follow --from broker1:9093 --command-config client.properties --path s3://bucket/copy
+  kafkalog follow --from /data/log --path s3://bucket/second-place --once --report follow.json
+  kafkalog follow --from broker1:9092 --path /data/copy --max-rate 50000000 --metrics-listen 127.0.0.1:9309
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.tools.command import UsageError, add_path, include_pattern, one_line, positive
+from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.replication.board import Board
+    from pyspark_kafkalog.replication.follower import Follower, FollowSettings
+    from pyspark_kafkalog.replication.leader import LeaderEndPoint
+    from pyspark_kafkalog.replication.report import FollowReport
+
+_LOG: Final = logging.getLogger(__name__)
+_REPORT_S: Final = 10.0
+_PROGRESS_S: Final = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The leader, the root, and how to follow."""
+    parser.add_argument(
+        "--from",
+        dest="leader",
+        required=True,
+        metavar="LEADER",
+        help="HOST:PORT[,HOST:PORT ...] of brokers, or the path or URL of a log directory",
+    )
+    add_path(parser, "the log directory that follows; it is created if it does not exist")
+    parser.add_argument(
+        "--topics", default=".*", metavar="REGEX", help="topics to follow, as a Java regular expression (default: all)"
+    )
+    parser.add_argument("--once", action="store_true", help="copy what the leader has now, and end")
+    parser.add_argument(
+        "--on-divergence",
+        choices=("stop", "truncate"),
+        default="stop",
+        help="where the leader has lost records that were copied, or has others: stop the partition, or cut it back "
+        "(default: stop)",
+    )
+    parser.add_argument(
+        "--max-rate",
+        type=positive,
+        metavar="BYTES_PER_S",
+        help="copy at most so many bytes a second (default: no bound)",
+    )
+    parser.add_argument(
+        "--flush",
+        choices=("fsync", "os"),
+        default="fsync",
+        help="commit when records are on disk, or when the operating system has them (default: fsync)",
+    )
+    parser.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="properties of the connection to brokers: TLS, SASL, rack"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report in JSON there, every ten seconds")
+    parser.add_argument(
+        "--metrics-listen", metavar="HOST:PORT", help="serve metrics for Prometheus there (default: nowhere)"
+    )
+    add_log_format(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Follow until a signal, or with --once until all is copied."""
+    from pyspark_kafkalog.replication.follower import Follower, FollowSettings
+    from pyspark_kafkalog.replication.report import FollowReport
+    from pyspark_kafkalog.security.open import open_or_create_root
+
+    set_up_log(options.log_format)
+    pattern = include_pattern(options.topics)
+    leader = _leader(options)
+    with ExitStack() as stack:
+        stack.callback(leader.close)
+        root = open_or_create_root(options.path).native()
+        report = FollowReport(leader=leader.name, root=str(root.path), clock_ms=time_ms)
+        settings = FollowSettings(
+            topics=options.topics,
+            selects=pattern.matches,
+            may_cut=options.on_divergence == "truncate",
+            is_once=options.once,
+            max_bytes_per_s=options.max_rate,
+            flush=options.flush,
+        )
+        follower = Follower(leader, root, settings, on_event=report.note)
+        if options.metrics_listen is not None:
+            stack.enter_context(_metrics(follower.board, report, options.metrics_listen))
+        if options.report is not None:
+            stack.enter_context(_written(report, follower, options.report))
+        stack.enter_context(_progress(follower.board))
+        stack.enter_context(_stopping(follower))
+        follower.run()
+        return _outcome(follower, settings)
+
+
+def _leader(options: argparse.Namespace) -> LeaderEndPoint:
+    """The end point that --from names. Raises UsageError."""
+    from pyspark_kafkalog.object_store.location import is_object_url
+
+    text: str = options.leader
+    if is_object_url(text) or os.sep in text or Path(text).is_dir():
+        if options.command_config is not None:
+            raise UsageError(f"--command-config is for brokers, and {text} is a log directory")
+        from pyspark_kafkalog.replication.root_leader import RootLeader
+        from pyspark_kafkalog.security.open import open_root
+
+        return RootLeader(open_root(text))
+    from pyspark_kafkalog.protocol.client_settings import read_client_settings
+    from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
+
+    settings = None if options.command_config is None else read_client_settings(options.command_config)
+    return ClusterLeader(text, settings)
+
+
+def _outcome(follower: Follower, settings: FollowSettings) -> int:
+    """The exit code: 1 if something of the leader's is not followed."""
+    from pyspark_kafkalog.replication.board import Phase
+
+    totals = follower.board.totals()
+    stopped = [each for each in follower.board.partitions() if each.phase is Phase.STOPPED]
+    refused = follower.refused_topics()
+    for topic in refused:
+        sys.stderr.write(f"kafkalog follow: {topic.topic}: {topic.detail}\n")
+    for each in stopped:
+        sys.stderr.write(f"kafkalog follow: {each.name} is not followed any more: {each.last_error}\n")
+    if settings.is_once:
+        sys.stdout.write(f"Copied {totals.copied_records:,} records in {totals.copied_bytes:,} bytes.\n")
+    return 1 if stopped or refused else 0
+
+
+@contextmanager
+def _stopping(follower: Follower) -> Iterator[None]:
+    """Let the first SIGTERM or SIGINT end the follower during the block."""
+    from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
+
+    ended = threading.Event()
+    with stop_signal() as stop:
+
+        def watch() -> None:
+            while not ended.wait(0.05):
+                if stop.is_set():
+                    follower.stop()
+                    return
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+@contextmanager
+def _repeated(work: Callable[[], None], interval_s: float) -> Iterator[None]:
+    """Do `work` at intervals during the block, in a thread, and once at its end."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(interval_s):
+            work()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        work()
+
+
+def _written(report: FollowReport, follower: Follower, path: Path) -> Any:
+    """Write the report at intervals and at the end. Raises OSError if it cannot be written at the beginning."""
+    report.write(path, follower.board, follower.cluster_id)
+
+    def write() -> None:
+        try:
+            report.write(path, follower.board, follower.cluster_id)
+        except OSError as error:
+            _LOG.warning("the report cannot be written: %s", one_line(error))
+
+    return _repeated(write, _REPORT_S)
+
+
+@contextmanager
+def _metrics(board: Board, report: FollowReport, address: str) -> Iterator[None]:
+    """Serve metrics at HOST:PORT during the block. Raises UsageError, or OSError if the address is in use."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from pyspark_kafkalog.replication.metrics import FollowerCollector
+
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal():
+        raise UsageError(f"--metrics-listen expects HOST:PORT, but received: {address}")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(FollowerCollector(board, report))
+    server, thread = start_http_server(int(port), host.strip("[]"), registry)
+    _LOG.info("metrics are at http://%s:%d/metrics", host, server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def _progress(board: Board) -> Iterator[None]:
+    """Show records, their rate and the time that is left on standard error, if that is a terminal."""
+    from tqdm import tqdm
+
+    with tqdm(desc="follow", unit="record", unit_scale=True, file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
+        if bar.disable:
+            yield
+            return
+
+        def show() -> None:
+            totals = board.totals()
+            bar.total = totals.copied_records + totals.lag
+            bar.n = totals.copied_records
+            bar.set_postfix(MB=f"{totals.copied_bytes / 1e6:.1f}", lag=totals.lag, stopped=totals.stopped, refresh=True)
+
+        with _repeated(show, _PROGRESS_S):
+            yield

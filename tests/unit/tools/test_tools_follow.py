@@ -1,0 +1,158 @@
+"""`kafkalog follow` as a command and as a process: its report, its metrics, its exit codes, signals and kills."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from following_roots import check_equal, has_all, wait_until
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.main import main
+
+
+def rows(first: int, count: int) -> pa.Table:
+    return pa.table({"value": [f"value {number}" for number in range(first, first + count)]})
+
+
+@pytest.fixture
+def leader_dir(tmp_path: Path) -> LogDir:
+    made = LogDir.create(tmp_path / "leader")
+    made.create_topic("orders", 2)
+    made.append("orders", rows(0, 100), partition=0)
+    return made
+
+
+def follow_once(tmp_path: Path, *arguments: str) -> int:
+    return main(["follow", "--from", str(tmp_path / "leader"), "--path", str(tmp_path / "copy"), "--once", *arguments])
+
+
+@contextmanager
+def follow_process(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "follow", "--from", str(tmp_path / "leader")]
+    process = subprocess.Popen(
+        [*command, "--path", str(tmp_path / "copy"), "--flush", "os", *arguments], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_once_copies_and_writes_a_report(
+    tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert follow_once(tmp_path, "--topics", "ord.*", "--report", str(report)) == 0
+    assert "Copied 100 records" in capsys.readouterr().out
+    check_equal(tmp_path / "leader", tmp_path / "copy")
+    found = json.loads(report.read_text())
+    assert found["leader"] == str(tmp_path / "leader")
+    assert leader_dir.identity is not None
+    assert found["cluster_id"] == leader_dir.identity.cluster_id
+    assert found["totals"]["copied_records"] == 100
+    assert [each["event"] for each in found["events"]] == ["topic-added"]
+    assert [(each["topic"], each["partition"], each["log_end_offset"]) for each in found["partitions"]] == [
+        ("orders", 0, 100),
+        ("orders", 1, 0),
+    ]
+
+
+def test_only_selected_topics_are_followed(tmp_path: Path, leader_dir: LogDir) -> None:
+    leader_dir.append("payments", rows(0, 10))
+    assert follow_once(tmp_path, "--topics", "pay.*") == 0
+    assert LogDir.open(tmp_path / "copy").topics() == ("payments",)
+
+
+def test_topic_that_cannot_be_followed_is_exit_code_1(
+    tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert follow_once(tmp_path) == 0
+    leader_dir.delete_topic("orders")
+    leader_dir.create_topic("orders", 1)
+    capsys.readouterr()
+    assert follow_once(tmp_path) == 1
+    assert "orders: the leader has another topic of that name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--topics", "("], "regular expression"),
+        (["--command-config", "client.properties"], "is for brokers"),
+        (["--metrics-listen", "nowhere"], "HOST:PORT"),
+    ],
+)
+def test_wrong_option_is_refused_in_plain_words(
+    tmp_path: Path, leader_dir: LogDir, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert follow_once(tmp_path, *arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_leader_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "leader").mkdir()
+    assert follow_once(tmp_path) == 1
+    assert str(tmp_path / "leader") in capsys.readouterr().err
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.slow
+def test_signal_ends_the_process_with_everything_committed(tmp_path: Path, leader_dir: LogDir) -> None:
+    with follow_process(tmp_path, "--metrics-listen", "127.0.0.1:0") as process:
+        assert process.stderr is not None
+        line = next(each for each in process.stderr if "metrics are at" in each)
+        wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
+        leader_dir.append("orders", rows(100, 50), partition=1)
+        wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
+        text = urllib.request.urlopen(line.split("metrics are at ")[1].strip()).read().decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert 'kafka_server_fetcherlagmetrics_consumerlag{partition="1",topic="orders"} 0.0' in text
+    assert "kafkalog_follower_records_total 150.0" in text
+    check_equal(tmp_path / "leader", tmp_path / "copy")
+
+
+@pytest.mark.slow
+def test_killed_follower_goes_on_where_it_was(tmp_path: Path, leader_dir: LogDir) -> None:
+    written = 100
+    for _ in range(4):
+        with follow_process(tmp_path) as process:
+            began = time.monotonic()
+            while time.monotonic() - began < 4:
+                leader_dir.append("orders", rows(written, 20), partition=written // 20 % 2)
+                written += 20
+            process.kill()
+    assert follow_once(tmp_path) == 0
+    check_equal(tmp_path / "leader", tmp_path / "copy")
+
+
+@pytest.mark.slow
+def test_second_follower_of_a_root_ends_the_first(tmp_path: Path, leader_dir: LogDir) -> None:
+    with follow_process(tmp_path) as first:
+        wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
+        with follow_process(tmp_path) as second:
+            second_began = time.monotonic()
+            while first.poll() is None and time.monotonic() - second_began < 30:
+                leader_dir.append("orders", rows(0, 5), partition=0)
+                time.sleep(0.2)
+            assert first.stderr is not None
+            said = first.stderr.read()
+            assert first.wait() == 1
+            assert "kafkalog follow: " in said
+            wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
+            second.send_signal(signal.SIGINT)
+            assert second.wait(20) == 0
+    check_equal(tmp_path / "leader", tmp_path / "copy")
