@@ -100,6 +100,8 @@ class ClassicProtocol:
         self.group = group
         #: The group's newest record in the log; None if it has none.
         self.last_record: GroupMetadataValue | None = None
+        #: The record that is being committed now.
+        self.record_under_way: GroupMetadataValue | None = None
         self._host = host
         self._limits = limits
 

@@ -141,7 +141,10 @@ class Shard:
         found = self._classic_record(group_id)
         machine = self.classics.get(group_id)
         if machine is not None:
-            if machine.last_record == (found[1] if found else None):
+            newest = found[1] if found else None
+            if newest is not None and newest == machine.record_under_way:
+                machine.last_record = newest  # an own write, read before its commit was answered
+            if machine.last_record == newest:
                 return
             self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
         if found is not None and found[1].members:
@@ -252,9 +255,12 @@ class Shard:
         def plan() -> Planned:
             if machine is None or self.classics.get(group_id) is not machine:
                 raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
+            machine.record_under_way = value
             return Planned({key: encoded}, done=lambda: setattr(machine, "last_record", value))
 
         def finished(result: asyncio.Future[Any]) -> None:
+            if machine is not None and machine.record_under_way is value:
+                machine.record_under_way = None
             error = None if result.cancelled() else result.exception()
             if error is not None and not isinstance(error, GroupRequestError):
                 _LOG.error("group %s could not be written", group_id, exc_info=error)

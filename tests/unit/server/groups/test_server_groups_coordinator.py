@@ -18,6 +18,7 @@ from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestPartition
+from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.offsets import offsets_batch
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -99,6 +100,28 @@ def test_group_goes_on_at_another_server_without_rebalance(servers: Callable[[],
         assert await second.commit(10, member=member, generation=1) is ErrorCode.NONE
         assert (await second.sync(member, 1)).assignment == b"all"
         assert await second.fetch() == (10, ErrorCode.NONE)
+
+    run(scenario())
+
+
+def test_group_is_kept_if_its_own_record_is_read_before_the_commit_is_answered(
+    servers: Callable[[], GroupServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = servers()
+        commit = server.parts.committer.commit
+        described = groups.DescribeGroupsRequest(groups=(GROUP,))
+
+        async def late(unit: CommitUnit) -> tuple[AppendedRange, ...]:
+            answer = await commit(unit)
+            await server.ask(ApiKey.DESCRIBE_GROUPS, 6, described)  # reads the log, which has the record
+            return answer
+
+        monkeypatch.setattr(server.parts.committer, "commit", late)
+        member = await server.become_member()
+        assert await server.heartbeat(member, 1) is ErrorCode.NONE
+        (group,) = (await server.ask(ApiKey.DESCRIBE_GROUPS, 6, described)).groups
+        assert (group.group_state, [each.member_id for each in group.members]) == ("Stable", [member])
 
     run(scenario())
 
