@@ -8,7 +8,6 @@ In reading order:
 - run: starts and stops a server; `serve` runs one inside of another process
 - assembly: puts the parts of a server together
 - workers: several server processes on one machine
-- process_memory: garbage collection of a server process
 - connection: reads requests ahead, answers in order
 - eager: coroutines that begin at once, without a task
 - request_bytes: bounds the bytes of requests in memory

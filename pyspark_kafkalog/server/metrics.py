@@ -14,7 +14,8 @@
     kafka_controller_kafkacontroller_activebrokercount               live servers
     kafkalog_server_commits_total, kafkalog_server_commit_units_total    commits of this server, and what was in them
 
-Counters begin at 0 with each server; nothing is kept.
+Counters begin at 0 with each server; nothing is kept. What clients may name as they like, such as client ids and topics
+that do not exist, is no label.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 
 _ERROR_NAMES: Final = {int(each): each.name for each in ErrorCode}
+#: Counters of topics in memory.
+_TOPIC_COUNTERS_MAX: Final = 40_000
 _TIME_BUCKETS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
 
 
@@ -57,7 +60,18 @@ class ServerMetrics:
         # The children of a labelled metric take a lock and a lookup to find; a request has always the same ones.
         self._time_of = cache(lambda request: self._times_ms.labels(request))
         self._request_of = cache(lambda request, version: self._requests.labels(request, version))
-        self._topic_of = cache(lambda counter, topic: counter.labels(topic))
+        self._topics: dict[tuple[Counter, str], Counter] = {}
+
+    def _topic_of(self, counter: Counter, topic: str) -> Counter:
+        """The counter of the topic. Topics come and go: of too many, all begin at 0 again, as after a restart."""
+        found = self._topics.get((counter, topic))
+        if found is None:
+            if len(self._topics) >= _TOPIC_COUNTERS_MAX:
+                self._topics.clear()
+                for each in (self._records_in, self._bytes_in, self._bytes_out, self._failed):
+                    each.clear()
+            found = self._topics[counter, topic] = counter.labels(topic)
+        return found
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(name, meaning, labels, registry=self.registry)
