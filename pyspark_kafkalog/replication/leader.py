@@ -117,7 +117,11 @@ class FetchedPartition:
 
 
 class LeaderEndPoint(Protocol):
-    """A leader. `fetch` may be called by several threads, each for another source; the rest by one thread at a time."""
+    """A leader. `fetch` may be called by several threads, each for another source; the rest by one thread at a time.
+
+    Besides LeaderUnavailableError, which may pass, a cluster's leader raises what does not: AuthenticationError if the
+    cluster has never accepted this client, or it the cluster; UnsupportedApiError if the brokers are too old.
+    """
 
     @property
     def name(self) -> str:

@@ -6,8 +6,12 @@ Requests and responses go through the codec as on a connection; time passes only
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from socket import SHUT_RDWR, create_server
+from ssl import SSLContext
+from threading import Thread
 from typing import Protocol
 
 from pyspark_kafkalog.errors import NetworkError
@@ -45,6 +49,8 @@ from pyspark_kafkalog.protocol.messages.records import (
 from pyspark_kafkalog.protocol.messages.security import DescribeAclsResponse, DescribeClientQuotasResponse
 from pyspark_kafkalog.protocol.messages.topics import (
     DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
@@ -107,6 +113,7 @@ class ScriptedTopic:
     partitions: list[ScriptedPartition]
     error: int = 0
     configs_error: int = 0
+    configs: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -144,6 +151,29 @@ class ScriptedCluster:
         )
         client.negotiate()
         return OpenedClient(client, self.lifetime_ms)
+
+    @contextmanager
+    def listening(self, context: SSLContext) -> Iterator[Address]:
+        """Broker 1 at an address of this machine, over TLS."""
+        with create_server(("127.0.0.1", 0)) as listener:
+
+            def run() -> None:
+                while True:
+                    try:
+                        plain = listener.accept()[0]
+                    except OSError:
+                        return
+                    with suppress(OSError), plain, context.wrap_socket(plain, server_side=True) as connection:
+                        received = connection.makefile("rb")
+                        while size := received.read(FRAME_SIZE.size):
+                            request = parse_request(received.read(FRAME_SIZE.unpack(size)[0]))
+                            connection.sendall(joined(request.encode_response(self.answer(1, request))))
+
+            thread = Thread(target=run)
+            thread.start()
+            yield Address("127.0.0.1", listener.getsockname()[1])
+            listener.shutdown(SHUT_RDWR)
+        thread.join(10)
 
     def partition(self, partition: TopicPartition) -> ScriptedPartition:
         return self.topics[partition.topic].partitions[partition.partition]
@@ -210,16 +240,21 @@ class ScriptedCluster:
 
     def _configs(self, _: int, __: ParsedRequest, body: ApiMessage) -> ApiMessage:
         assert isinstance(body, DescribeConfigsRequest)
-        return DescribeConfigsResponse(
-            results=tuple(
-                DescribeConfigsResult(
-                    resource_type=each.resource_type,
-                    resource_name=each.resource_name,
-                    error_code=self.topics[each.resource_name].configs_error if each.resource_type == 2 else 0,
-                )
-                for each in body.resources
-            )
+        return DescribeConfigsResponse(results=tuple(map(self._configs_of, body.resources)))
+
+    def _configs_of(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+        found = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        if resource.resource_type != 2:
+            return found
+        topic = self.topics.get(resource.resource_name)
+        if topic is None:
+            return found.replace(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        default = DescribeConfigsResourceResult(name="segment.bytes", value="1", config_source=5)
+        own = (
+            DescribeConfigsResourceResult(name=name, value=value, config_source=1)
+            for name, value in topic.configs.items()
         )
+        return found.replace(error_code=topic.configs_error, configs=(default, *own))
 
     def _fetch(self, node: int, request: ParsedRequest, body: ApiMessage) -> ApiMessage:
         assert isinstance(body, FetchRequest)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,12 +90,25 @@ def client_opener(settings: ClientSettings, *, frame_bytes_max: int = FRAME_BYTE
     """Opens connections with these settings, which accept responses of at most `frame_bytes_max`.
 
     The files of TLS are read for each connection, so certificates may be renewed meanwhile. Raises InvalidConfigError
-    and MissingPackageError for files that cannot be used now.
+    and MissingPackageError for files that cannot be used now. Once a node has accepted the client, files that cannot
+    be used and nodes that refuse it are NetworkErrors: files may be half renewed, and a node that starts may not know
+    its users yet.
     """
     if settings.tls is not None:
         client_context(settings.tls)
+    has_been_accepted = threading.Event()
 
     def open_client(address: Address) -> OpenedClient:
+        try:
+            opened = connect(address)
+        except (AuthenticationError, InvalidConfigError) as error:
+            if has_been_accepted.is_set():
+                raise NetworkError(str(error)) from error
+            raise
+        has_been_accepted.set()
+        return opened
+
+    def connect(address: Address) -> OpenedClient:
         client = WireClient.connect(
             address.host,
             address.port,

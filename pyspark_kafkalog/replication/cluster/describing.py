@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.config.entries import ConfigSource
@@ -62,6 +63,33 @@ def pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     """The items, at most `size` at a time."""
     for at in range(0, len(items), size):
         yield items[at : at + size]
+
+
+class KnownConfigs:
+    """The configurations of topics as of the last time each was asked for.
+
+    To describe a topic costs a broker about a millisecond. So new topics are asked for at once, and known ones in turn,
+    some at a time: of 1,000 topics each one's configurations are at most four refreshes old.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, Mapping[str, str]]] = {}  # id and configurations; what is oldest comes first
+
+    def refresh(self, call: CallNode, topics: Mapping[str, str]) -> dict[str, Mapping[str, str] | str]:
+        """By topic its configurations, or why they cannot be read; `topics` are ids by name. Topics that are gone are
+        left out. Raises LeaderUnavailableError."""
+        known = {name: each for name, each in self._known.items() if topics.get(name) == each[0]}
+        new = sorted(topics.keys() - known.keys())
+        again = list(islice(known, _TOPICS_A_REQUEST))
+        answers = topic_configs(call, [*again, *new])
+        for name in again:
+            del known[name]
+        for name, found in answers.items():
+            if name in topics and not isinstance(found, str):
+                known[name] = topics[name], found
+        self._known = known
+        refused = {name: found for name, found in answers.items() if isinstance(found, str)}
+        return {**{name: found for name, (_, found) in known.items()}, **refused}
 
 
 def topic_configs(call: CallNode, topics: Sequence[str]) -> dict[str, dict[str, str] | str]:

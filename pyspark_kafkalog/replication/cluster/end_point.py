@@ -48,11 +48,11 @@ from pyspark_kafkalog.replication.cluster.connections import (
     parse_addresses,
 )
 from pyspark_kafkalog.replication.cluster.describing import (
+    KnownConfigs,
     broker_configs,
     client_quotas,
     cluster_acls,
     pieces,
-    topic_configs,
 )
 from pyspark_kafkalog.replication.cluster.fetching import (
     TOPIC_IDS_FROM,
@@ -148,6 +148,7 @@ class ClusterLeader:
         self._monotonic_s = monotonic_s
         self._sleep = sleep
         self._view = ClusterView()
+        self._configs = KnownConfigs()
         self._refreshed_s = float("-inf")
         self._is_stale = True
         self._calls = threading.RLock()  # held by all but fetches
@@ -163,7 +164,8 @@ class ClusterLeader:
             response = self._metadata(None)
             view, unreadable = self._merged(response, selects)
             self._view = view
-            configs = topic_configs(self._call_any, sorted(view.topics))
+            ids = {name: topic.topic_id for name, topic in view.topics.items()}
+            configs = self._configs.refresh(self._call_any, ids)
             topics = {}
             for name, topic in view.topics.items():
                 found = configs.get(name)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+from pathlib import Path
+
 import pytest
+from certificates import Authority, common_name
 from scripted_cluster import ScriptedCluster, ScriptedPartition, ScriptedTopic
 
-from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, UnsupportedApiError
+from pyspark_kafkalog.errors import (
+    AuthenticationError,
+    InvalidConfigError,
+    LeaderUnavailableError,
+    NetworkError,
+    UnsupportedApiError,
+)
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.client_settings import ClientSettings
+from pyspark_kafkalog.protocol.client_settings import ClientSettings, StoreSettings, TlsClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest
 from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponseEpochEndOffset
 from pyspark_kafkalog.protocol.messages.topics import DescribeConfigsRequest
-from pyspark_kafkalog.replication.cluster.connections import Address, parse_addresses
+from pyspark_kafkalog.replication.cluster.connections import Address, client_opener, parse_addresses
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -373,6 +384,53 @@ def test_thousands_of_topics_are_described_by_many_requests(cluster: ScriptedClu
     assert len(leader.sources([TopicPartition(f"t{each:05d}", 0) for each in range(2500)])[BROKER_1]) == 2500
     named = [each for each in cluster.of_api(1, MetadataRequest) if isinstance(each, MetadataRequest)][1:]
     assert [len(each.topics or ()) for each in named] == [1000, 1000, 501]
+
+
+def test_configurations_of_many_topics_are_asked_again_in_turn(cluster: ScriptedCluster) -> None:
+    for number in range(600):
+        cluster.topics[f"t{number:03d}"] = ScriptedTopic(f"AAAAAAAAAAAAAAAAAA{number:03d}A", [ScriptedPartition(1)])
+    leader = leader_of(cluster)
+    assert len(leader.describe(lambda _: True).topics) == 601
+    for topic in cluster.topics.values():
+        topic.configs = {"retention.ms": "1"}
+    cluster.topics["new"] = ScriptedTopic("AAAAAAAAAAAAAAAAAAABAA", [ScriptedPartition(1)], configs={"a": "b"})
+    del cluster.topics["t000"]
+    changed = []
+    for _ in range(3):
+        found = leader.describe(lambda _: True).topics
+        assert len(found) == 601
+        assert found["new"].configs == {"a": "b"}
+        changed.append(sum(each.configs == {"retention.ms": "1"} for each in found.values()))
+    assert changed == [250, 500, 600]
+
+
+def test_server_that_accepts_and_is_silent_is_an_error_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = ClientSettings(request_timeout_ms=100, default_api_timeout_ms=100)
+        leader = ClusterLeader(f"127.0.0.1:{listener.getsockname()[1]}", settings)
+        with pytest.raises(LeaderUnavailableError, match="no response to API_VERSIONS"):
+            leader.describe(lambda _: True)
+
+
+def test_client_that_was_accepted_before_is_not_ended_by_a_refusal(tmp_path: Path) -> None:
+    trusted = Authority(tmp_path)
+    own = trusted.sign("own", common_name("broker"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    trust_store = tmp_path / "trusted.pem"
+    trust_store.write_bytes(trusted.certificate.read_bytes())
+    tls = TlsClientSettings(trust_store=StoreSettings(location=trust_store))
+    with ScriptedCluster().listening(context) as address:
+        open_client = client_opener(ClientSettings(tls=tls, request_timeout_ms=5000))
+        (tmp_path / "other").mkdir()
+        trust_store.write_bytes(Authority(tmp_path / "other").certificate.read_bytes())
+        with pytest.raises(AuthenticationError, match="certificate of 127"):
+            open_client(address)
+        trust_store.write_bytes(trusted.certificate.read_bytes())
+        open_client(address).client.close()
+        trust_store.write_text("half written")
+        with pytest.raises(NetworkError, match="expected a file in PEM or PKCS12"):
+            open_client(address)
 
 
 def test_servers_of_another_cluster_are_refused(cluster: ScriptedCluster, leader: ClusterLeader) -> None:
