@@ -77,6 +77,7 @@ _ERRORS_SHOWN: Final = 3
 #: Most batches of an append that are accepted in one call: Produce allows one.
 _ACCEPTED_BATCHES: Final = 64
 _BASE_OFFSET: Final = struct.Struct(">q")
+_BATCH_LENGTH: Final = struct.Struct(">i")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 
 
@@ -217,7 +218,7 @@ def _accepted(
 def _check_first_size(data: NDArray[np.uint8], config: LogConfig) -> None:
     """Refuse a batch that is too large before it is copied or decompressed. The others are checked with their CRCs."""
     if len(data) >= RECORD_BATCH_OVERHEAD_BYTES:
-        size_bytes = int.from_bytes(data[LENGTH_AT : LENGTH_AT + 4].tobytes(), "big", signed=True) + LOG_OVERHEAD_BYTES
+        size_bytes = _BATCH_LENGTH.unpack_from(data.data, LENGTH_AT)[0] + LOG_OVERHEAD_BYTES
         if size_bytes <= len(data):
             check_batch_size(size_bytes, config)
 

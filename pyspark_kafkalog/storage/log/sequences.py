@@ -110,8 +110,9 @@ def find_duplicate(producer: ProducerState, batch: ProducerBatch) -> BatchMetada
     """The remembered batch with the same epoch and sequences; None if no batch has them."""
     if batch.producer_epoch != producer.producer_epoch:
         return None
+    last_sequence = batch.last_sequence
     for known in producer.batches:
-        if known.first_sequence == batch.base_sequence and known.last_sequence == batch.last_sequence:
+        if known.last_sequence == last_sequence and known.first_sequence == batch.base_sequence:
             return known
     return None
 
