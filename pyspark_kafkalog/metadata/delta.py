@@ -21,6 +21,7 @@ from pyspark_kafkalog.metadata.client_quotas import QuotaEntity, apply_quota_rec
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.extent_changes import (
     ObjectChanges,
+    first_base_offset,
     run_row,
     trimmed,
     with_runs,
@@ -28,6 +29,7 @@ from pyspark_kafkalog.metadata.extent_changes import (
     with_stored_batches,
     with_stored_runs,
 )
+from pyspark_kafkalog.metadata.extents import AT_LOG_END, EPOCH_OF_PARTITION
 from pyspark_kafkalog.metadata.image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -289,8 +291,13 @@ class ImageDelta:
     def _partition_state(self, record: PartitionStateRecord) -> None:
         number = record.partition
         partitions = self._partition_to_change(record.topic_id, number)
+        log_end_offset = partitions[number].state.log_end_offset
         partitions[number] = replace(partitions[number], state=log_state(record))
-        dropping = trimmed(partitions[number])
+        # Appends raise the log end of an object root before its state, by their runs.
+        is_cut = record.log_end_offset < log_end_offset or (
+            self._is_object_root and record.log_end_offset > log_end_offset
+        )
+        dropping = trimmed(partitions[number], is_cut=is_cut)
         if dropping is not None:
             partitions[number], segments, object_ids = dropping
             self._objects.drop_runs(object_ids)
@@ -309,7 +316,10 @@ class ImageDelta:
                 state = partitions[run.partition].state
                 rows = self._new_runs.setdefault((name, run.partition), [])
                 base_offset = rows[-1][1] if rows else state.log_end_offset
-                rows.append(run_row(run, added, base_offset, state.leader_epoch))
+                if run.base_offset != AT_LOG_END:
+                    base_offset = first_base_offset(run, partitions[run.partition], is_first=not rows)
+                epoch = state.leader_epoch if run.leader_epoch == EPOCH_OF_PARTITION else run.leader_epoch
+                rows.append(run_row(run, added, base_offset, epoch))
                 if run.producer_batches:
                     batches = parse_rows(run.producer_batches, start_offset=base_offset, end_offset=rows[-1][1])
                     self._new_producer_batches.setdefault((name, run.partition), []).append(batches)

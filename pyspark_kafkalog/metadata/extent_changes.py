@@ -273,23 +273,45 @@ def _bounds(segments: Sequence[SegmentObject], runs: NDArray[np.void]) -> tuple[
     return (bases[0], ends[0]) if bases else (0, 0)
 
 
+def first_base_offset(run: Run, partition: PartitionImage, *, is_first: bool) -> int:
+    """The base offset that `run` states as the first one of an empty log. Raises InvalidRecordError."""
+    state = partition.state
+    is_empty = is_first and not partition.has_extents and state.log_start_offset == state.log_end_offset
+    end_offset = run.base_offset + run.offsets_count
+    if not is_empty or not 0 <= run.base_offset <= state.log_start_offset < end_offset:
+        raise InvalidRecordError(
+            f"a run of partition {run.partition} cannot begin at offset {run.base_offset} and end at {end_offset}: the "
+            f"log is from {state.log_start_offset} to {state.log_end_offset}, with {len(partition.runs)} runs"
+        )
+    return run.base_offset
+
+
 def trimmed(
-    partition: PartitionImage,
+    partition: PartitionImage, *, is_cut: bool = False
 ) -> tuple[PartitionImage, Sequence[SegmentObject], NDArray[np.int64]] | None:
-    """`partition` without the extents below its log start, those segments, and the runs' object ids; None if none."""
-    start = partition.state.log_start_offset
+    """`partition` without the extents below its log start, those segments, and the runs' object ids; None if none.
+
+    `is_cut`: also without those that reach above the log end, as after a truncation, and without any if it is empty.
+    """
+    start, end = partition.state.log_start_offset, partition.state.log_end_offset
     segments, runs = partition.segments, partition.runs
-    if segments:
-        if segments[0].end_offset > start:
+    if not is_cut:
+        if segments:
+            if segments[0].end_offset > start:
+                return None
+        elif not len(runs) or runs.table["end_offset"][0] > start:
             return None
-    elif not len(runs) or runs.table["end_offset"][0] > start:
-        return None
     segments_count = sum(each.end_offset <= start for each in segments)
     runs_count = runs.count_up_to(start)
-    kept = replace(
-        partition,
-        segments=segments[segments_count:],
-        runs=runs.without_first(runs_count),
-        producer_batches=partition.producer_batches.deleted_up_to(start),
-    )
-    return kept, segments[:segments_count], runs.table["object_id"][:runs_count]
+    segments_kept, runs_kept = segments[segments_count:], runs.without_first(runs_count)
+    segments_dropped, ids = segments[:segments_count], runs.table["object_id"][:runs_count]
+    batches = partition.producer_batches
+    if is_cut:
+        batches = batches.truncated_to(end if start < end else 0)
+        count = sum(each.end_offset <= end for each in segments_kept)
+        segments_dropped, segments_kept = (*segments_dropped, *segments_kept[count:]), segments_kept[:count]
+        count = runs_kept.count_up_to(end)
+        ids = np.concatenate([ids, runs_kept.table["object_id"][count:]])
+        runs_kept = runs_kept.without_last(len(runs_kept) - count)
+    kept = replace(partition, segments=segments_kept, runs=runs_kept, producer_batches=batches.deleted_up_to(start))
+    return kept, segments_dropped, ids

@@ -22,7 +22,7 @@ to it: `DataObjects.lowest_inline_commit`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,6 +143,10 @@ class Runs(_Table):
         """The bytes of their batches."""
         return int(self.table["size_bytes"].sum(dtype=np.int64))
 
+    def without_last(self, count: int) -> Runs:
+        """All but the last `count` runs. What is appended to them does not share their rows."""
+        return self if not count else Runs(self.table[: len(self) - count].copy())
+
     def count_up_to(self, offset: int) -> int:
         """The number of runs that end at or below `offset`."""
         return int(np.searchsorted(self.table["end_offset"], offset, side="right"))
@@ -168,6 +172,11 @@ class ProducerBatches(_Table):
         """Those from `offset` on: segments hold what is known of those below."""
         count = int(np.searchsorted(self.table["last_offset"], offset))
         return self if not count else ProducerBatches(self.table[count:].copy())
+
+    def truncated_to(self, offset: int) -> ProducerBatches:
+        """Those below `offset`."""
+        count = int(np.searchsorted(self.table["last_offset"], offset))
+        return self if count == len(self) else ProducerBatches(self.table[:count].copy())
 
     def deleted_up_to(self, offset: int) -> ProducerBatches:
         """Those from `offset` on, and the last one of each producer that has none there."""
@@ -274,17 +283,31 @@ class DataObjects(_Table):
         return DataObject(int(found["object_id"]), key, int(found["size_bytes"]), int(found["commit_offset"]))
 
 
-def data_object_record(
-    written: WrittenObject, producer_batches: Mapping[tuple[str, int], bytes] | None = None
-) -> DataObjectRecord:
+#: The leader epoch of a run that has that of its partition, and the base offset of one that begins at the log end.
+EPOCH_OF_PARTITION: Final = -2
+AT_LOG_END: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """What a commit says of a run besides what its object does.
+
+    `producer_batches`: stored rows of its batches with producer ids. `leader_epoch` and `base_offset` are stated by
+    followers, which keep those of the leader.
+    """
+
+    producer_batches: bytes = b""
+    leader_epoch: int = EPOCH_OF_PARTITION
+    base_offset: int = AT_LOG_END
+
+
+def data_object_record(written: WrittenObject, places: Sequence[RunPlace] = ()) -> DataObjectRecord:
     """The record that commits `written`: its runs are appended to their partitions, in their order.
 
-    `producer_batches`: stored rows of the batches with producer ids, by topic id and partition; such an object has one
-    run of each partition.
+    `places`: those of the runs, in the same order; without them all are as the default.
     """
-    producer_batches = producer_batches or {}
     topics: dict[str, list[Run]] = {}
-    for each in written.runs:
+    for each, place in zip(written.runs, places or [RunPlace()] * len(written.runs), strict=True):
         topics.setdefault(each.topic_id, []).append(
             Run(
                 partition=each.partition,
@@ -294,7 +317,9 @@ def data_object_record(
                 records_count=each.records_count,
                 batches_count=each.batches_count,
                 max_timestamp_ms=each.max_timestamp_ms,
-                producer_batches=producer_batches.get((each.topic_id, each.partition), b""),
+                producer_batches=place.producer_batches,
+                leader_epoch=place.leader_epoch,
+                base_offset=place.base_offset,
             )
         )
     return DataObjectRecord(

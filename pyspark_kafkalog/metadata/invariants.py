@@ -245,6 +245,14 @@ def staging_horizon_never_falls(before: MetadataImage, after: MetadataImage, cha
     old, new = before.staging_horizon, after.staging_horizon
     if new.offset < old.offset:
         return f"the staging horizon falls from {old.offset} to {new.offset}"
+    return None
+
+
+def staging_horizon_moves_to_where_it_was_set(
+    before: MetadataImage, after: MetadataImage, changes: ImageChanges
+) -> str | None:
+    """So that writers have time. A follower that truncates lets all that was planned before expire at once."""
+    old, new = before.staging_horizon, after.staging_horizon
     if new != old and new.offset > old.commit_offset + 1:
         return f"the staging horizon {new.offset} is above {old.commit_offset + 1}, where it was last set"
     return None
@@ -272,11 +280,17 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     kind_of_root_stays,
     expired_writes_stay_out,
     staging_horizon_never_falls,
+    staging_horizon_moves_to_where_it_was_set,
 )
 
 
 #: What holds for all but a follower, whose log is truncated to where it agrees with the log of its leader.
-_NOT_OF_FOLLOWERS: Final = {high_watermark_never_falls, log_start_never_falls, local_log_start_never_falls}
+_NOT_OF_FOLLOWERS: Final = {
+    high_watermark_never_falls,
+    log_start_never_falls,
+    local_log_start_never_falls,
+    staging_horizon_moves_to_where_it_was_set,
+}
 FOLLOWER_INVARIANTS: Final[tuple[Invariant, ...]] = tuple(each for each in INVARIANTS if each not in _NOT_OF_FOLLOWERS)
 
 

@@ -26,6 +26,7 @@ from pyspark_kafkalog.root.follower.changes import (
     no_records,
 )
 from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -133,9 +134,18 @@ class LeaderRoot(Served):
 class FollowerRoot:
     """A root that follows; opening it again takes over from the one before."""
 
-    def __init__(self, path: Path | StoreAddress, *, flush: FlushMode = "os", fs: FileSystem = LOCAL) -> None:
-        self.log_dir = LogDir.open(path, clock=lambda: NOW_MS, fs=fs)
+    def __init__(
+        self,
+        path: Path | StoreAddress,
+        *,
+        flush: FlushMode = "os",
+        fs: FileSystem = LOCAL,
+        root: NativeRoot | None = None,
+        topic: str = TOPIC,
+    ) -> None:
+        self.log_dir = LogDir.open(path, clock=lambda: NOW_MS, fs=fs) if root is None else LogDir(root)
         self.root = self.log_dir.root.native()
+        self.topic = topic
         self.following_id = begin_following(self.root, leader="a:9092", cluster_id="the leader's", topics=".*")
         self.writer = follower_writer(self.root, self.following_id, flush=flush)
 
@@ -150,11 +160,11 @@ class FollowerRoot:
         return self.writer.commit(changes, records)
 
     def state(self, partition: int = 0) -> LogState:
-        return self.root.store.refresh().partition(TOPIC, partition).state
+        return self.root.store.refresh().partition(self.topic, partition).state
 
     @property
     def topic_id(self) -> str:
-        return self.root.store.refresh().topic(TOPIC).topic_id
+        return self.root.store.refresh().topic(self.topic).topic_id
 
     def append(
         self,
@@ -168,7 +178,7 @@ class FollowerRoot:
         """The change that appends the batches at `at`, by default at the log end."""
         data = batches if isinstance(batches, bytes) else b"".join(each.data for each in batches)
         return FollowerAppend(
-            topic_partition=TopicPartition(TOPIC, partition),
+            topic_partition=TopicPartition(self.topic, partition),
             topic_id=self.topic_id,
             data=data,
             expected_end_offset=self.state(partition).log_end_offset if at is None else at,
@@ -178,7 +188,7 @@ class FollowerRoot:
 
     def truncation(self, end_offset: int, partition: int = 0) -> Truncation:
         return Truncation(
-            topic_partition=TopicPartition(TOPIC, partition),
+            topic_partition=TopicPartition(self.topic, partition),
             topic_id=self.topic_id,
             expected_end_offset=self.state(partition).log_end_offset,
             end_offset=end_offset,
@@ -186,7 +196,7 @@ class FollowerRoot:
 
     def start_at(self, start_offset: int, partition: int = 0) -> StartAt:
         return StartAt(
-            topic_partition=TopicPartition(TOPIC, partition),
+            topic_partition=TopicPartition(self.topic, partition),
             topic_id=self.topic_id,
             expected_end_offset=self.state(partition).log_end_offset,
             start_offset=start_offset,

@@ -438,6 +438,8 @@ class Run(Message):
     batches_count: int = 0
     max_timestamp_ms: int = -1
     producer_batches: bytes = b""
+    leader_epoch: int = -2
+    base_offset: int = -1
     unknown_tags: UnknownTags = ()
 
 

@@ -18,7 +18,9 @@ extensions):
                                  TransactionalIdImage, whose `held_by` returns `incarnation` and `fenced` of a new one
     20005 DataObjectRecord       a data object that a write has put into the store, or its bytes if they are few, and
                                  where in it the batches of each partition are. Each run is appended: its offsets
-                                 begin at the log end, its leader epoch is the partition's. `plannedAt` is the end of
+                                 begin at the log end, its leader epoch is the partition's. A follower states
+                                 the leader's epoch, and of a log's first run the base offset, which may be below
+                                 the log start. `plannedAt` is the end of
                                  the metadata log when the write was planned. The id of the object is the metadata
                                  offset of its record; only snapshots state it
     20006 SegmentObjectsRecord   segments in the store that follow the partition's last one, or replace exactly the

@@ -16,6 +16,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.follower.changes import FollowerWriter
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import encode_uuid
 
@@ -56,9 +57,12 @@ def follower_writer(root: NativeRoot, following_id: str, *, flush: FlushMode) ->
     Used by one thread; the caller closes it. What is in an object store is durable, whatever `flush` says. Raises
     LogDirError for a root that has no such writer.
     """
-    # It loads numba, which planning does not need.
+    # They load numba, which planning does not need.
     from pyspark_kafkalog.root.follower.file_writer import FileFollowerWriter
+    from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
 
     if isinstance(root, FileRoot):
         return FileFollowerWriter(root, following_id, flush=flush)
+    if isinstance(root, ObjectRoot):
+        return ObjectFollowerWriter(root, following_id)
     raise LogDirError(f"{root.path} is a root that cannot follow a leader")

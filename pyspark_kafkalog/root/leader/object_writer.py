@@ -24,7 +24,8 @@ from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
-from pyspark_kafkalog.metadata.extents import data_object_record
+from pyspark_kafkalog.metadata.extents import RunPlace, data_object_record
+from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
@@ -130,6 +131,7 @@ class _Commit:
 
     def build(self, image: MetadataImage) -> list[MetadataRecord]:
         """The records of the commit after `image`; none if no unit has anything to commit. Raises ObjectStoreError."""
+        check_not_following(image)
         self._image = image
         self._producers = {}
         plan = CommitPlan(image, self._open, self._now_ms)
@@ -187,7 +189,8 @@ class _Commit:
                     first_unstable_offset=appended.first_unstable_offset,
                 )
                 states.append(partition_state_record(topic_id, of.partition, after))
-        return [data_object_record(written, rows), *states]
+        places = [RunPlace(rows.get((each.topic_id, each.partition), b"")) for each in written.runs]
+        return [data_object_record(written, places), *states]
 
     def _producers_after(self, plan: PartitionPlan) -> ProducersAppended | None:
         """What the commit says of the batches of producers in the partition; None if there are none."""

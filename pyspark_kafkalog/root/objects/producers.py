@@ -62,11 +62,15 @@ _KINDS: Final = {ControlRecordType.COMMIT: ProducerBatchKind.COMMIT, ControlReco
 class PartitionProducers:
     """The producers of a partition below `end_offset`. `open`: by first offset, the producers of open transactions.
 
+    `leader_epoch`: that of the partition. After a promotion, which raises it, offsets below `end_offset` may have been
+    truncated and written again.
+
     Above `count_max` producers, those that have expired are looked for. `recalled` are those whose earlier batches were
     looked for in segments.
     """
 
     end_offset: int = 0
+    leader_epoch: int = 0
     count_max: int = 1000
     producers: dict[int, ProducerState] = field(default_factory=dict)
     open: dict[int, int] = field(default_factory=dict)
@@ -144,16 +148,26 @@ def producers_of(image: MetadataImage, store: ObjectStore, topic_partition: Topi
     damaged snapshot, ObjectStoreError.
     """
     partition = image.partition(topic_partition.topic, topic_partition.partition)
+    found = producers_below(image, store, topic_partition, partition.state.log_end_offset)
+    found.leader_epoch = partition.state.leader_epoch
+    return found
+
+
+def producers_below(
+    image: MetadataImage, store: ObjectStore, topic_partition: TopicPartition, end_offset: int
+) -> PartitionProducers:
+    """As `producers_of`, at `end_offset`, where an extent of the partition ends, or the first one begins."""
+    partition = image.partition(topic_partition.topic, topic_partition.partition)
     found = PartitionProducers()
-    if partition.segments:
-        last = partition.segments[-1]
+    segments = [each for each in partition.segments if each.end_offset <= end_offset]
+    if segments:
         topic_id = image.topic(topic_partition.topic).topic_id
         of = TopicIdPartition(topic_partition.topic, topic_id, topic_partition.partition)
-        found.begin_with(producer_snapshot(store, of, last))
-        found.end_offset = last.end_offset
+        found.begin_with(producer_snapshot(store, of, segments[-1]))
+        found.end_offset = segments[-1].end_offset
     rows = partition.producer_batches.table
-    found.apply(rows[rows["base_offset"] >= found.end_offset])
-    found.end_offset = partition.state.log_end_offset
+    found.apply(rows[(rows["base_offset"] >= found.end_offset) & (rows["last_offset"] < end_offset)])
+    found.end_offset = end_offset
     return found
 
 
@@ -215,6 +229,7 @@ class KnownProducers:
             known = producers_of(image, self._store, topic_partition)
         if len(known.producers) > known.count_max:
             known.remove_expired(now_ms=now_ms, expiration_ms=broker_config(image).producer_id_expiration_ms)
+        known.leader_epoch = partition.state.leader_epoch
         self._known[key] = known
         self._count += len(known.producers)
         while len(self._known) > _PARTITIONS_MAX or (self._count > _PRODUCERS_MAX and len(self._known) > 1):
@@ -222,11 +237,17 @@ class KnownProducers:
             self._count -= len(forgotten.producers)
         return known
 
+    def forget(self, topic_id: str, partition: int) -> None:
+        """Forget the producers of a partition, whose log is truncated."""
+        known = self._known.pop((topic_id, partition), None)
+        self._count -= 0 if known is None else len(known.producers)
+
 
 def _is_continued(known: PartitionProducers, partition: PartitionImage) -> bool:
     """Whether the image has all batches from the end of `known` on."""
     merged_end = partition.segments[-1].end_offset if partition.segments else 0
-    return merged_end <= known.end_offset <= partition.state.log_end_offset
+    is_same_epoch = known.leader_epoch == partition.state.leader_epoch
+    return is_same_epoch and merged_end <= known.end_offset <= partition.state.log_end_offset
 
 
 class LazyProducers(Mapping[int, ProducerState]):

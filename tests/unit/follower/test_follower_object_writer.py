@@ -1,0 +1,172 @@
+"""The follower's writer of a root in an object store: runs with the leader's epochs, refusals, races with merges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from followers import FollowerRoot
+from leader_writers import T0, append, batch
+from object_roots import StoredRoot
+
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    CorruptRecordError,
+    FollowingEndedError,
+    FollowingRootError,
+    InvalidRecordError,
+    KafkalogError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.objects.merge import merge_partition
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
+from pyspark_kafkalog.record.reference import Record, encode_batch
+from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
+from pyspark_kafkalog.root.follower.promote import promote
+from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
+from pyspark_kafkalog.root.leader.units import CommitUnit
+from pyspark_kafkalog.root.leader_epochs import epochs_of
+from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
+
+OF = TopicPartition("orders", 0)
+
+
+def at(offset: int, count: int = 3, *, epoch: int = 0) -> bytes:
+    records = [
+        Record(offset=each, timestamp_ms=T0 + each, key=b"k", value=b"%d" % each)
+        for each in range(offset, offset + count)
+    ]
+    return encode_batch(records, leader_epoch=epoch)
+
+
+@pytest.fixture
+def stored() -> StoredRoot:
+    stored = StoredRoot()
+    stored.place.clock.now_ms = T0
+    return stored
+
+
+@pytest.fixture(params=[0, 100_000], ids=["objects", "inline"])
+def follower(stored: StoredRoot, request: pytest.FixtureRequest) -> FollowerRoot:
+    follower = opened(stored)
+    follower.writer = ObjectFollowerWriter(stored.opened(), follower.following_id, inline_bytes=request.param)
+    return follower
+
+
+def opened(stored: StoredRoot) -> FollowerRoot:
+    return FollowerRoot(Path("unused"), root=stored.opened(), topic="orders")
+
+
+def runs(stored: StoredRoot) -> list[tuple[int, int, int]]:
+    rows = stored.image.partition("orders", 0).runs.table
+    return [(int(row["base_offset"]), int(row["end_offset"]), int(row["leader_epoch"])) for row in rows]
+
+
+def offsets(stored: StoredRoot, partition: int = 0) -> list[int]:
+    found: list[int] = LogDir(stored.opened()).read("orders", partition=partition)["offset"].to_pylist()
+    return found
+
+
+def test_each_leader_epoch_has_a_run_and_gaps_are_parts_of_runs(stored: StoredRoot, follower: FollowerRoot) -> None:
+    data = at(4, epoch=2) + at(9, epoch=2) + at(20, epoch=5)
+    state, other = follower.make(follower.append(data), follower.append(at(0), 1))
+    assert (state.log_end_offset, state.leader_epoch, other.log_end_offset) == (23, 5, 3)
+    assert runs(stored) == [(0, 12, 2), (12, 23, 5)]
+    assert offsets(stored) == [4, 5, 6, 9, 10, 11, 20, 21, 22]
+    root = stored.opened()
+    epochs = [tuple(each) for each in epochs_of(root, root.partition("orders", 0))]
+    assert epochs == [(2, 0), (5, 12)]
+
+
+def test_an_empty_log_begins_with_the_batch_that_contains_its_start(stored: StoredRoot, follower: FollowerRoot) -> None:
+    follower.make(follower.start_at(105))
+    (state,) = follower.make(follower.append(at(100, 10) + at(110)))
+    assert (state.log_start_offset, state.log_end_offset, runs(stored)) == (105, 113, [(100, 113, 0)])
+    assert offsets(stored) == list(range(105, 113))
+
+
+def test_changes_that_do_not_fit_are_refused_alone(stored: StoredRoot, follower: FollowerRoot) -> None:
+    follower.make(follower.append(at(0, epoch=3)))
+    good_data = at(3, epoch=3)
+    wrong = [
+        (follower.append(at(5), at=2), CommitConflictError, "ends at 3, not at 2"),
+        (replace(follower.append(at(3)), topic_id=encode_uuid(bytes(15) + b"\x09")), UnknownTopicError, "not "),
+        (follower.append(at(3, epoch=2)), InvalidRecordError, "diverges"),
+        (follower.append(at(1, epoch=3)), InvalidRecordError, "below the log end 3"),
+        (follower.append(at(2**31 + 3, epoch=3)), InvalidRecordError, "follow into a file system"),
+        (follower.append(good_data[:-1] + b"\1"), CorruptRecordError, "CRC-32C"),
+        (follower.truncation(-1), OffsetOutOfRangeError, "negative"),
+    ]
+    for change, error, words in wrong:
+        refused, good = follower.commit(change, follower.append(at(follower.state(1).log_end_offset), 1))
+        assert isinstance(refused, error), refused
+        assert words in str(refused)
+        assert good == follower.state(1)
+    assert (offsets(stored), follower.state(1).log_end_offset) == ([0, 1, 2], 3 * len(wrong))
+
+
+@pytest.mark.parametrize("is_merged", [False, True], ids=["runs", "segments"])
+@pytest.mark.parametrize("offset", [0, 3, 4, 6, 7, 9, 12])
+def test_truncation_keeps_whole_batches_below_the_offset(stored: StoredRoot, is_merged: bool, offset: int) -> None:
+    follower = opened(stored)
+    follower.make(follower.append(at(0) + at(3)))
+    follower.make(follower.append(at(6, epoch=1) + at(9, epoch=2)))
+    if is_merged:
+        merge_partition(stored.metadata, stored.objects, stored.config, OF, clock=stored.place.clock)
+    (state,) = follower.make(follower.truncation(offset))
+    assert state.log_end_offset == offset // 3 * 3
+    assert offsets(stored) == list(range(offset // 3 * 3))
+    follower.make(follower.append(at(state.log_end_offset, epoch=4)))
+    assert offsets(stored) == list(range(state.log_end_offset + 3))
+
+
+def test_what_a_merge_has_planned_before_a_truncation_is_never_committed(stored: StoredRoot) -> None:
+    follower = opened(stored)
+    for offset in (0, 3, 6):
+        follower.make(follower.append(at(offset)))
+    planned_at = stored.image.next_offset
+    follower.make(follower.truncation(3))
+    for offset in (3, 6):  # the same number of runs with the same offsets, and other records
+        follower.make(follower.append(at(offset, epoch=1)))
+    segment = SegmentObject(segment_id=encode_uuid(bytes(15) + b"\x05"), base_offset=0, end_offset=9, size_bytes=1)
+    record = SegmentObjectsRecord(
+        topic_id=stored.topic_id, partition=0, planned_at=planned_at, replaced_runs=3, segments=(segment,)
+    )
+    with pytest.raises(InvalidRecordError, match="has expired"):
+        stored.metadata.commit(lambda image: [record], operation="merge")
+    merge_partition(stored.metadata, stored.objects, stored.config, OF, clock=stored.place.clock)
+    assert (offsets(stored), runs(stored)) == (list(range(9)), [])
+
+
+def test_others_are_refused_until_the_root_is_promoted(stored: StoredRoot) -> None:
+    follower = opened(stored)
+    follower.make(follower.append(at(0, epoch=4)))
+    leader = ObjectLeaderWriter(stored.opened())
+    unit = CommitUnit.of(append(batch(), "orders"))
+    with pytest.raises(FollowingRootError):
+        leader.commit([unit])
+    promote(stored.opened())
+    with pytest.raises(FollowingEndedError):
+        follower.commit(follower.append(at(3, epoch=4)))
+    (result,) = leader.commit([unit])
+    assert not isinstance(result, KafkalogError)
+    assert runs(stored) == [(0, 3, 4), (3, 6, 5)]
+
+
+def test_a_server_forgets_producers_of_what_was_truncated_while_the_root_followed(stored: StoredRoot) -> None:
+    def produced(sequence: int) -> Callable[[], object]:
+        data = batch((b"x",), producer=(7, 0, sequence))
+        return lambda: leader.commit([CommitUnit.of(append(data, "orders"))])[0]
+
+    leader = ObjectLeaderWriter(stored.opened())
+    for sequence in range(4):
+        assert not isinstance(produced(sequence)(), KafkalogError)
+    follower = opened(stored)
+    follower.make(follower.truncation(2))
+    follower.make(follower.append(at(2, 8)))
+    promote(stored.opened())
+    assert not isinstance(produced(2)(), KafkalogError)  # the records of sequences 2 and 3 are gone
