@@ -8,8 +8,8 @@ bootstrap servers. It is asked again when a partition's leader is not known or h
 A follower in a rack (client.rack) may be sent to a replica that is nearer than the leader (KIP-392). It stays with that
 replica for `metadata_max_age_ms`, or until an error there.
 
-Topics are never created by asking for them. A fetch makes one attempt, which ends by `request_timeout_ms`; other calls
-try again, but begin no attempt after `default_api_timeout_ms`. A client over its quota waits besides.
+Topics are never created by asking for them. Each request ends by `request_timeout_ms`. A fetch makes one; other calls
+make a few, but begin none after `default_api_timeout_ms`. A client over its quota waits besides.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ _T = TypeVar("_T")
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _CONSUMER: Final = -1  # the replica id of a request that comes from no replica
+#: How often a leader that moves is asked for something else than records, before whoever asks has to try again.
+_ATTEMPTS: Final = 3
 #: The topics of one Metadata that names them.
 _TOPICS_A_REQUEST: Final = 1_000
 #: What a response of Fetch has beyond its records, and beyond one batch that is larger than all limits.
@@ -409,24 +411,23 @@ class ClusterLeader:
         self, partition: TopicPartition, key: ApiKey, ask: Callable[[NodeConnection, int], tuple[int, _T]]
     ) -> _T:
         """What the partition's leader answers `ask`, which returns an error code too. Follows a leader that moves."""
-        give_up_s = self._monotonic_s() + self._settings.default_api_timeout_ms / SECOND_MS
         backoff_ms = self._settings.retry_backoff_ms
-        while True:
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._is_stale = True
+                self._sleep(backoff_ms / SECOND_MS)
+                backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_max_ms)
             try:
                 code, answer = self._attempt(partition, ask)
-                if code == ErrorCode.NONE:
-                    return answer
-                failed = LeaderUnavailableError(
-                    f"{self.name} answered {key.name} of {partition} with {error_text(code)}"
-                )
-                is_final = code not in _LEADER_ERRORS
             except LeaderUnavailableError as error:
-                failed, is_final = error, False
-            if is_final or self._monotonic_s() + backoff_ms / SECOND_MS >= give_up_s:
-                raise failed
-            self._is_stale = True
-            self._sleep(backoff_ms / SECOND_MS)
-            backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_max_ms)
+                failed = error
+                continue
+            if code == ErrorCode.NONE:
+                return answer
+            failed = LeaderUnavailableError(f"{self.name} answered {key.name} of {partition} with {error_text(code)}")
+            if code not in _LEADER_ERRORS:
+                break
+        raise failed
 
     def _attempt(
         self, partition: TopicPartition, ask: Callable[[NodeConnection, int], tuple[int, _T]]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,8 @@ _RECORDS: Final = "<FETCH response of __cluster_metadata>"
 #: Between two looks at records that are not committed yet.
 _UNCOMMITTED_PAUSE_S: Final = 0.05
 _RETRY_S: Final = 1.0
+#: How long a step looks for the leader, so that whoever takes steps can be told to end.
+_STEP_MS: Final = 5_000
 #: How long an election may take.
 _CATCH_UP_S: Final = 60.0
 
@@ -82,8 +84,10 @@ class MetadataObserver:
 
         Raises LeaderUnavailableError, AuthenticationError, InvalidConfigError, LogDirError, OSError.
         """
+        settings = settings or ClientSettings()
+        asked = replace(settings, default_api_timeout_ms=min(settings.default_api_timeout_ms, _STEP_MS))
         self._controller = ActiveController(
-            controllers, settings, open_client=open_client, monotonic_s=monotonic_s, sleep=sleep
+            controllers, asked, open_client=open_client, monotonic_s=monotonic_s, sleep=sleep
         )
         self._monotonic_s = monotonic_s
         self._sleep = sleep
@@ -133,16 +137,24 @@ class MetadataObserver:
         )
 
     def catch_up(self) -> ObservedMetadata:
-        """Steps until the copy has all that was committed. Raises as `step`, also if nothing comes for a minute."""
-        end_offset, since_s = -1, self._monotonic_s()
-        while not (observed := self.step(wait_ms=0)).is_caught_up:
-            if observed.end_offset != end_offset:
-                end_offset, since_s = observed.end_offset, self._monotonic_s()
-            elif self._monotonic_s() - since_s > _CATCH_UP_S:
-                raise LeaderUnavailableError(f"{self._controller.name} does not know what is committed")
-            if observed.high_watermark < 0:
-                self._sleep(_UNCOMMITTED_PAUSE_S)
-        return observed
+        """Steps until the copy has all that was committed. Raises as `step`, of the controllers only if no step gets on
+        for a minute."""
+        end_offset, since_s = self._copy.end_offset, self._monotonic_s()
+        while True:
+            try:
+                observed = self.step(wait_ms=0)
+                if observed.is_caught_up:
+                    return observed
+                failed = LeaderUnavailableError(f"{self._controller.name} does not know what is committed")
+                pause_s = _UNCOMMITTED_PAUSE_S
+            except LeaderUnavailableError as error:
+                failed, pause_s = error, _RETRY_S
+            if self._copy.end_offset != end_offset:
+                end_offset, since_s = self._copy.end_offset, self._monotonic_s()
+                continue
+            if self._monotonic_s() - since_s > _CATCH_UP_S:
+                raise failed
+            self._sleep(pause_s)
 
     def run(self, *, is_stopping: Callable[[], bool], report: Callable[[ObservedMetadata | Exception], None]) -> None:
         """Steps until `is_stopping`; reports each, and errors of the controllers, after which it goes on.
