@@ -38,6 +38,7 @@ from pyspark_kafkalog.maintenance.verify.producers import (
 )
 from pyspark_kafkalog.maintenance.verify.scope import NO_END, PartitionScope
 from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
+from pyspark_kafkalog.root.broker_metadata.copy_marker import is_metadata_copy
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
@@ -236,11 +237,13 @@ class _Check:
         return offsets, times
 
     def _open(self, suffix: str, closing: contextlib.ExitStack) -> int | None:
-        """The opened index file. None without one, which is reported, except in an empty native log."""
+        """The opened index file. None without one, which is reported, except in an empty native log, and in a copy of a
+        metadata log, which has none."""
         try:
             fd = os.open(self.path(suffix), READ_FLAGS)
         except FileNotFoundError:
-            if self.scope.state is None or self.scope.state.log_end_offset > 0:
+            is_empty_native = self.scope.state is not None and not self.scope.state.log_end_offset
+            if not is_empty_native and not is_metadata_copy(self.scope.root):
                 self.sink.add(
                     Severity.ERROR,
                     "index-missing",

@@ -11,11 +11,13 @@ from scripted_controllers import ScriptedControllers, snapshot_bytes
 from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import LeaderUnavailableError, LogDirError
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.protocol.messages.quorum import FetchSnapshotRequest
 from pyspark_kafkalog.protocol.messages.records import FetchRequest
 from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, ObservedMetadata
 from pyspark_kafkalog.root.broker_metadata.quorum import read_broker_quorum
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 
 METADATA = "__cluster_metadata-0"
@@ -113,6 +115,7 @@ def test_leader_is_found_from_any_controller_and_followed_when_it_changes(
     observer.close()
     found = read_broker_quorum(tmp_path)
     assert (found.leader_id, found.leader_epoch, found.high_watermark) == (1, 9, 18)
+    assert verify(open_root(tmp_path)).findings == []
     assert found.cluster_id == "cluster"
 
 
