@@ -345,7 +345,7 @@ class MembershipHandlers:
         """
         key = body.group_id, result.member_id
         member = result.group.members.get(result.member_id)
-        if member is None:
+        if member is None or result.member_epoch == LEFT_FOR_A_WHILE:
             self._told.pop(key, None)
             return result.assignment
         if len(self._told) > _TOLD_MEMBERS_MAX:
