@@ -16,10 +16,14 @@ Where the leader has lost records that were copied, or has others, the partition
 --on-divergence truncate cut back to where both agree. What retention has deleted at the leader before it was copied is
 reported as a gap.
 
+With --controllers (the listener of the controllers, not of the brokers) also the cluster's metadata log is copied, byte
+for byte, to a directory of its own: `kafkalog topics`, `configs`, `acls` and `metadata-quorum` answer from it.
+
 examples:
   kafkalog follow --from broker1:9092,broker2:9092 --path /data/copy --topics 'orders|payments'
   kafkalog follow --from broker1:9093 --command-config client.properties --path s3://bucket/copy
   kafkalog follow --from /data/log --path s3://bucket/second-place --once --report follow.json
+  kafkalog follow --from broker1:9092 --path /data/copy --controllers controller1:9093 --metadata-path /data/metadata
   kafkalog follow --from broker1:9092 --path /data/copy --max-rate 50000000 --metrics-listen 127.0.0.1:9309
 """
 
@@ -40,6 +44,7 @@ from pyspark_kafkalog.tools.command import UsageError, add_path, include_pattern
 from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.protocol.client_settings import ClientSettings
     from pyspark_kafkalog.replication.board import Board
     from pyspark_kafkalog.replication.follower import Follower, FollowSettings
     from pyspark_kafkalog.replication.leader import LeaderEndPoint
@@ -90,6 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-listen", metavar="HOST:PORT", help="serve metrics for Prometheus there (default: nowhere)"
     )
+    parser.add_argument(
+        "--controllers", metavar="HOST:PORT", help="also copy the metadata log of these controllers (--metadata-path)"
+    )
+    parser.add_argument(
+        "--metadata-path", type=Path, metavar="DIR", help="the directory of that copy, which tools read with --path DIR"
+    )
     add_log_format(parser)
 
 
@@ -101,6 +112,8 @@ def run(options: argparse.Namespace) -> int:
 
     set_up_log(options.log_format)
     pattern = include_pattern(options.topics)
+    if (options.controllers is None) != (options.metadata_path is None):
+        raise UsageError("--controllers and --metadata-path belong together")
     leader = _leader(options)
     with ExitStack() as stack:
         stack.callback(leader.close)
@@ -120,6 +133,7 @@ def run(options: argparse.Namespace) -> int:
         if options.report is not None:
             stack.enter_context(_written(report, follower, options.report))
         stack.enter_context(_progress(follower.board))
+        stack.enter_context(_observed(options))
         stack.enter_context(_stopping(follower))
         follower.run()
         return _outcome(follower, settings)
@@ -137,11 +151,49 @@ def _leader(options: argparse.Namespace) -> LeaderEndPoint:
         from pyspark_kafkalog.security.open import open_root
 
         return RootLeader(open_root(text))
-    from pyspark_kafkalog.protocol.client_settings import read_client_settings
     from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 
-    settings = None if options.command_config is None else read_client_settings(options.command_config)
-    return ClusterLeader(text, settings)
+    return ClusterLeader(text, _client_settings(options))
+
+
+def _client_settings(options: argparse.Namespace) -> ClientSettings | None:
+    from pyspark_kafkalog.protocol.client_settings import read_client_settings
+
+    return None if options.command_config is None else read_client_settings(options.command_config)
+
+
+@contextmanager
+def _observed(options: argparse.Namespace) -> Iterator[None]:
+    """Keep a copy of the metadata log up to date during the block, if one is asked for; with --once up to now."""
+    if options.controllers is None:
+        yield
+        return
+    from pyspark_kafkalog.replication.metadata.background import observing
+    from pyspark_kafkalog.replication.metadata.observer import MetadataObserver
+
+    settings = _client_settings(options)
+    if options.once:
+        observer = MetadataObserver(options.controllers, options.metadata_path, settings)
+        try:
+            observed = observer.catch_up()
+        finally:
+            observer.close()
+        sys.stdout.write(f"Copied the metadata log up to offset {observed.end_offset}.\n")
+        yield
+        return
+    last_error = ""
+
+    def report(observed: object) -> None:
+        nonlocal last_error
+        error = one_line(observed) if isinstance(observed, Exception) else ""
+        if error and error != last_error:
+            _LOG.warning("the metadata log is not copied for the moment: %s", error)
+        elif last_error and not error:
+            _LOG.info("the metadata log is copied again")
+        last_error = error
+
+    with observing(options.controllers, options.metadata_path, settings, report=report):
+        yield
 
 
 def _outcome(follower: Follower, settings: FollowSettings) -> int:

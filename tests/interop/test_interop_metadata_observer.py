@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +14,9 @@ from kafka_cluster import Cluster
 from kafka_oracle import Broker, dump_log, run_tool
 from kafkalog_command import Command
 
-from pyspark_kafkalog.errors import InvalidConfigError, LogDirError
-from pyspark_kafkalog.replication.metadata.observer import MetadataObserver
+from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, LogDirError
+from pyspark_kafkalog.replication.metadata.background import observing
+from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, ObservedMetadata
 
 #: Starts brokers: the full tier alone.
 pytestmark = pytest.mark.full
@@ -192,3 +193,39 @@ def test_observer_follows_the_controllers_when_their_leader_dies(tmp_path: Path)
     assert all(each.startswith(copied[: len(each)]) for each in logs)
     assert any(each.startswith(copied) for each in logs)
     assert all(name in copied for name in (b"before", b"after", b"again"))
+
+
+def test_follow_copies_the_metadata_log_too(broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "metadata"
+    follow = Command("follow", tmp_path / "root", capsys)
+    printed = follow(
+        *("--from", broker.bootstrap, "--topics", "orders.*", "--once"),
+        *("--controllers", controllers_of(broker), "--metadata-path", str(copy)),
+    )
+    assert "Copied the metadata log up to offset " in printed
+    assert "orders-2" in follow.other("topics")("--list")
+    assert "orders-2" in Command("topics", copy, capsys)("--list")
+    assert "belong together" in follow.try_to("--from", broker.bootstrap, "--metadata-path", str(copy))[2]
+
+
+def test_copy_in_the_background_outlives_its_broker(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    reports: list[ObservedMetadata | Exception] = []
+
+    def wait_until(is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not is_done():
+            assert time.monotonic() < deadline, reports[-3:]
+            time.sleep(0.1)
+
+    with Broker(tmp_path / "broker", controller_port=free_port()) as broker:
+        with observing(controllers_of(broker), copy, report=reports.append):
+            add_topics(broker, "before", 1)
+            wait_until(lambda: b"before-0" in segments(copy))
+            broker.kill()
+            wait_until(lambda: isinstance(reports[-1], LeaderUnavailableError))
+            broker.start()
+            add_topics(broker, "after", 1)
+            wait_until(lambda: b"after-0" in segments(copy))
+        copied = segments(copy)
+        assert segments(broker.data).startswith(copied)
