@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import InvalidRecordError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
@@ -61,7 +61,8 @@ class SwapTarget:
     """A partition whose segments are to be replaced; the caller holds its maintenance lock.
 
     Files are renamed under the root's lock, and only while the topic has the id `topic_id`: the directory might belong
-    to a re-created topic.
+    to a re-created topic. `planned_at` is the metadata offset as of which the segments were found: if a follower has
+    truncated the log since, the same names may have other records.
     """
 
     root: FileRoot
@@ -69,20 +70,32 @@ class SwapTarget:
     topic_id: str
     config: LogConfig
     now_ms: int
+    planned_at: int
 
     @classmethod
     def of(cls, root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> SwapTarget:
         """The partition as of the root's last refresh. Raises UnknownTopicError."""
         topic = topic_partition.topic
-        return cls(root, topic_partition, root.store.image.topic(topic).topic_id, root.log_config(topic), now_ms)
+        image = root.store.image
+        topic_id = image.topic(topic).topic_id
+        return cls(root, topic_partition, topic_id, root.log_config(topic), now_ms, image.next_offset)
 
     @property
     def directory(self) -> Path:
         return self.root.path / str(self.topic_partition)
 
     def swap(self, base_offset: int, old_bases: Collection[int]) -> None:
-        """See `swap_in`. Raises UnknownTopicError when the topic has been deleted or re-created."""
+        """See `swap_in`.
+
+        Raises UnknownTopicError when the topic has been deleted or re-created, InvalidRecordError when the log may have
+        been truncated.
+        """
         with self._locked():
+            if self.planned_at < self.root.store.image.staging_horizon.offset:
+                raise InvalidRecordError(
+                    f"{self.topic_partition}: the root's follower has truncated a log while segments were being "
+                    "replaced; they stay as they are, run this again"
+                )
             swap_in(self.directory, base_offset, old_bases, now_ms=self.now_ms, fs=self.root.fs)
 
     def finish(self) -> None:

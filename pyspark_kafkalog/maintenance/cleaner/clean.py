@@ -155,6 +155,7 @@ class CleanablePartition:
     state: LogState
     config: LogConfig
     plan: CleanPlan
+    planned_at: int
 
 
 def inspect_partition(
@@ -174,7 +175,8 @@ def inspect_partition(
         largest_timestamp_ms=lambda segment: segment.largest_timestamp_ms(directory),
         first_timestamp_ms=lambda segment: segment.first_timestamp_ms(directory),
     )
-    return CleanablePartition(topic_partition, topic.topic_id, directory, state, config, plan)
+    planned_at = root.store.image.next_offset
+    return CleanablePartition(topic_partition, topic.topic_id, directory, state, config, plan, planned_at)
 
 
 def inspection(root: Root, now_ms: int) -> Callable[[TopicPartition], CleanablePartition | CleanableLog]:
@@ -222,7 +224,7 @@ class Cleaning:
 
     def target(self, found: CleanablePartition) -> SwapTarget:
         """The partition as the target of swaps."""
-        return SwapTarget(self.root, self.topic_partition, found.topic_id, found.config, self.now_ms)
+        return SwapTarget(self.root, self.topic_partition, found.topic_id, found.config, self.now_ms, found.planned_at)
 
     def part(self, found: CleanablePartition) -> LogPart:
         """The part of the log to read, with a new seed for the hash of keys."""

@@ -4,6 +4,7 @@ In reading order:
 
 - changes: what a follower changes in a partition, and `FollowerWriter`, which commits it
 - plan: what the writers of both kinds of roots decide alike
+- cut_files: the files of what truncations cut
 - file_writer: the writer of roots on a file system
 - object_writer, object_truncation: the writer of roots in an object store, and how it truncates
 - open: begins following, and makes the writer of a root

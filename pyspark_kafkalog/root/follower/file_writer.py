@@ -3,7 +3,8 @@
     check      the batches of each append: lengths, order of offsets, leader epochs, CRCs
     lock the root; refresh the image; the root must still follow with the writer's id
     append     one write a partition, which is then waited for (root/leader/open_log_commits.py)
-    plan       the states after truncations and starts, which change no file yet
+    plan       the states after truncations and starts, which change no log yet; what a truncation cuts is saved
+               (cut_files.py)
     publish    one commit with all new states and further records
     cut        what the truncations drop, and the files of removed topics; make the directories of new ones
     unlock
@@ -35,6 +36,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
+from pyspark_kafkalog.root.follower.cut_files import CutFiles, LocalCutFiles
 from pyspark_kafkalog.root.follower.plan import (
     CheckedAppend,
     CheckedChange,
@@ -43,9 +45,12 @@ from pyspark_kafkalog.root.follower.plan import (
     producer_ids_record,
     state_after_append,
     state_before,
+    truncation_records,
 )
 from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
 from pyspark_kafkalog.root.leader.open_logs import OpenLogs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import lower_cleaned_offset
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.log.follower import (
     append_as_follower,
@@ -55,6 +60,7 @@ from pyspark_kafkalog.storage.log.follower import (
     truncated_state,
 )
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -75,20 +81,21 @@ class FileFollowerWriter:
     ) -> list[FollowerResult]:
         """As in FollowerWriter."""
         checked = check_changes(changes)
+        cut_files = LocalCutFiles(self._root.path, clock=self._root.clock, fs=self._root.fs)
         with self._commits.locked():
-            return self._commit_locked(checked, records)
+            return self._commit_locked(checked, records, cut_files)
 
     def close(self) -> None:
         """As in FollowerWriter."""
         self._commits.logs.close()
 
     def _commit_locked(
-        self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords
+        self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords, cut_files: CutFiles
     ) -> list[FollowerResult]:
         for attempt in range(ATTEMPTS):
             image = self._commits.begin()
             check_follower(image, self._following_id)
-            commit = _Commit(self._root, self._commits, image, changes, records)
+            commit = _Commit(self._root, self._commits, image, changes, records, cut_files)
             try:
                 return commit.carry_out()
             except CommitConflictError:
@@ -100,14 +107,14 @@ class FileFollowerWriter:
                     if not changes:
                         raise
                     return [error]
-                self._commit_locked((), records)
-                return [result for each in changes for result in self._alone(each)]
+                self._commit_locked((), records, cut_files)
+                return [result for each in changes for result in self._alone(each, cut_files)]
         raise AssertionError
 
-    def _alone(self, change: CheckedChange | KafkalogError) -> list[FollowerResult]:
+    def _alone(self, change: CheckedChange | KafkalogError, cut_files: CutFiles) -> list[FollowerResult]:
         """Commit one change. What prevents the commit is its result."""
         try:
-            return self._commit_locked([change], no_records)
+            return self._commit_locked([change], no_records, cut_files)
         except KafkalogError as error:
             return [error]
         except OSError as error:
@@ -124,7 +131,9 @@ class _Commit:
         image: MetadataImage,
         changes: Sequence[CheckedChange | KafkalogError],
         records: PlanFollowerRecords,
+        cut_files: CutFiles,
     ) -> None:
+        self._cut_files = cut_files
         self._root = root
         self._commits = commits
         self._image = image
@@ -148,6 +157,7 @@ class _Commit:
             made = [each.checked for each in appends if each.topic_partition in appended]
             return [
                 *further,
+                *truncation_records(self._image, is_cut=bool(self._cut)),
                 *producer_ids_record(self._image, made),
                 *state_records(self._image, {**appended, **self._cut}),
             ]
@@ -172,11 +182,20 @@ class _Commit:
         try:
             before = state_before(self._image, change)
             log = self._open(of)
+            if PartitionListing.read(log.directory).swaps:
+                raise InvalidRecordError(
+                    f"{log.directory} has a segment that a killed cleaning or merge was about to put in place: run "
+                    "kafkalog log-cleaner or merge-segments, which completes that; then it can be truncated"
+                )
             if isinstance(change, StartAt):
                 state = empty_state(log, change.start_offset)
             else:
                 expiration_ms = broker_config(self._image).producer_id_expiration_ms
                 state = truncated_state(log, change.end_offset, producer_id_expiration_ms=expiration_ms)
+                if state.log_end_offset < before.log_end_offset:
+                    reader = LogReader(LocalExtents(log.directory), of)
+                    first_offset = max(state.log_end_offset, before.log_start_offset)
+                    self._cut_files.save(of, reader, first_offset, before.log_end_offset)
         except KafkalogError as error:
             self._refused[of] = error.with_traceback(None)
         else:
@@ -193,6 +212,7 @@ class _Commit:
             with _after_commit(of, logs):
                 drop_outdated(logs.open(after, of).log)
                 logs.committed(of, state)
+                lower_cleaned_offset(self._root.path, of, state.log_end_offset, fs=self._root.fs)
         for of, state in appended.items():
             if state.log_start_offset > self._image.partition(of.topic, of.partition).state.log_start_offset:
                 with _after_commit(of, logs):

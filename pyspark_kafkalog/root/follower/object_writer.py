@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunPlace, data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, StagingHorizonRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.root.follower.changes import (
@@ -36,6 +36,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
+from pyspark_kafkalog.root.follower.cut_files import CutFiles, StoredCutFiles
 from pyspark_kafkalog.root.follower.object_truncation import ObjectPuts, PlannedTruncation, plan_truncation, runs_of
 from pyspark_kafkalog.root.follower.plan import (
     CheckedAppend,
@@ -44,12 +45,15 @@ from pyspark_kafkalog.root.follower.plan import (
     producer_ids_record,
     state_after_append,
     state_before,
+    truncation_records,
 )
+from pyspark_kafkalog.root.objects.extents import ObjectExtents
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import KnownProducers, PartitionProducers, appended_to
 from pyspark_kafkalog.storage.log.follower import FETCH_RESPONSE
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import producer_batches
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.compose import NewRun
 from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
@@ -81,7 +85,8 @@ class ObjectFollowerWriter:
         self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords
     ) -> list[FollowerResult]:
         puts = ObjectPuts(self._root.objects, uuid.uuid4().hex, inline_bytes=self._inline_bytes)
-        commit = _Commit(self._root, self._producers, puts, changes, records)
+        cut_files = StoredCutFiles(self._root.objects, clock=self._root.clock)
+        commit = _Commit(self._root, self._producers, puts, changes, records, cut_files)
         try:
             self._root.store.commit(commit.build, operation=_OPERATION, following_id=self._following_id)
         except InvalidRecordError as error:
@@ -123,7 +128,9 @@ class _Commit:
         puts: ObjectPuts,
         changes: Sequence[CheckedChange | KafkalogError],
         records: PlanFollowerRecords,
+        cut_files: CutFiles,
     ) -> None:
+        self._cut_files = cut_files
         self._root = root
         self._producers = producers
         self._puts = puts
@@ -221,6 +228,11 @@ class _Commit:
     def _plan_cut(self, image: MetadataImage, change: Truncation | StartAt) -> PlannedTruncation:
         before = state_before(image, change)
         planned = plan_truncation(self._root, image, change, before)
+        if isinstance(change, Truncation) and planned.after.log_end_offset < before.log_end_offset:
+            extents = ObjectExtents(lambda: planned.log, lambda: planned.log, self._root.objects)
+            first_offset = max(planned.after.log_end_offset, before.log_start_offset)
+            reader = LogReader(extents, change.topic_partition)
+            self._cut_files.save(change.topic_partition, reader, first_offset, before.log_end_offset)
         self._producers.forget(change.topic_id, change.topic_partition.partition)
         return planned
 
@@ -228,8 +240,7 @@ class _Commit:
         changed = [each for each in cuts if each.changes]
         if not changed:
             return []
-        # What merges and the cleaner have planned is of extents that may be written again with other records.
-        records: list[MetadataRecord] = [StagingHorizonRecord(horizon_offset=image.next_offset + 1)]
+        records = truncation_records(image, is_cut=True)
         for each in changed:
             records += each.records(image, self._puts)
         return records

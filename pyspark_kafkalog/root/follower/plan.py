@@ -13,6 +13,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     PartitionRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
+    StagingHorizonRecord,
     TopicRecord,
 )
 from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
@@ -85,6 +86,14 @@ def producer_ids_record(image: MetadataImage, appends: Iterable[CheckedAppend]) 
     if highest < image.next_producer_id:
         return []
     return [ProducerIdsRecord(broker_id=-1, next_producer_id=highest + 1)]
+
+
+def truncation_records(image: MetadataImage, *, is_cut: bool) -> list[MetadataRecord]:
+    """With a truncation: what cleanings, merges and tiering have planned of logs as of `image` is never committed.
+
+    The same offsets may soon have other records, in segments of the same names.
+    """
+    return [StagingHorizonRecord(horizon_offset=image.next_offset + 1)] if is_cut else []
 
 
 def changes_topics(records: Collection[MetadataRecord]) -> bool:

@@ -165,6 +165,17 @@ def forget_partitions(root: Path, partitions: Set[TopicPartition], *, fs: FileSy
                 write_offset_checkpoint(root / name, after, fs=fs)
 
 
+def lower_cleaned_offset(root: Path, partition: TopicPartition, offset: int, *, fs: FileSystem = LOCAL) -> None:
+    """Let the cleaner's checkpoint say that the partition, whose log was truncated to `offset`, is clean up to it.
+
+    A damaged file is left unchanged. Source of the rule: maybeTruncateCheckpoint of kafka.log.LogCleanerManager.
+    """
+    with contextlib.suppress(CorruptIndexError):
+        offsets = read_offset_checkpoint(root / CLEANER_OFFSET_CHECKPOINT)
+        if offsets.get(partition, -1) > offset:
+            write_offset_checkpoint(root / CLEANER_OFFSET_CHECKPOINT, {**offsets, partition: offset}, fs=fs)
+
+
 def _parse_entry(fields: Sequence[str]) -> tuple[TopicPartition, int]:
     if len(fields) != 3:
         raise ValueError("a topic, a partition and an offset")

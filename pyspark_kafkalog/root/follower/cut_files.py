@@ -1,0 +1,126 @@
+"""The files of what truncations cut: the batches as they are, kept for whoever needs the records.
+
+    <root>/diverged-<topic>-<partition>-<first>-<end>-<time ms>.log             of a root on a file system
+    <root>/diverged/<topic>-<partition>-<first>-<end>-<time ms>.log             of one in an object store
+
+Records below the high watermark of a follower were readable. When they diverge from the leader's, they are cut only on
+request, and never silently: the file is durable before the commit that cuts them. `kafkalog dump-log` reads it; brokers
+ignore it. Nothing removes it.
+
+A crash before the commit leaves a file although nothing was cut. An existing file is never overwritten, also not one of
+the same millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.object_store.store import ObjectExistsError, ObjectStore
+from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.reader import LogReader
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
+
+CUT_PREFIX: Final = "diverged"
+#: What an object holds at most, but for one batch that is larger.
+_OBJECT_BYTES: Final = 64 * MIB
+
+
+class CutFiles(Protocol):
+    """Keeps what the truncations of one commit cut, each range once, however often the commit is tried."""
+
+    def save(self, of: TopicPartition, reader: LogReader, first_offset: int, end_offset: int) -> None:
+        """Keep the batches with offsets in [first_offset, end_offset), durably. Raises OSError, DiskFormatError."""
+        ...
+
+
+class LocalCutFiles:
+    """Cut files in the directory `root`; `clock` returns ms since 1970."""
+
+    def __init__(self, root: Path, *, clock: Callable[[], int], fs: FileSystem) -> None:
+        self._root = root
+        self._clock = clock
+        self._fs = fs
+        self._saved: set[tuple[TopicPartition, int, int]] = set()
+
+    def save(self, of: TopicPartition, reader: LogReader, first_offset: int, end_offset: int) -> None:
+        """See CutFiles."""
+        if (of, first_offset, end_offset) in self._saved:
+            return
+        fd, position = -1, 0
+        try:
+            for data, _, _ in _batches(reader, first_offset, end_offset):
+                fd = self._create(of, first_offset, end_offset) if fd < 0 else fd
+                self._fs.pwrite_all(fd, data, position)
+                position += len(data)
+            if fd >= 0:
+                self._fs.fsync(fd)
+                self._fs.fsync_dir(self._root)
+        finally:
+            if fd >= 0:
+                self._fs.close(fd)
+        self._saved.add((of, first_offset, end_offset))
+
+    def _create(self, of: TopicPartition, first_offset: int, end_offset: int) -> int:
+        for time_ms in count(self._clock()):
+            path = self._root / f"{CUT_PREFIX}-{_name(of, first_offset, end_offset, time_ms)}"
+            try:
+                return self._fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            except FileExistsError:
+                continue
+        raise AssertionError
+
+
+class StoredCutFiles:
+    """Cut files in an object store: several for a long range."""
+
+    def __init__(self, store: ObjectStore, *, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._clock = clock
+        self._saved: set[tuple[TopicPartition, int, int]] = set()
+
+    def save(self, of: TopicPartition, reader: LogReader, first_offset: int, end_offset: int) -> None:
+        """See CutFiles."""
+        if (of, first_offset, end_offset) in self._saved:
+            return
+        pieces: list[NDArray[np.uint8]] = []
+        size_bytes, start_offset, next_offset = 0, first_offset, first_offset
+        for data, start, end in _batches(reader, first_offset, end_offset):
+            if pieces and size_bytes + len(data) > _OBJECT_BYTES:
+                self._create(of, start_offset, next_offset, pieces)
+                pieces, size_bytes, start_offset = [], 0, start
+            pieces.append(np.array(data))
+            size_bytes, next_offset = size_bytes + len(data), end
+        if pieces:
+            self._create(of, start_offset, end_offset, pieces)
+        self._saved.add((of, first_offset, end_offset))
+
+    def _create(self, of: TopicPartition, first_offset: int, end_offset: int, pieces: list[NDArray[np.uint8]]) -> None:
+        body = np.concatenate(pieces).tobytes()
+        for time_ms in count(self._clock()):
+            try:
+                self._store.create(f"{CUT_PREFIX}/{_name(of, first_offset, end_offset, time_ms)}", body)
+            except ObjectExistsError:
+                continue
+            return
+
+
+def _name(of: TopicPartition, first_offset: int, end_offset: int, time_ms: int) -> str:
+    return f"{of}-{first_offset}-{end_offset}-{time_ms}.log"
+
+
+def _batches(reader: LogReader, first_offset: int, end_offset: int) -> Iterator[tuple[NDArray[np.uint8], int, int]]:
+    """The bytes of whole batches that overlap the range, some at a time, with their first and next offsets."""
+    for run in reader.runs(first_offset, end_offset) if first_offset < end_offset else ():
+        rows = run.batches[(run.batches["last_offset"] >= first_offset) & (run.batches["base_offset"] < end_offset)]
+        if len(rows):
+            start = int(rows["position"][0]) - run.position
+            end = int(rows["position"][-1] + rows["size_bytes"][-1]) - run.position
+            yield run.data[start:end], int(rows["base_offset"][0]), int(rows["last_offset"][-1]) + 1
