@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
 from pyspark_kafkalog.storage.names import TopicPartition
 
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 
 
 @dataclass
@@ -44,10 +44,22 @@ def selects_all(topic: str) -> bool:
 
 
 def make_follower(
-    leader: LeaderEndPoint, place: RootPlace, events: list[Event], *, may_cut: bool = False, is_once: bool = False
+    leader: LeaderEndPoint,
+    place: RootPlace,
+    events: list[Event],
+    *,
+    may_cut: bool = False,
+    is_once: bool = False,
+    gives_up_after_s: float = DEADLINE_S,
 ) -> Follower:
     settings = FollowSettings(
-        topics=".*", selects=selects_all, may_cut=may_cut, is_once=is_once, flush="os", refresh_s=0.1
+        topics=".*",
+        selects=selects_all,
+        may_cut=may_cut,
+        is_once=is_once,
+        flush="os",
+        refresh_s=0.1,
+        gives_up_after_s=gives_up_after_s,
     )
     root = open_or_create_root(place).native()
     return Follower(leader, root, settings, on_event=events.append, rng=random.Random(7))
@@ -105,11 +117,16 @@ def ends(log_dir: LogDir) -> dict[TopicPartition, int]:
 
 def has_all(leader: LogDir, follower: RootPlace) -> bool:
     """Whether the follower has each partition up to the leader's present end."""
+    return has_offsets(follower, ends(leader))
+
+
+def has_offsets(follower: RootPlace, wanted: Mapping[TopicPartition, int]) -> bool:
+    """Whether the follower has each partition up to that end."""
     try:
         found = ends(LogDir.open(follower))
     except LogDirError:  # it is just being created
         return False
-    return all(found.get(name) == end for name, end in ends(leader).items())
+    return all(found.get(name) == end for name, end in wanted.items())
 
 
 def batches_of(log_dir: LogDir, name: TopicPartition) -> list[bytes]:
