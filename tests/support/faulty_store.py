@@ -114,10 +114,18 @@ class MemoryBucket:
     """Objects in memory.
 
     late_calls: after how many further calls on the bucket a late request lands; None: when `land` is called. Every
-    call takes `request_ms` of the virtual clock.
+    call takes `request_ms` of the virtual clock. Buckets that one process has open need different names.
     """
 
-    def __init__(self, *, clock: VirtualClock | None = None, late_calls: int | None = 2, request_ms: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        clock: VirtualClock | None = None,
+        late_calls: int | None = 2,
+        request_ms: int = 1,
+        name: str = "bucket",
+    ) -> None:
+        self.name = name
         self.clock = clock if clock is not None else VirtualClock()
         self.late_calls = late_calls
         self.objects: dict[str, StoredObject] = {}
@@ -208,7 +216,7 @@ class FaultyStore:
 
     @property
     def url(self) -> str:
-        return "memory://bucket"
+        return f"memory://{self.bucket.name}"
 
     def create(self, key: str, body: Any) -> None:
         check_key(key)

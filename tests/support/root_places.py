@@ -29,7 +29,7 @@ _numbers = itertools.count()
 def memory_root(store: FaultyStore | None = None) -> str:
     """The URL of a new place in memory, which the package opens as `store`; without one, as a store without faults."""
     location = ObjectLocation("s3", "in-memory", f"{next(_numbers)}/log")
-    return open_as(location.url, store if store is not None else FaultyStore(MemoryBucket()))
+    return open_as(location.url, store if store is not None else FaultyStore(MemoryBucket(name=location.prefix)))
 
 
 def open_as(url: str, store: FaultyStore) -> str:

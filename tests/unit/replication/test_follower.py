@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from following_roots import check_equal, copy_once, following, has_all, wait_until
-from root_places import RootPlace
+from root_places import RootPlace, forget, memory_root
 
 from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir
@@ -32,9 +34,15 @@ def leader_dir(root_place: RootPlace) -> LogDir:
     return made
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> RootPlace:
-    return tmp_path / "copy"
+@pytest.fixture(params=["file", pytest.param("object", marks=pytest.mark.full)])
+def copy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RootPlace]:
+    """Where the follower's root is."""
+    if request.param == "file":
+        yield tmp_path / "copy"
+        return
+    place = memory_root()
+    yield place
+    forget(place)
 
 
 def test_once_copies_all_that_there_is_and_ends(root_place: RootPlace, leader_dir: LogDir, copy: RootPlace) -> None:
@@ -52,6 +60,7 @@ def test_once_copies_all_that_there_is_and_ends(root_place: RootPlace, leader_di
     }
 
 
+@pytest.mark.full
 def test_second_run_copies_what_is_new(root_place: RootPlace, leader_dir: LogDir, copy: RootPlace) -> None:
     for number in range(3):
         leader_dir.append("orders", rows(100 * number, 100))
@@ -79,6 +88,7 @@ def test_follower_keeps_up_with_records_topics_partitions_and_configurations(
     assert {EventKind.TOPIC_ADDED, EventKind.PARTITIONS_ADDED, EventKind.CONFIGS_CHANGED} <= running.kinds()
 
 
+@pytest.mark.full
 def test_deleted_records_move_the_log_start(root_place: RootPlace, leader_dir: LogDir, copy: RootPlace) -> None:
     for number in range(4):
         leader_dir.append("orders", rows(10 * number, 10), partition=0)
@@ -104,6 +114,7 @@ def test_records_deleted_before_they_were_copied_are_a_gap(
     assert (gap.topic, gap.partition, gap.first_offset, gap.end_offset) == ("orders", 0, 10, 22)
 
 
+@pytest.mark.full
 def test_log_that_begins_inside_a_batch_is_copied_from_that_batch_on(
     root_place: RootPlace, leader_dir: LogDir, copy: RootPlace
 ) -> None:
@@ -114,6 +125,7 @@ def test_log_that_begins_inside_a_batch_is_copied_from_that_batch_on(
     assert EventKind.GAP not in {each.kind for each in events}
 
 
+@pytest.mark.full
 def test_topic_created_again_stops_its_partitions(root_place: RootPlace, leader_dir: LogDir, copy: RootPlace) -> None:
     leader_dir.append("orders", rows(0, 10), partition=0)
     leader_dir.append("others", rows(0, 10))
@@ -150,6 +162,7 @@ def test_topic_created_again_is_replaced_if_cuts_are_allowed(
     assert (cut.topic, cut.partition, cut.first_offset, cut.end_offset) == ("orders", 0, 0, 10)
 
 
+@pytest.mark.full
 def test_other_cluster_at_the_same_root_is_refused(root_place: RootPlace, leader_dir: LogDir, tmp_path: Path) -> None:
     leader_dir.append("orders", rows(0, 10))
     copy_once(root_place, tmp_path / "copy")
@@ -160,8 +173,6 @@ def test_other_cluster_at_the_same_root_is_refused(root_place: RootPlace, leader
 
 
 def test_same_offsets_with_other_records_are_found_by_the_last_batch(tmp_path: Path, copy: RootPlace) -> None:
-    import shutil
-
     leader_dir = LogDir.create(tmp_path / "leader")
     leader_dir.create_topic("orders", 1)
     leader_dir.append("orders", rows(0, 10), partition=0)
