@@ -151,6 +151,7 @@ class ClusterLeader:
         self._sleep = sleep
         self._view = ClusterView()
         self._configs = KnownConfigs()
+        self._configs_node = NOBODY
         self._refreshed_s = float("-inf")
         self._is_stale = True
         self._calls = threading.RLock()  # held by all but fetches
@@ -186,13 +187,17 @@ class ClusterLeader:
             )
 
     def _cluster_configs(self, view: ClusterView) -> Mapping[str, str]:
-        """Of the first broker that answers; only it knows what stands in its own file."""
+        """Of the broker that answered before, else of the first that does: each knows what stands in its own file."""
         errors = []
-        for broker in sorted(view.brokers.values(), key=lambda each: each.node_id):
+        order = sorted(view.brokers.values(), key=lambda each: (each.node_id != self._configs_node, each.node_id))
+        for broker in order:
             try:
-                return broker_configs(self._node(broker.address, broker.name).call, broker.node_id)
+                configs = broker_configs(self._node(broker.address, broker.name).call, broker.node_id)
             except LeaderUnavailableError as error:
                 errors.append(str(error))
+                continue
+            self._configs_node = broker.node_id
+            return configs
         raise LeaderUnavailableError("; ".join(errors))
 
     def sources(self, partitions: Collection[TopicPartition]) -> Mapping[str, Sequence[TopicPartition]]:

@@ -404,6 +404,18 @@ def test_configurations_of_many_topics_are_asked_again_in_turn(cluster: Scripted
     assert changed == [250, 500, 600]
 
 
+def test_settings_of_the_cluster_are_those_of_the_broker_that_answered_before(cluster: ScriptedCluster) -> None:
+    leader = leader_of(cluster)
+    leader.describe(lambda _: True)
+    asked = cluster.received[1, ApiKey.DESCRIBE_CONFIGS]
+    cluster.down.add(1)
+    leader.describe(lambda _: True)
+    cluster.down.clear()
+    leader.describe(lambda _: False)
+    assert cluster.received[1, ApiKey.DESCRIBE_CONFIGS] == asked
+    assert cluster.received[2, ApiKey.DESCRIBE_CONFIGS] >= 2
+
+
 def test_server_that_accepts_and_is_silent_is_an_error_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings = ClientSettings(request_timeout_ms=100, default_api_timeout_ms=100)
