@@ -119,10 +119,10 @@ def _set_for_topic(result: DescribeConfigsResult) -> dict[str, str]:
     }
 
 
-def broker_configs(call: CallNode, node_id: int) -> dict[str, str]:
+def broker_configs(call: CallNode, node_id: int) -> dict[str, str] | None:
     """The settings of the cluster, or of this broker, that topics fall back to and that are not Kafka's defaults.
 
-    Empty if the client may not read them. Raises LeaderUnavailableError.
+    None if the client may not read them. Raises LeaderUnavailableError.
     """
     resource = DescribeConfigsResource(
         resource_type=_BROKER, resource_name=str(node_id), configuration_keys=_TOPIC_DEFAULTS
@@ -131,7 +131,7 @@ def broker_configs(call: CallNode, node_id: int) -> dict[str, str]:
     found: dict[str, str] = {}
     for result in response.results:
         if result.error_code in _NOT_PERMITTED:
-            continue
+            return None
         if result.error_code != ErrorCode.NONE:
             raise LeaderUnavailableError(
                 f"the settings of broker {node_id} cannot be read: {error_text(result.error_code)}"

@@ -152,6 +152,7 @@ class ClusterLeader:
         self._view = ClusterView()
         self._configs = KnownConfigs()
         self._configs_node = NOBODY
+        self._refused_until_s: dict[str, float] = {}
         self._refreshed_s = float("-inf")
         self._is_stale = True
         self._calls = threading.RLock()  # held by all but fetches
@@ -181,12 +182,25 @@ class ClusterLeader:
                 cluster_id=view.cluster_id,
                 topics=topics,
                 unreadable=unreadable,
-                cluster_configs=self._cluster_configs(view),
-                acls=cluster_acls(self._call_any),
-                quotas=client_quotas(self._call_any),
+                cluster_configs=self._if_permitted("configurations", lambda: self._cluster_configs(view)) or {},
+                acls=self._if_permitted("entries", lambda: cluster_acls(self._call_any)),
+                quotas=self._if_permitted("quotas", lambda: client_quotas(self._call_any)),
             )
 
-    def _cluster_configs(self, view: ClusterView) -> Mapping[str, str]:
+    def _if_permitted(self, what: str, ask: Callable[[], _T | None]) -> _T | None:
+        """What `ask` returns; after None, a refusal, it is asked again only after `metadata_max_age_ms`.
+
+        Brokers log each refusal, and a follower describes its leader every few seconds.
+        """
+        now_s = self._monotonic_s()
+        if now_s < self._refused_until_s.get(what, now_s):
+            return None
+        found = ask()
+        if found is None:
+            self._refused_until_s[what] = now_s + self._settings.metadata_max_age_ms / SECOND_MS
+        return found
+
+    def _cluster_configs(self, view: ClusterView) -> Mapping[str, str] | None:
         """Of the broker that answered before, else of the first that does: each knows what stands in its own file."""
         errors = []
         order = sorted(view.brokers.values(), key=lambda each: (each.node_id != self._configs_node, each.node_id))

@@ -416,6 +416,18 @@ def test_settings_of_the_cluster_are_those_of_the_broker_that_answered_before(cl
     assert cluster.received[2, ApiKey.DESCRIBE_CONFIGS] >= 2
 
 
+def test_what_is_not_permitted_is_not_asked_at_each_description(
+    cluster: ScriptedCluster, leader: ClusterLeader
+) -> None:
+    assert leader.describe(lambda _: True).acls is None
+    assert leader.describe(lambda _: True).quotas == {}
+    assert cluster.received[1, ApiKey.DESCRIBE_ACLS] == 1
+    assert cluster.received[1, ApiKey.DESCRIBE_CLIENT_QUOTAS] == 3
+    cluster.clock.now_s += 301
+    leader.describe(lambda _: True)
+    assert cluster.received[1, ApiKey.DESCRIBE_ACLS] == 2
+
+
 def test_server_that_accepts_and_is_silent_is_an_error_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings = ClientSettings(request_timeout_ms=100, default_api_timeout_ms=100)
