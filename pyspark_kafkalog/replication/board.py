@@ -261,8 +261,11 @@ class Board:
         events: list[Event] = []
         size_bytes = 0
         with self._changed:
-            for (followed, generation, _, answer), step in zip(taken, steps, strict=True):
+            for (followed, generation, state, answer), step in zip(taken, steps, strict=True):
                 if followed.generation != generation or followed.phase is not Phase.FETCH:
+                    continue
+                # A source that was too slow may answer after another one: the partition has gone on meanwhile.
+                if (followed.state.end_offset, followed.state.unverified) != (state.end_offset, state.unverified):
                     continue
                 if isinstance(step, Advance):
                     size_bytes += self._advance(followed, answer, step)
