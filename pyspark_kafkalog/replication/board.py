@@ -75,7 +75,6 @@ class Followed:
     committed_end_offset: int
     committed_epoch: int
     leader_epoch: int = -1
-    source: str | None = None
     phase: Phase = Phase.FETCH
     generation: int = 0
     pending: int = 0
@@ -177,6 +176,9 @@ class Board:
         self._turn = 0
         self._last_commit_s = float("-inf")
         self._are_sources_stale = True
+        self._by_source: dict[str, list[Followed]] = {}
+        #: Set when the controller has something to answer.
+        self._asked = threading.Event()
         #: Set once; without the lock, as signal handlers set it.
         self.is_stopping = False
         self.failure: BaseException | None = None
@@ -189,13 +191,13 @@ class Board:
         with self._changed:
             self.failure = self.failure or error
             self.is_stopping = True
+            self._asked.set()
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Wait until something changes that may concern the controller, at most so long."""
-        with self._changed:
-            if not self.is_stopping and not self._has_questions():
-                self._changed.wait(seconds)
+        """Let the controller wait until it has something to answer, at most so long."""
+        self._asked.wait(seconds)
+        self._asked.clear()
 
     def pause(self, seconds: float) -> None:
         """Wait so long, or until the follower ends."""
@@ -232,8 +234,8 @@ class Board:
             now_s = self._monotonic_s()
             ready = [
                 each
-                for each in self._partitions.values()
-                if each.source == source and each.phase is Phase.FETCH and each.retry_at_s <= now_s
+                for each in self._by_source.get(source, ())
+                if each.phase is Phase.FETCH and each.retry_at_s <= now_s
             ]
             is_full = self._buffered_bytes > 0 and self._buffered_bytes + share_bytes > self._buffer_bytes
             if not ready or is_full or self.is_stopping:
@@ -270,9 +272,10 @@ class Board:
                 if isinstance(step, Advance):
                     size_bytes += self._advance(followed, answer, step)
                 elif isinstance(step, Compare):
-                    followed.phase, followed.compare = Phase.COMPARE, step
+                    followed.compare = step
+                    self._ask(followed, Phase.COMPARE)
                 elif isinstance(step, DescribeAgain):
-                    followed.phase = Phase.DESCRIBE if step.is_topic_changed else Phase.MOVED
+                    self._ask(followed, Phase.DESCRIBE if step.is_topic_changed else Phase.MOVED)
                 else:
                     events += self._note_error(followed, step.error)
             self._buffered_bytes += size_bytes - claim.reserved_bytes
@@ -280,6 +283,10 @@ class Board:
         for event in events:
             self._on_event(event)
         return size_bytes
+
+    def _ask(self, followed: Followed, phase: Phase) -> None:
+        followed.phase = phase
+        self._asked.set()
 
     def _advance(self, followed: Followed, answer: FetchedPartition, step: Advance) -> int:
         followed.state = step.state
@@ -302,6 +309,7 @@ class Board:
         with self._changed:
             self._buffered_bytes -= claim.reserved_bytes
             self._are_sources_stale = True
+            self._asked.set()
             delay_s = 0.0
             for followed, generation, _ in claim.partitions:
                 if followed.generation == generation:
@@ -351,6 +359,8 @@ class Board:
 
     def _settle(self, waiting: Waiting) -> None:
         waiting.followed.pending -= 1
+        if waiting.followed.phase is not Phase.FETCH:
+            self._asked.set()  # the controller may have waited for this
         self._buffered_bytes -= waiting.size_bytes
 
     def _take(self) -> list[Waiting]:
@@ -412,7 +422,7 @@ class Board:
         if followed.phase is Phase.STOPPED:
             return []
         followed.generation += 1
-        followed.phase = Phase.RELOAD
+        self._ask(followed, Phase.RELOAD)
         return self._note_error(followed, error)
 
     def uncommitted(self, waiting: Sequence[Waiting], error: str) -> None:
@@ -470,7 +480,7 @@ class Board:
         """Do not follow the partition any more; what waits of it is dropped."""
         with self._changed:
             followed = self._partitions.pop(name, None)
-            if followed is not None:
+            if followed is not None:  # its source does not fetch it in this phase
                 followed.generation += 1
                 followed.phase = Phase.STOPPED
 
@@ -518,13 +528,6 @@ class Board:
                 if each.phase is phase and not each.pending and each.retry_at_s <= now_s
             ]
 
-    def _has_questions(self) -> bool:
-        now_s = self._monotonic_s()
-        return any(
-            each.phase not in (Phase.FETCH, Phase.STOPPED) and not each.pending and each.retry_at_s <= now_s
-            for each in self._partitions.values()
-        )
-
     def take_stale_sources(self) -> bool:
         """Whether the sources have to be asked for again, since the last call."""
         with self._changed:
@@ -539,6 +542,8 @@ class Board:
         """Let each partition be fetched from its source; those in none wait."""
         by_name = {name: source for source, names in sources.items() for name in names}
         with self._changed:
+            self._by_source = {}
             for name, followed in self._partitions.items():
-                followed.source = by_name.get(name)
+                if name in by_name:
+                    self._by_source.setdefault(by_name[name], []).append(followed)
             self._changed.notify_all()
