@@ -1,84 +1,81 @@
-"""`kafkalog follow` beside a cluster of three brokers of which each dies once: the same bytes in the end."""
+"""A root that follows a cluster of three brokers: leaders that die, and an unclean election that loses records."""
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
-from java_processes import start_server
+from following_roots import Following, batches_of, following, has_offsets, wait_until
 from kafka_cluster import Cluster
 from leader_reads import log_bytes
 
-from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
+from pyspark_kafkalog.replication.events import EventKind
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Starts brokers: the full tier alone.
 pytestmark = pytest.mark.full
 
-NODES: Final = (1, 2, 3)
-METADATA: Final = TopicPartition("__cluster_metadata", 0)
+FIRST: Final = TopicPartition("orders", 0)
 
 
 def values(first: int, end: int) -> list[str]:
-    return [f"{number:08d}" * 30 for number in range(first, end)]
+    return [f"{number:06d}" * 20 for number in range(first, end)]
 
 
-def high_watermarks(root: Path, partitions: Sequence[TopicPartition]) -> list[int]:
-    try:
-        log_dir = LogDir.open(root)
-        return [log_dir.partition(each.topic, each.partition).high_watermark for each in partitions]
-    except (KafkalogError, OSError):
-        return []
+def bytes_of(copy: Path, name: TopicPartition) -> bytes:
+    return b"".join(batches_of(LogDir.open(copy), name))
 
 
-def test_cluster_is_followed_while_each_of_its_brokers_dies_once(tmp_path: Path) -> None:
-    root, metadata, report = tmp_path / "root", tmp_path / "metadata", tmp_path / "report.json"
-    orders = [TopicPartition("orders", each) for each in range(3)]
-    late = TopicPartition("orders-late", 0)
-    with Cluster(tmp_path / "cluster") as cluster:
-        cluster.create_topic("orders", [[1, 2, 3], [2, 3, 1], [3, 1, 2]], min_insync_replicas="1")
-        controllers = ",".join(f"127.0.0.1:{node.controller_port}" for node in cluster.nodes.values())
-        command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "follow", "--from", cluster.bootstrap]
-        command += ["--path", str(root), "--topics", "orders.*", "--report", str(report)]
-        command += ["--controllers", controllers, "--metadata-path", str(metadata)]
-        with (tmp_path / "follow.log").open("wb") as log:
-            follower = start_server(command, log)
-        try:
-            for dead in NODES:
-                for each in orders:
-                    cluster.produce("orders", each.partition, values(dead * 200, dead * 200 + 100))
-                cluster.kill(dead)
-                cluster.wait_for(lambda dead=dead: all(cluster.partition(*_of(each)).leader != dead for each in orders))
-                for each in orders:
-                    cluster.produce("orders", each.partition, values(dead * 200 + 100, dead * 200 + 200))
-                cluster.start(dead)
-                cluster.wait_for(lambda: all(len(cluster.partition(*_of(each)).isrs) == 3 for each in orders))
-            cluster.create_topic(late.topic, [[2, 1]])
-            cluster.produce(late.topic, 0, values(0, 50))
-            deadline = time.monotonic() + 60
-            while high_watermarks(root, [*orders, late]) != [600, 600, 600, 50]:
-                assert follower.poll() is None, (tmp_path / "follow.log").read_text()
-                assert time.monotonic() < deadline, high_watermarks(root, [*orders, late])
-                time.sleep(0.2)
-            follower.terminate()
-            assert follower.wait(60) == 0
-        finally:
-            follower.kill()
-            follower.wait()
-        for each in orders:
-            assert {log_bytes([cluster.disk(node)], each) for node in NODES} == {log_bytes([root], each)}
-        copied = log_bytes([metadata], METADATA)
-        assert late.topic.encode() in copied
-        assert any(log_bytes([cluster.disk(node)], METADATA).startswith(copied) for node in NODES)
-    events = {each["event"] for each in json.loads(report.read_text())["events"]}
-    assert {"leader-changed", "leader-unavailable", "topic-added"} <= events
+def test_follower_goes_on_with_the_next_leader(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    names = [TopicPartition("orders", each) for each in range(3)]
+    with Cluster(tmp_path) as cluster:
+        cluster.create_topic("orders", [[1, 2, 3], [2, 3, 1], [3, 1, 2]], min_insync_replicas="2")
+        for partition in range(3):
+            cluster.produce("orders", partition, values(0, 100))
+        with following(ClusterLeader(cluster.bootstrap), copy) as running:
+            wait_until(lambda: has_offsets(copy, dict.fromkeys(names, 100)))
+            cluster.kill(1)
+            cluster.wait_for(lambda: cluster.partition("orders", 0).leader in (2, 3))
+            for partition in range(3):
+                cluster.produce("orders", partition, values(100, 200))
+            wait_until(lambda: has_offsets(copy, dict.fromkeys(names, 200)))
+            cluster.start(1)
+            cluster.produce("orders", 0, values(200, 300))
+            wait_until(lambda: has_offsets(copy, {FIRST: 300}))
+        for name in names:
+            assert bytes_of(copy, name) == log_bytes([cluster.disk(2)], name)
+    assert EventKind.LEADER_CHANGED in running.kinds()
+    assert not {EventKind.DIVERGED, EventKind.GAP, EventKind.PARTITION_STOPPED} & running.kinds()
 
 
-def _of(partition: TopicPartition) -> tuple[str, int]:
-    return partition.topic, partition.partition
+def test_records_lost_by_an_unclean_election_stop_the_partition_or_are_cut_into_a_file(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with Cluster(tmp_path) as cluster:
+        cluster.create_topic("orders", [[1, 2]], unclean_leader_election_enable="true", min_insync_replicas="1")
+        cluster.produce("orders", 0, values(0, 100))
+        running: Following
+        with following(ClusterLeader(cluster.bootstrap), copy) as running:
+            wait_until(lambda: has_offsets(copy, {FIRST: 100}))
+            cluster.kill(2)
+            cluster.produce("orders", 0, values(100, 150), acks="1")
+            wait_until(lambda: has_offsets(copy, {FIRST: 150}))
+        lost = b"".join(batches_of(LogDir.open(copy), FIRST)[10:])
+        cluster.kill(1)
+        cluster.start(2)
+        cluster.wait_for(lambda: cluster.partition("orders", 0).leader == 2)
+        cluster.produce("orders", 0, values(500, 530), acks="1")
+        with following(ClusterLeader(cluster.bootstrap), copy) as running:
+            wait_until(lambda: EventKind.PARTITION_STOPPED in running.kinds())
+        (diverged,) = running.of_kind(EventKind.DIVERGED)
+        assert (diverged.first_offset, diverged.end_offset) == (100, 150)
+        assert has_offsets(copy, {FIRST: 150})
+        with following(ClusterLeader(cluster.bootstrap), copy, may_cut=True) as running:
+            wait_until(lambda: has_offsets(copy, {FIRST: 130}))
+        (cut,) = running.of_kind(EventKind.CUT)
+        assert (cut.first_offset, cut.end_offset) == (100, 150)
+        assert bytes_of(copy, FIRST) == log_bytes([cluster.disk(2)], FIRST)
+    assert [each.read_bytes() for each in copy.glob("diverged-orders-0-*.log")] == [lost]
