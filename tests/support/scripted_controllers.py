@@ -46,10 +46,11 @@ class Batch:
     data: bytes
 
 
-def snapshot_bytes(batches: int, *, size: int = 100) -> bytes:
+def snapshot_bytes(batches: int, *, size: int = 100, filler: int = 0) -> bytes:
     """A snapshot of so many batches, and a footer."""
     data = b"".join(
-        encode_batch([Record(offset=at, timestamp_ms=0, key=None, value=bytes([at]) * size)]) for at in range(batches)
+        encode_batch([Record(offset=at, timestamp_ms=0, key=None, value=bytes([filler]) * size)])
+        for at in range(batches)
     )
     footer = Record(offset=batches, timestamp_ms=0, key=_FOOTER_KEY, value=_FOOTER_VALUE)
     return data + encode_batch([footer], is_control=True)

@@ -7,7 +7,7 @@
     __cluster_metadata-0/quorum-state           who leads, and in which epoch
     __cluster_metadata-0/<base offset>.log      batches as the controllers have them
     __cluster_metadata-0/<end>-<epoch>.checkpoint        a snapshot, as a controller has it
-    __cluster_metadata-0/<end>-<epoch>.checkpoint.part   a snapshot that is on its way
+    __cluster_metadata-0/<end>-<epoch>.checkpoint.<node>.part    one that is on its way from this controller
 
 Nothing but these files says how far the copy is. When `append` returns, its batches are on disk. A crash while it
 writes leaves an incomplete or damaged end, which opening cuts off; the controllers still have it. A snapshot gets its
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +85,7 @@ class MetadataLogCopy:
         self._segment_bytes = segment_bytes
         self._segments: list[_Segment] = []
         self._epochs: list[EpochEntry] = []
+        self._part = self._directory / _PART_SUFFIX
         self.snapshot: SnapshotName | None = None
         self.start_offset = 0
         self.end_offset = 0
@@ -199,7 +199,7 @@ class MetadataLogCopy:
         """Remove what the newest snapshot makes superfluous: older snapshots, segments that end at or below it."""
         snapshot = self.snapshot
         for name in os.listdir(self._directory):
-            parsed = parse_metadata_snapshot(name.removesuffix(_PART_SUFFIX))
+            parsed = parse_metadata_snapshot(name)
             if parsed is not None and snapshot is not None and parsed < (snapshot.end_offset, snapshot.epoch):
                 self._fs.unlink(self._directory / name)
         while snapshot is not None and len(self._segments) > 1:
@@ -290,47 +290,42 @@ class MetadataLogCopy:
 
     # Snapshots
 
-    def _part(self, name: SnapshotName) -> Path:
-        return self._directory / f"{name.end_offset:020d}-{name.epoch:010d}.checkpoint{_PART_SUFFIX}"
+    def begin_snapshot(self, name: SnapshotName, leader_id: int) -> int:
+        """A snapshot comes from this controller; how many bytes of it are here already.
 
-    def begun_bytes(self, name: SnapshotName) -> int:
-        """How much of a snapshot has come already. What is there of other ones is removed."""
-        part = self._part(name)
-        for other in self._parts():
-            if other != part:
-                self._fs.unlink(other)
+        Each controller writes its snapshots itself, so what another one has sent is of no use, and is removed.
+        """
+        part = self._directory / f"{name.end_offset:020d}-{name.epoch:010d}.checkpoint.{leader_id}{_PART_SUFFIX}"
+        for other in os.listdir(self._directory):
+            if other.endswith(_PART_SUFFIX) and other != part.name:
+                self._fs.unlink(self._directory / other)
+        self._part = part
         return part.stat().st_size if part.exists() else 0
 
-    def _parts(self) -> Iterator[Path]:
-        for name in os.listdir(self._directory):
-            if name.endswith(_PART_SUFFIX):
-                yield self._directory / name
-
-    def add_to_snapshot(self, name: SnapshotName, position: int, data: Buffer) -> None:
-        """Write a piece of a snapshot."""
-        fd = self._fs.open(self._part(name), os.O_WRONLY | os.O_CREAT)
+    def add_to_snapshot(self, position: int, data: Buffer) -> None:
+        """Write a piece of the snapshot that has been begun."""
+        fd = self._fs.open(self._part, os.O_WRONLY | os.O_CREAT)
         try:
             self._fs.pwrite_all(fd, data, position)
         finally:
             self._fs.close(fd)
 
-    def drop_part(self, name: SnapshotName) -> None:
-        """Remove what has come of a snapshot."""
-        self._fs.unlink_if_there(self._part(name))
+    def drop_snapshot(self) -> None:
+        """Remove what has come of the snapshot that has been begun."""
+        self._fs.unlink_if_there(self._part)
 
     def finish_snapshot(self, name: SnapshotName) -> None:
-        """Take a snapshot that has come whole; the log begins at its end if it ended before it.
+        """Take the snapshot that has come whole; the log begins at its end if it ended before it.
 
         Raises DiskFormatError if it is damaged; it is removed then.
         """
-        part = self._part(name)
         try:
-            check_snapshot(part)
+            check_snapshot(self._part)
         except DiskFormatError:
-            self.drop_part(name)
+            self.drop_snapshot()
             raise
-        self._cut(part, part.stat().st_size)  # on disk
-        self._fs.rename(part, part.with_suffix(""))
+        self._cut(self._part, self._part.stat().st_size)  # on disk
+        self._fs.rename(self._part, self._directory / f"{name.end_offset:020d}-{name.epoch:010d}.checkpoint")
         self._fs.fsync_dir(self._directory)
         if name.end_offset > self.end_offset:
             self._begin_at(name)

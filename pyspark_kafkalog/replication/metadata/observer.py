@@ -208,14 +208,14 @@ class MetadataObserver:
             self._snapshot_asked_bytes = self._copy.bytes_since_snapshot
 
     def _take_snapshot(self, name: SnapshotName) -> None:
-        copy = self._copy
-        position = copy.begun_bytes(name)
+        copy, leader_id = self._copy, self._controller.leader_id
+        position = copy.begin_snapshot(name, leader_id)
         while True:
             piece = self._controller.fetch_snapshot(name, position)
-            if piece is None:  # the controllers have a newer one by now, or this has other bytes than theirs
-                copy.drop_part(name)
+            if piece is None or self._controller.leader_id != leader_id:
+                copy.drop_snapshot()  # the next step finds out what there is to fetch, and from whom
                 return
-            copy.add_to_snapshot(name, position, piece.data)
+            copy.add_to_snapshot(position, piece.data)
             position += len(piece.data)
             if position == piece.size_bytes:
                 break

@@ -209,6 +209,24 @@ def test_snapshot_that_the_controllers_drop_meanwhile_is_left_for_their_newest(
     assert list(files(tmp_path, "*.checkpoint*")) == [f"{12:020d}-{1:010d}.checkpoint"]
 
 
+def test_snapshot_is_never_put_together_from_two_controllers(controllers: ScriptedControllers, tmp_path: Path) -> None:
+    controllers.take_snapshot(9)
+    controllers.piece_bytes = len(snapshot_bytes(1)) - len(snapshot_bytes(0))  # a batch
+    other = snapshot_bytes(5, filler=7)
+    assert len(other) == len(snapshot_bytes(5))
+    real = controllers.answer
+
+    def answer(node: int, request: object) -> object:
+        if len(controllers.requests) == 5:
+            controllers.leader, controllers.epoch = 2, 2
+            controllers.snapshots[9, 1] = other
+        return real(node, request)  # type: ignore[arg-type]
+
+    controllers.answer = answer  # type: ignore[method-assign, assignment]
+    assert catch_up(controllers, tmp_path).end_offset == 15
+    assert list(files(tmp_path, "*.checkpoint*").values()) == [other]
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit", "no footer"])
 def test_damaged_snapshot_is_refused_and_fetched_again(
     controllers: ScriptedControllers, tmp_path: Path, damage: str
