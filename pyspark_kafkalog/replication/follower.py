@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, FollowingEndedError, KafkalogError, LeaderUnavailableError
+from pyspark_kafkalog.metadata.following import check_follower
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.replication.board import Board, Followed, Phase, Request
@@ -109,6 +110,7 @@ class Follower:
         self._rate = RateLimit(settings.max_bytes_per_s, monotonic_s)
         self._fetchers: dict[str, Fetcher] = {}
         self._cluster_id = ""
+        self._following_id = ""
         self._noted: frozenset[Event] = frozenset()
         self._refreshed_s = float("-inf")
         self._assigned_s = float("-inf")
@@ -138,10 +140,10 @@ class Follower:
         if description is None:
             return
         self._cluster_id = description.cluster_id
-        following_id = begin_following(
+        self._following_id = begin_following(
             self._root, leader=self._leader.name, cluster_id=description.cluster_id, topics=self._settings.topics
         )
-        writer = follower_writer(self._root, following_id, flush=self._settings.flush)
+        writer = follower_writer(self._root, self._following_id, flush=self._settings.flush)
         committer = Committer(
             writer,
             self.board,
@@ -273,6 +275,8 @@ class Follower:
         noted: list[Event] = []
         for _ in range(_PLANS_MAX):
             image = self._logs.refresh()
+            # Commits find it out too, but a follower of an idle leader makes none.
+            check_follower(image, self._following_id)
             plan = self._plan(image, description)
             if plan.records:
                 if any(each.kind is EventKind.TOPIC_REPLACED for each in plan.events):

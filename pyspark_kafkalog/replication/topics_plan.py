@@ -27,6 +27,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, 
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderTopic, SelectsTopic
 from pyspark_kafkalog.root import admin
+from pyspark_kafkalog.units import plural
 
 _PARTITIONS_A_COMMIT: Final = 5_000
 _NOT_TAKEN: Final = frozenset(
@@ -154,7 +155,7 @@ class _Plan:
         self._partitions_left -= count
         self.records += created
         self.followed[topic.name] = topic
-        self._note(EventKind.TOPIC_ADDED, f"{count} partitions, id {topic.topic_id}", topic.name)
+        self._note(EventKind.TOPIC_ADDED, f"{plural(count, 'partition')}, id {topic.topic_id}", topic.name)
 
     def _change(self, known: TopicImage, topic: LeaderTopic) -> None:
         self.followed[topic.name] = topic

@@ -16,6 +16,9 @@ Where the leader has lost records that were copied, or has others, the partition
 --on-divergence truncate cut back to where both agree. What retention has deleted at the leader before it was copied is
 reported as a gap.
 
+A log directory that has topics and takes writes, also one that was promoted, follows only with --demote: it refuses
+writes from then on.
+
 With --controllers (the listener of the controllers, not of the brokers) also the cluster's metadata log is copied, byte
 for byte, to a directory of its own: `kafkalog topics`, `configs`, `acls` and `metadata-quorum` answer from it.
 
@@ -24,6 +27,7 @@ examples:
   kafkalog follow --from broker1:9093 --command-config client.properties --path s3://bucket/copy
   kafkalog follow --from /data/log --path s3://bucket/second-place --once --report follow.json
   kafkalog follow --from broker1:9092 --path /data/copy --controllers controller1:9093 --metadata-path /data/metadata
+  kafkalog follow --from /data/new-leader --path /data/former-leader --demote --on-divergence truncate
   kafkalog follow --from broker1:9092 --path /data/copy --max-rate 50000000 --metrics-listen 127.0.0.1:9309
 """
 
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.replication.follower import Follower, FollowSettings
     from pyspark_kafkalog.replication.leader import LeaderEndPoint
     from pyspark_kafkalog.replication.report import FollowReport
+    from pyspark_kafkalog.root.native import NativeRoot
 
 _LOG: Final = logging.getLogger(__name__)
 _REPORT_S: Final = 10.0
@@ -75,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="stop",
         help="where the leader has lost records that were copied, or has others: stop the partition, or cut it back "
         "(default: stop)",
+    )
+    parser.add_argument(
+        "--demote",
+        action="store_true",
+        help="let a log directory follow that has topics and takes writes, such as the former leader of a promoted one",
     )
     parser.add_argument(
         "--max-rate",
@@ -118,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stack.callback(leader.close)
         root = open_or_create_root(options.path).native()
+        _check_may_follow(root, may_demote=options.demote)
         report = FollowReport(leader=leader.name, root=str(root.path), clock_ms=time_ms)
         settings = FollowSettings(
             topics=options.topics,
@@ -137,6 +148,16 @@ def run(options: argparse.Namespace) -> int:
         stack.enter_context(_stopping(follower))
         follower.run()
         return _outcome(follower, settings)
+
+
+def _check_may_follow(root: NativeRoot, *, may_demote: bool) -> None:
+    """Raise UsageError for a log directory with topics that does not follow: it would refuse writes from now on."""
+    image = root.store.refresh()
+    if image.topics and image.following is None and not may_demote:
+        raise UsageError(
+            f"{root.path} has topics, and takes writes: it does not follow, or was promoted. Name another directory, "
+            "or let it follow and refuse writes with --demote"
+        )
 
 
 def _leader(options: argparse.Namespace) -> LeaderEndPoint:

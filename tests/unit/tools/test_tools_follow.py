@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from following_roots import check_equal, has_all, wait_until
 
+from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import main
 
@@ -87,6 +88,20 @@ def test_topic_that_cannot_be_followed_is_exit_code_1(
     assert "orders: the leader has another topic of that name" in capsys.readouterr().err
 
 
+def test_promoted_root_follows_again_only_with_demote(
+    tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert follow_once(tmp_path) == 0
+    assert main(["promote", "--path", str(tmp_path / "copy")]) == 0
+    capsys.readouterr()
+    assert follow_once(tmp_path) == 1
+    assert "takes writes" in capsys.readouterr().err
+    LogDir.open(tmp_path / "copy").create_topic("written-here")
+    assert follow_once(tmp_path, "--demote") == 0
+    with pytest.raises(FollowingRootError):
+        LogDir.open(tmp_path / "copy").create_topic("refused")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -137,6 +152,16 @@ def test_killed_follower_goes_on_where_it_was(tmp_path: Path, leader_dir: LogDir
             process.kill()
     assert follow_once(tmp_path) == 0
     check_equal(tmp_path / "leader", tmp_path / "copy")
+
+
+@pytest.mark.slow
+def test_promotion_ends_the_follower_of_an_idle_leader(tmp_path: Path, leader_dir: LogDir) -> None:
+    with follow_process(tmp_path) as process:
+        wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
+        assert main(["promote", "--path", str(tmp_path / "copy")]) == 0
+        assert process.wait(20) == 1
+        assert process.stderr is not None
+        assert "it was promoted" in process.stderr.read()
 
 
 @pytest.mark.slow
