@@ -13,6 +13,8 @@ Reading order:
     follower.py        `Follower`: the controller of it all
     root_leader.py     another root as a leader
     root_batches.py    whole batches of a root's partitions by bytes
+    task_leader.py     a leader whose records are fetched ahead by tasks, for a large back-fill
+    range_task.py      fetches one range of offsets in a task
     cluster/           a live Kafka cluster as a leader
     metadata/          a copy of a cluster's metadata log, as an observer of its controllers
 """

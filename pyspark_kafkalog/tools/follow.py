@@ -12,6 +12,10 @@ The command goes on after any crash where the last commit was. It never gives up
 available; with --once it ends when all is copied that the leader had at the start, or after a minute without progress.
 SIGTERM and Ctrl-C end it, with what was fetched committed.
 
+With --spark, as in jobs/follow.py, tasks of Spark fetch the partitions that are far behind, in ranges of offsets. They
+write to files in the log directory, which the driver commits in order; for a log directory in an object store the
+records pass through the driver.
+
 Where the leader has lost records that were copied, or has others, the partition is stopped and reported, or with
 --on-divergence truncate cut back to where both agree. What retention has deleted at the leader before it was copied is
 reported as a gap.
@@ -35,11 +39,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.replication.board import Board
     from pyspark_kafkalog.replication.follower import Follower, FollowSettings
     from pyspark_kafkalog.replication.leader import LeaderEndPoint
+    from pyspark_kafkalog.replication.range_task import LeaderAddress
     from pyspark_kafkalog.replication.report import FollowReport
     from pyspark_kafkalog.root.native import NativeRoot
 
@@ -93,6 +97,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="copy at most so many bytes a second (default: no bound)",
     )
     parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="fetch ahead in tasks of Spark what is far behind: in an existing session, spark-submit's or a new one",
+    )
+    parser.add_argument(
         "--flush",
         choices=("fsync", "os"),
         default="fsync",
@@ -124,11 +133,13 @@ def run(options: argparse.Namespace) -> int:
     pattern = include_pattern(options.topics)
     if (options.controllers is None) != (options.metadata_path is None):
         raise UsageError("--controllers and --metadata-path belong together")
-    leader = _leader(options)
+    address = _leader(options)
     with ExitStack() as stack:
-        stack.callback(leader.close)
+        leader = stack.enter_context(closing(address.open()))
         root = open_or_create_root(options.path).native()
         _check_may_follow(root, may_demote=options.demote)
+        if options.spark:
+            leader = stack.enter_context(_task_leader(leader, address, root))
         report = FollowReport(leader=leader.name, root=str(root.path), clock_ms=time_ms)
         settings = FollowSettings(
             topics=options.topics,
@@ -160,21 +171,16 @@ def _check_may_follow(root: NativeRoot, *, may_demote: bool) -> None:
         )
 
 
-def _leader(options: argparse.Namespace) -> LeaderEndPoint:
-    """The end point that --from names. Raises UsageError."""
-    from pyspark_kafkalog.object_store.location import is_object_url
+def _leader(options: argparse.Namespace) -> LeaderAddress:
+    """The leader that --from names. Raises UsageError."""
+    from pyspark_kafkalog.replication.range_task import LeaderAddress
 
-    text: str = options.leader
-    if is_object_url(text) or os.sep in text or Path(text).is_dir():
-        if options.command_config is not None:
-            raise UsageError(f"--command-config is for brokers, and {text} is a log directory")
-        from pyspark_kafkalog.replication.root_leader import RootLeader
-        from pyspark_kafkalog.security.open import open_root
-
-        return RootLeader(open_root(text))
-    from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
-
-    return ClusterLeader(text, _client_settings(options))
+    address = LeaderAddress(options.leader)
+    if not address.is_root:
+        return LeaderAddress(options.leader, _client_settings(options))
+    if options.command_config is not None:
+        raise UsageError(f"--command-config is for brokers, and {options.leader} is a log directory")
+    return address
 
 
 def _client_settings(options: argparse.Namespace) -> ClientSettings | None:
@@ -215,6 +221,25 @@ def _observed(options: argparse.Namespace) -> Iterator[None]:
 
     with observing(options.controllers, options.metadata_path, settings, report=report):
         yield
+
+
+@contextmanager
+def _task_leader(leader: LeaderEndPoint, address: LeaderAddress, root: NativeRoot) -> Iterator[LeaderEndPoint]:
+    """The leader with tasks of Spark that fetch ahead. Those that still run at the end of the block are ended."""
+    from pyspark_kafkalog.maintenance.jobs.session import job_session
+    from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks
+    from pyspark_kafkalog.replication.task_leader import TaskLeader
+
+    stop = threading.Event()
+    with job_session("kafkalog follow") as spark:
+        tasks = SparkTasks(spark, stop=stop)
+        found = TaskLeader(leader, address, tasks, root)
+        try:
+            yield found
+        finally:
+            stop.set()
+            tasks.close()  # before their files are removed
+            found.close()
 
 
 def _outcome(follower: Follower, settings: FollowSettings) -> int:

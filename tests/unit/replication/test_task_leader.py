@@ -1,0 +1,225 @@
+"""A follower for which tasks fetch ahead, here in threads: ranges, their order, failures, and what they leave."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+from following_roots import check_equal, make_follower
+from root_places import RootPlace
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, TaskFailedError
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.replication.events import Event, EventKind
+from pyspark_kafkalog.replication.leader import FetchPosition
+from pyspark_kafkalog.replication.range_task import LeaderAddress, RangeRequest, fetch_range
+from pyspark_kafkalog.replication.task_leader import TaskLeader
+from pyspark_kafkalog.security.open import open_or_create_root
+from pyspark_kafkalog.storage.names import TopicPartition
+
+T = TypeVar("T")
+RANGE_BYTES = 8_000
+ORDERS = TopicPartition("orders", 0)
+
+
+class CountedTasks(LocalTasks):
+    """Tasks in threads. Every n-th is lost after it has done its work, as by the end of an executor."""
+
+    def __init__(self, *, lost_every: int = 0) -> None:
+        super().__init__(slots=3)
+        self.calls = 0
+        self._lost_every = lost_every
+        self._lock = threading.Lock()
+
+    def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
+        with self._lock:
+            self.calls += 1
+            is_lost = self._lost_every and self.calls % self._lost_every == 0
+
+        def call() -> T:
+            found = work()
+            if is_lost:
+                raise TaskFailedError("the task was lost: the worker was killed")
+            return found
+
+        return super().submit(call, first=first)
+
+
+def rows(first: int, count: int, rng: random.Random) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": [f"key {number % 50}" for number in numbers],
+            "value": [f"value {number}".ljust(rng.choice((20, 200, 2000)), ".") for number in numbers],
+        }
+    )
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> LogDir:
+    made = LogDir.create(tmp_path / "leader")
+    made.create_topic("orders", 3, {"segment.bytes": "1048576", "retention.ms": "-1"})
+    write(made, 15)
+    return made
+
+
+def write(made: LogDir, appends: int) -> None:
+    rng = random.Random(appends)
+    for number in range(appends):
+        made.append(
+            "orders", rows(100 * number, rng.randint(1, 200), rng), compression_type=rng.choice(("none", "lz4"))
+        )
+
+
+@contextmanager
+def task_leader_of(
+    leader_path: Path, root: RootPlace, tasks: LocalTasks, *, range_bytes: int = RANGE_BYTES
+) -> Iterator[TaskLeader]:
+    native = open_or_create_root(root).native()
+    address = LeaderAddress(str(leader_path))
+    with closing(TaskLeader(address.open(), address, tasks, native, range_bytes=range_bytes)) as made:
+        try:
+            yield made
+        finally:
+            tasks.close()
+
+
+def copy(leader: LogDir, root: RootPlace, tasks: LocalTasks) -> list[Event]:
+    events: list[Event] = []
+    with task_leader_of(Path(str(leader.path)), root, tasks) as end_point:
+        make_follower(end_point, root, events, is_once=True).run()
+    return events
+
+
+def staged_files(root: Path) -> list[Path]:
+    return list(root.glob("*/*.staged"))
+
+
+@pytest.fixture
+def small_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the leader itself answers is small, so that most records come from tasks."""
+    asked = TaskLeader._ask
+
+    def ask(self: TaskLeader, source: str, positions: list[FetchPosition], **limits: int) -> list[object]:
+        limits |= {"max_bytes": 2000, "partition_bytes": 2000}
+        return asked(self, source, positions, **limits)  # type: ignore[return-value]
+
+    monkeypatch.setattr(TaskLeader, "_ask", ask)
+
+
+@pytest.mark.usefixtures("small_first_answers")
+def test_ranges_of_tasks_make_equal_partitions(leader: LogDir, root_place: RootPlace) -> None:
+    tasks = CountedTasks()
+    events = copy(leader, root_place, tasks)
+    check_equal(leader.path, root_place)
+    assert tasks.calls > 10
+    assert {each.kind for each in events} == {EventKind.TOPIC_ADDED}
+    if isinstance(root_place, Path):
+        assert not staged_files(root_place)
+
+
+@pytest.mark.usefixtures("small_first_answers")
+def test_second_run_goes_on(leader: LogDir, tmp_path: Path) -> None:
+    for _ in range(2):
+        tasks = CountedTasks()
+        copy(leader, tmp_path / "copy", tasks)
+        assert tasks.calls
+        check_equal(leader.path, tmp_path / "copy")
+        write(leader, 15)
+
+
+@pytest.mark.usefixtures("small_first_answers")
+def test_lost_tasks_are_repeated(leader: LogDir, tmp_path: Path) -> None:
+    tasks = CountedTasks(lost_every=3)
+    copy(leader, tmp_path / "copy", tasks)
+    check_equal(leader.path, tmp_path / "copy")
+    assert not staged_files(tmp_path / "copy")
+
+
+def test_partition_is_fetched_without_tasks_if_all_fail(leader: LogDir, tmp_path: Path) -> None:
+    tasks = CountedTasks(lost_every=1)
+    copy(leader, tmp_path / "copy", tasks)
+    check_equal(leader.path, tmp_path / "copy")
+    assert not staged_files(tmp_path / "copy")
+
+
+@pytest.mark.usefixtures("small_first_answers")
+def test_what_a_killed_job_has_staged_is_removed_by_the_next(leader: LogDir, tmp_path: Path) -> None:
+    copy(leader, tmp_path / "copy", CountedTasks())
+    left = tmp_path / "copy" / "orders-1" / "follow-0123-4567.staged"
+    left.write_bytes(b"of a job that was killed")
+    others = tmp_path / "copy" / "orders-1" / "0123-4.staged"
+    others.write_bytes(b"of a writer")
+    copy(leader, tmp_path / "copy", CountedTasks())
+    assert staged_files(tmp_path / "copy") == [others]
+
+
+@pytest.mark.usefixtures("small_first_answers")
+def test_ranges_that_no_longer_continue_the_log_are_not_used(
+    leader: LogDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that lost records after a range was fetched: the check of epochs refuses it."""
+    monkeypatch.setattr(TaskLeader, "_continues", lambda *_: False)
+    tasks = CountedTasks()
+    copy(leader, tmp_path / "copy", tasks)
+    check_equal(leader.path, tmp_path / "copy")
+    assert tasks.calls
+
+
+@pytest.mark.usefixtures("small_first_answers")
+def test_records_that_retention_deletes_meanwhile_move_the_log_start(leader: LogDir, tmp_path: Path) -> None:
+    class Deleting(CountedTasks):
+        def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
+            if self.calls == 2:
+                end = leader.partition("orders", 0).high_watermark
+                delete_records(leader.root, {ORDERS: end // 2})
+            return super().submit(work, first=first)
+
+    copy(leader, tmp_path / "copy", Deleting())
+    copied = LogDir.open(tmp_path / "copy").partition("orders", 0)
+    theirs = LogDir.open(leader.path).partition("orders", 0)
+    assert (copied.log_start_offset, copied.high_watermark) == (theirs.log_start_offset, theirs.high_watermark)
+
+
+@pytest.mark.parametrize("bounds", [(0, 50), (13, 14), (99, 250), (150, 10_000)])
+def test_ranges_take_the_batches_that_begin_in_them(leader: LogDir, tmp_path: Path, bounds: tuple[int, int]) -> None:
+    of = leader.partition("orders", 0)
+    topic_id = leader.topic("orders").topic_id
+    assert topic_id is not None
+    first, end = bounds[0], min(bounds[1], of.high_watermark)
+    batches = [
+        (int(each["base_offset"]), int(each["last_offset"]) + 1, int(each["size_bytes"]))
+        for run in leader.reader("orders", 0).runs(0, of.high_watermark)
+        for each in run.batches
+    ]
+    found = fetch_range(
+        RangeRequest(
+            leader=LeaderAddress(str(leader.path)),
+            position=FetchPosition(topic_partition=ORDERS, topic_id=topic_id, offset=first),
+            end_offset=end,
+            is_first=False,
+            max_bytes=1 << 30,
+            job_id="job",
+            directory=None,
+        )
+    )
+    assert found.size_bytes == len(found.data) == sum(size for base, _, size in batches if first <= base < end)
+    straddling = [next_offset for base, next_offset, _ in batches if base < first < next_offset]
+    assert found.left_out_end_offset == (straddling[0] if straddling else -1)
+    assert found.next_offset == end
+
+
+def test_small_lag_begins_no_tasks(leader: LogDir, tmp_path: Path) -> None:
+    tasks = CountedTasks()
+    with task_leader_of(Path(str(leader.path)), tmp_path / "copy", tasks, range_bytes=1 << 30) as end_point:
+        make_follower(end_point, tmp_path / "copy", [], is_once=True).run()
+    assert not tasks.calls
+    check_equal(leader.path, tmp_path / "copy")
