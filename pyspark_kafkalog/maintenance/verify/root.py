@@ -78,7 +78,7 @@ def apply_checked(
         delta.replay(commit.records)
         after = delta.build(commit.next_offset)
         if not is_first:
-            check_invariants(image, after, delta.changes)
+            check_invariants(image, after, delta.changes, is_follower=image.following is not None)
     except InvalidRecordError as error:
         sink.add(
             Severity.ERROR,

@@ -21,6 +21,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.image import MetadataImage, following_record
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
@@ -217,6 +218,13 @@ def test_truncation_at_or_below_the_log_start_and_a_start_elsewhere_leave_an_emp
         assert (log_bytes(directory(follower)), offsets(follower), epochs(follower)) == (b"", [], [])
     follower.make(follower.append(data))
     assert offsets(follower) == list(range(60))
+
+
+def test_verify_finds_nothing_in_a_root_that_was_truncated(follower: FollowerRoot) -> None:
+    follower.make(follower.append(b"".join(at(offset) for offset in range(0, 60, 3))))
+    follower.make(follower.truncation(30))
+    follower.make(follower.append(b"".join(at(offset) for offset in range(30, 36, 3))))
+    assert verify(follower.root).findings == []
 
 
 def test_truncation_to_a_negative_offset_is_refused(follower: FollowerRoot) -> None:
