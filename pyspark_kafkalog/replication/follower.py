@@ -487,9 +487,14 @@ class Follower:
             expected_end_offset=end_offset,
             start_offset=start.start_offset,
         )
-        if self._change(followed, change) is not None and 0 < end_offset < start.start_offset:
+        if self._change(followed, change) is None:
+            return
+        if 0 < end_offset < start.start_offset:
             detail = "deleted at the leader before they were copied"
             self._note(EventKind.GAP, followed.name, detail, end_offset, start.start_offset)
+        elif start.start_offset < end_offset:
+            detail = "the leader ends below this log, which has no records and starts again"
+            self._note(EventKind.DIVERGED, followed.name, detail, start.start_offset, end_offset)
 
     def _change(self, followed: Followed, change: FollowerChange) -> LogState | None:
         """Commit a change by itself, and go on behind it; None if the follower ends. Raises why it is refused."""

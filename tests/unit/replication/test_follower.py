@@ -115,6 +115,24 @@ def test_records_deleted_before_they_were_copied_are_a_gap(
 
 
 @pytest.mark.full
+def test_log_without_records_whose_leader_has_lost_some_starts_again(tmp_path: Path) -> None:
+    root, copy = tmp_path / "leader", tmp_path / "copy"
+    leader_dir = LogDir.create(root)
+    leader_dir.create_topic("orders", partitions=1)
+    leader_dir.append("orders", rows(0, 10), partition=0)
+    shutil.copytree(root, tmp_path / "earlier")
+    leader_dir.append("orders", rows(10, 10), partition=0)
+    delete_records(leader_dir.root, {ORDERS: 20})
+    copy_once(root, copy)
+    shutil.rmtree(root)
+    (tmp_path / "earlier").rename(root)
+    events = copy_once(root, copy)
+    check_equal(root, copy)
+    (diverged,) = [each for each in events if each.kind is EventKind.DIVERGED]
+    assert (diverged.first_offset, diverged.end_offset) == (0, 20)
+
+
+@pytest.mark.full
 def test_log_that_begins_inside_a_batch_is_copied_from_that_batch_on(
     root_place: RootPlace, leader_dir: LogDir, copy: RootPlace
 ) -> None:
