@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +56,7 @@ _TURN_S: Final = 0.2
 #: After a description that an answer has asked for, the next one waits so long.
 _REFRESH_AGAIN_S: Final = 0.25
 _PLANS_MAX: Final = 1000
+_LOADED_AT_ONCE: Final = 8
 _REFUSED: Final = (EventKind.TOPIC_RECREATED, EventKind.TOPIC_REFUSED, EventKind.TOPIC_UNREADABLE)
 #: With `is_once`: how long nothing may move, and how often a commit may fail.
 _GIVES_UP_AFTER_S: Final = 60.0
@@ -327,23 +329,37 @@ class Follower:
 
     def _follow(self, topics: Mapping[str, LeaderTopic]) -> None:
         """Follow the partitions of these topics, and no others."""
-        for topic in topics.values():
-            for number, epoch in enumerate(topic.leader_epochs):
-                self._follow_partition(TopicPartition(topic.name, number), topic.topic_id, epoch)
+        wanted = {
+            TopicPartition(topic.name, number): (topic.topic_id, epoch)
+            for topic in topics.values()
+            for number, epoch in enumerate(topic.leader_epochs)
+        }
+        self._add({name: found for name, found in wanted.items() if self.board.find(name) is None})
+        for name, (topic_id, epoch) in wanted.items():
+            self._follow_partition(name, topic_id, epoch)
         for followed in self.board.partitions():
             if followed.name.topic not in topics and followed.phase is not Phase.STOPPED:
                 followed.is_without_topic = True
                 self._stop(followed, "its topic is not followed any more")
         self._begin_epochs()
 
+    def _add(self, wanted: Mapping[TopicPartition, tuple[str, int]]) -> None:
+        """Follow new partitions. Each of them is looked at, which in an object store takes a request or two."""
+
+        def load(name: TopicPartition) -> LocalLog:
+            return self._logs.load(name, wanted[name][0], is_verified=False)
+
+        with ThreadPoolExecutor(_LOADED_AT_ONCE) as pool:
+            for name, loaded in zip(wanted, pool.map(load, wanted), strict=True):
+                self.board.add(_followed(loaded, wanted[name][1]))
+
     def _follow_partition(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
         followed = self.board.find(name)
         if followed is not None and followed.state.topic_id != topic_id:
             self.board.remove(name)
+            self._add({name: (topic_id, leader_epoch)})
             followed = None
         if followed is None:
-            loaded = self._logs.load(name, topic_id, is_verified=False)
-            self.board.add(_followed(loaded, leader_epoch))
             return
         if leader_epoch > followed.leader_epoch >= 0:
             self._note(EventKind.LEADER_CHANGED, name, f"leader epoch {leader_epoch}, before {followed.leader_epoch}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError, LeaderUnavailableError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.image import PartitionImage
+from pyspark_kafkalog.metadata.image import PartitionImage, broker_configs
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,
     FetchedPartition,
@@ -93,7 +93,7 @@ class RootLeader:
             else:
                 topics[name] = found
         image = self._root.store.image if isinstance(self._root, NativeRoot) else None
-        configs = self._root.broker_configs()
+        configs = {} if image is None else broker_configs(image)
         return LeaderDescription(
             cluster_id=identity.cluster_id,
             topics=topics,

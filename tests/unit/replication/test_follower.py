@@ -190,6 +190,7 @@ def test_other_cluster_at_the_same_root_is_refused(root_place: RootPlace, leader
         copy_once(tmp_path / "other", tmp_path / "copy")
 
 
+@pytest.mark.full
 def test_same_offsets_with_other_records_are_found_by_the_last_batch(tmp_path: Path, copy: RootPlace) -> None:
     leader_dir = LogDir.create(tmp_path / "leader")
     leader_dir.create_topic("orders", 1)

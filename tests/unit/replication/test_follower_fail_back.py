@@ -77,6 +77,7 @@ def test_former_leader_follows_the_promoted_root_and_is_cut_back(root_place: Roo
     assert list(cut_files(root_place).values()) == [lost]
 
 
+@pytest.mark.full
 def test_running_follower_ends_when_its_root_is_promoted(root_place: RootPlace, copy: RootPlace) -> None:
     leader_dir = LogDir.create(root_place)
     leader_dir.append("orders", rows(0, 10), partition=0)
