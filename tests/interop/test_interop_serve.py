@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from server_processes import ServerProcess, serving
 
@@ -42,12 +41,19 @@ def test_server_creates_the_log_directory_and_ends_cleanly(tmp_path: Path) -> No
 
 @pytest.mark.full
 def test_two_servers_know_of_each_other_until_one_is_killed(tmp_path: Path) -> None:
-    LogDir.create(tmp_path / "log").append("orders", pa.table({"value": ["a"]}))
+    LogDir.create(tmp_path / "log").create_topic("orders", 20)
     with serving(tmp_path / "log") as first, serving(tmp_path / "log") as second:
         wait_for(lambda: len(metadata(first).brokers) == 2 == len(metadata(second).brokers))
         assert metadata(first).topics == metadata(second).topics
+        assert len(leaders(first)) == 2
         second.process.kill()
-        wait_for(lambda: [each.port for each in metadata(first).brokers] == [first.port])
+        (own,) = (each.node_id for each in metadata(first).brokers if each.port == first.port)
+        wait_for(lambda: leaders(first) == {own})
+        assert len(metadata(first).brokers) == 2  # which may come back
+
+
+def leaders(server: ServerProcess) -> set[int]:
+    return {partition.leader_id for topic in metadata(server).topics for partition in topic.partitions}
 
 
 @pytest.mark.full

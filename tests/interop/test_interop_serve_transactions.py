@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +12,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka_oracle import Broker, dump_log, run_tool
-from server_processes import serving
+from server_processes import ServerProcess, serving
 from tiered_exports import new_broker
 from transaction_client import KafkaClientError, TransactionClient
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.tools.main import main
 
@@ -159,12 +163,66 @@ def test_librdkafka_commits_aborts_and_is_fenced(root: Path, bootstrap: str) -> 
     assert len(log_dir.read("a")) == 6 * 30 + 2
 
 
-def consumer_group(bootstrap: str) -> object:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "rdkafka", "log_level": 0})
+def consumer_group(bootstrap: str, group: str = "rdkafka") -> object:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()
     finally:
         consumer.close()
+
+
+@pytest.mark.full
+def test_librdkafka_commits_offsets_at_a_coordinator_that_was_restarted(tmp_path: Path) -> None:
+    """Its producer remembers a group's coordinator, and would wait for ever if a list of brokers had left that out."""
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("a", 1)
+    with serving(tmp_path / "root") as other, contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        restarted = first.enter_context(serving(tmp_path / "root"))
+        group = next(name for name in map(str, range(100)) if coordinator(other, _GROUP, name) == restarted.port)
+        name = next(name for name in map(str, range(100)) if coordinator(other, _TRANSACTION, name) == other.port)
+        settings = {"bootstrap.servers": other.bootstrap, "transactional.id": name, "linger.ms": 1, "log_level": 0}
+        refreshes = {"topic.metadata.refresh.interval.ms": 100, "metadata.max.age.ms": 900_000}
+        producer = Producer({**settings, **refreshes})
+        producer.init_transactions(30)
+
+        def commit(offset: int) -> None:
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction(
+                [TopicPartition("a", 0, offset)], consumer_group(other.bootstrap, group), 30
+            )
+            producer.commit_transaction(30)
+
+        commit(1)
+        assert restarted.stop() == 0
+        wait_for(lambda: coordinator(other, _GROUP, group) == other.port)
+        time.sleep(1)  # the producer asks for the brokers meanwhile
+        second.enter_context(serving(tmp_path / "root", listen=restarted.bootstrap))
+        wait_for(lambda: coordinator(other, _GROUP, group) == restarted.port)
+        committing = threading.Thread(target=commit, args=(2,), daemon=True)
+        committing.start()
+        committing.join(30)
+        assert not committing.is_alive()
+        log_dir.refresh()
+        assert [each.offset for each in log_dir.group(group).fetch().values()] == [2]
+
+
+_GROUP, _TRANSACTION = 0, 1
+
+
+def coordinator(server: ServerProcess, key_type: int, key: str) -> int:
+    """The port of the server that coordinates a group or a transactional id."""
+    with WireClient.connect(server.host, server.port, client_id="test", timeout_s=10) as client:
+        client.negotiate()
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
+        (found,) = client.call(request, FindCoordinatorResponse).coordinators
+        return found.port
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.05)
 
 
 def tool(bootstrap: str, *words: str) -> list[list[str]]:

@@ -3,11 +3,11 @@
     <root>/.server-<node id>          on a file system; replaced by rename, never waits for the disk
     servers/<node id>                 in an object store
 
-    {"node_id": 2718, "host": "10.0.0.7", "port": 9092, "rack": null, "incarnation": "…", "beat": 17}
+    {"node_id": 2718, "host": "10.0.0.7", "port": 9092, "rack": null, "incarnation": "…", "beat": 17, "has_left": false}
 
 `beat` counts up. Nothing but routing depends on it: what a server may write is decided by commits alone. A killed
-server leaves its file, which others ignore once it has not changed for a while, and remove later; one that is stopped
-removes it.
+server leaves its file, which others ignore once it has not changed for a while, and remove later. One that is stopped
+writes that it has left, and the others remove its file later too; the last one removes all that are there.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ class Beat:
     node: Node
     incarnation: str
     beat: int
+    has_left: bool = False
 
     def encode(self) -> bytes:
         node = self.node
         fields = {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
-        return json.dumps({**fields, "incarnation": self.incarnation, "beat": self.beat}).encode()
+        fields |= {"incarnation": self.incarnation, "beat": self.beat, "has_left": self.has_left}
+        return json.dumps(fields).encode()
 
     @staticmethod
     def decode(data: bytes) -> Beat | None:
@@ -51,14 +53,14 @@ class Beat:
         try:
             fields = json.loads(data)
             node_id, host, port, rack = fields["node_id"], fields["host"], fields["port"], fields.get("rack")
-            incarnation, beat = fields["incarnation"], fields["beat"]
+            incarnation, beat, has_left = fields["incarnation"], fields["beat"], fields.get("has_left", False)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         numbers_are_valid = _is_between(node_id, INT32_MAX) and _is_between(port, _PORT_MAX) and isinstance(beat, int)
         texts_are_valid = isinstance(host, str) and isinstance(incarnation, str) and isinstance(rack, (str, type(None)))
-        return (
-            Beat(Node(node_id, host, port, rack), incarnation, beat) if numbers_are_valid and texts_are_valid else None
-        )
+        if not (numbers_are_valid and texts_are_valid and isinstance(has_left, bool)):
+            return None
+        return Beat(Node(node_id, host, port, rack), incarnation, beat, has_left)
 
 
 def _is_between(value: Any, limit: int) -> bool:

@@ -3,6 +3,7 @@
     every beat      write the own sign, read those of the others
     alive           this server, and each other one whose sign has changed within `timeout_ms`; one that is seen for the
                     first time counts as alive until then
+    left            a server that is stopped says so in its sign, and is not alive from then on
     long dead       a sign that has not changed for ten times as long is removed
     listed          all whose signs are there: Metadata names them as brokers until they are long dead
 
@@ -11,8 +12,11 @@ while, which costs requests to another server and nothing else. `Membership` is 
 
 Lists of brokers must not differ or change without need. librdkafka (2.10 and later) drops a server that one Metadata
 response leaves out, with the requests under way to it, and some of them are then never repeated: a consumer waits for
-metadata that it does not ask for again, and `send_offsets_to_transaction` fails or hangs. So a server that stands still
-stays listed, and a new one waits until the others have seen it before it accepts connections.
+metadata that it does not ask for again, and `send_offsets_to_transaction` fails or hangs. It also hangs when the server
+that was dropped is the group's coordinator, even if that server has come back meanwhile: `rd_kafka_broker_decommission`
+leaves it in the producer's cache of coordinators, and `rd_kafka_coord_req_fsm` then waits, without a timeout, for a
+connection that nobody opens. So a server that stands still or was stopped stays listed, long enough for a restart, and
+a new one waits until the others have seen it before it accepts connections.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ class Membership:
 
     @property
     def listed(self) -> tuple[Node, ...]:
-        """The live servers, and those that died lately, by node id."""
+        """The live servers, and those that died or left lately, by node id."""
         seen = [each.beat.node for each in self._seen.values()]
         return tuple(sorted([self._own, *seen], key=lambda node: node.node_id))
 
@@ -70,7 +74,11 @@ class Membership:
             seen = self._seen.get(node_id)
             if seen is None or seen.beat != beat:
                 self._seen[node_id] = _Seen(beat, now_ms)
-        alive = [each.beat.node for each in self._seen.values() if now_ms - each.changed_ms <= self._timeout_ms]
+        alive = [
+            each.beat.node
+            for each in self._seen.values()
+            if not each.beat.has_left and now_ms - each.changed_ms <= self._timeout_ms
+        ]
         self._nodes = tuple(sorted([self._own, *alive], key=lambda node: node.node_id))
         limit_ms = self._timeout_ms * _FORGET_FACTOR
         return [node_id for node_id, each in self._seen.items() if now_ms - each.changed_ms > limit_ms]
@@ -130,13 +138,16 @@ class ClusterOfServers:
             await asyncio.sleep(_JOIN_FACTOR * self._interval_s)
 
     async def stop(self) -> None:
-        """Leave, so that clients are told other servers."""
+        """Leave, so that clients are told other servers. The last one that leaves removes the signs of all."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         with contextlib.suppress(OSError):
-            await self._in_thread(lambda: self._place.remove(self.node_id))
+            await self._beat(has_left=True)
+            if len(self.nodes()) == 1:
+                for each in self.listed():
+                    await self._remove(each.node_id)
 
     async def _run(self) -> None:
         while True:
@@ -146,9 +157,9 @@ class ClusterOfServers:
             except OSError as error:
                 _LOG.warning("this server cannot show that it runs: %s", error)
 
-    async def _beat(self) -> None:
+    async def _beat(self, *, has_left: bool = False) -> None:
         self._count += 1
-        await self._in_thread(lambda: self._place.write(Beat(self._node, self._incarnation, self._count)))
+        await self._in_thread(lambda: self._place.write(Beat(self._node, self._incarnation, self._count, has_left)))
         beats: dict[int, Beat] = {}
         await self._in_thread(lambda: beats.update(self._place.read_all()))
         before = self.nodes()
@@ -156,7 +167,10 @@ class ClusterOfServers:
         if self.nodes() != before:
             _LOG.info("live servers: %s", ", ".join(f"{each.node_id} {each.host}:{each.port}" for each in self.nodes()))
         for node_id in dead:
-            await self._in_thread(lambda node_id=node_id: self._place.remove(node_id))  # type: ignore[misc]
+            await self._remove(node_id)
+
+    async def _remove(self, node_id: int) -> None:
+        await self._in_thread(lambda: self._place.remove(node_id))
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, work)

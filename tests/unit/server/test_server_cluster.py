@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,30 @@ def test_restarted_server_counts_as_alive_though_its_count_is_lower() -> None:
     assert alive(membership) == [1, 2]
 
 
-def test_server_that_left_is_gone_at_once() -> None:
+def test_server_whose_sign_is_gone_is_not_listed() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
     membership.observe({2: beat(2, 1)}, now_ms=0)
     membership.observe({}, now_ms=10)
     assert alive(membership) == [1]
     assert membership.listed == (node(1),)
+
+
+def test_server_that_left_is_not_alive_but_listed_until_it_is_long_dead() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    left = replace(beat(2, 2), has_left=True)
+    membership.observe({2: beat(2, 1)}, now_ms=0)
+    assert membership.observe({2: left}, now_ms=10) == []
+    assert alive(membership) == [1]
+    assert membership.listed == (node(1), node(2))
+    assert membership.observe({2: left}, now_ms=11 + 10 * TIMEOUT_MS) == [2]
+
+
+def test_server_that_left_is_alive_again_when_it_is_restarted() -> None:
+    membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
+    membership.observe({2: replace(beat(2, 7), has_left=True)}, now_ms=0)
+    assert alive(membership) == [1]
+    membership.observe({2: beat(2, 1, "b")}, now_ms=10)
+    assert alive(membership) == [1, 2]
 
 
 def test_server_that_stands_still_stays_listed_until_its_sign_is_removed() -> None:
@@ -72,29 +91,50 @@ def test_server_that_stands_still_stays_listed_until_its_sign_is_removed() -> No
     assert membership.listed == (node(2), node(3))
 
 
-def test_others_have_seen_a_server_when_it_has_started(tmp_path: Path) -> None:
-    def cluster(node_id: int) -> ClusterOfServers:
-        return ClusterOfServers(
-            node(node_id),
-            "cluster",
-            f"incarnation {node_id}",
-            BeatFiles(tmp_path),
-            executor,
-            interval_s=0.1,
-            timeout_ms=60_000,
-            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
-        )
+def cluster(node_id: int, root: Path, executor: Executor) -> ClusterOfServers:
+    return ClusterOfServers(
+        node(node_id),
+        "cluster",
+        f"incarnation {node_id}",
+        BeatFiles(root),
+        executor,
+        interval_s=0.1,
+        timeout_ms=60_000,
+        monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+    )
 
+
+def test_others_have_seen_a_server_when_it_has_started(tmp_path: Path) -> None:
     async def start() -> None:
-        first, second, third = map(cluster, (1, 2, 3))
+        first, second, third = (cluster(each, tmp_path, executor) for each in (1, 2, 3))
         await first.start()
         await asyncio.gather(second.start(), third.start())
         for each in (first, second, third):
             assert each.listed() == each.nodes() == (node(1), node(2), node(3))
+        for each in (first, second, third):
             await each.stop()
 
     with ThreadPoolExecutor(2) as executor:
         asyncio.run(start())
+
+
+@pytest.mark.parametrize("are_together", [False, True])
+def test_last_server_that_is_stopped_removes_the_signs_of_all(tmp_path: Path, are_together: bool) -> None:
+    async def start_and_stop() -> None:
+        servers = [cluster(each, tmp_path, executor) for each in (1, 2, 3)]
+        for each in servers:
+            await each.start()
+        if are_together:
+            await asyncio.gather(*(each.stop() for each in servers))
+            return
+        for at, each in enumerate(servers):
+            assert len(BeatFiles(tmp_path).read_all()) == 3
+            await each.stop()
+            assert [each.has_left for each in BeatFiles(tmp_path).read_all().values()].count(True) == (at + 1) % 3
+
+    with ThreadPoolExecutor(4) as executor:
+        asyncio.run(start_and_stop())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_own_sign_in_the_root_is_not_a_second_server() -> None:
@@ -113,9 +153,9 @@ def test_sign_that_is_long_dead_is_named_for_removal() -> None:
 def test_beats_in_files_round_trip(tmp_path: Path) -> None:
     place = BeatFiles(tmp_path)
     place.write(beat(1, 1))
-    place.write(Beat(node(2, "zone-b"), "b", 5))
+    place.write(Beat(node(2, "zone-b"), "b", 5, has_left=True))
     place.write(beat(1, 2))
-    assert place.read_all() == {1: beat(1, 2), 2: Beat(node(2, "zone-b"), "b", 5)}
+    assert place.read_all() == {1: beat(1, 2), 2: Beat(node(2, "zone-b"), "b", 5, has_left=True)}
     place.remove(1)
     place.remove(1)
     assert set(place.read_all()) == {2}
@@ -145,6 +185,7 @@ def test_beats_in_objects_round_trip_and_are_no_stray_objects() -> None:
         b'{"node_id": 1, "host": 5, "port": 1, "incarnation": "a", "beat": 1}',
         b'{"node_id": 1, "host": "h", "port": 65536, "incarnation": "a", "beat": 1}',
         b'{"node_id": 1, "host": "h", "port": 1, "incarnation": "a"}',
+        b'{"node_id": 1, "host": "h", "port": 1, "incarnation": "a", "beat": 1, "has_left": 1}',
         b"\xff\xfe",
         pytest.param(b"[" * 4096, id="deeply nested"),
     ],
