@@ -7,8 +7,7 @@ Reading order:
     events.py          what is reported besides appends
     topics_plan.py     the changes that make topics, configurations and access those of the leader
     board.py           what the threads of a follower share
-    fetch_loop.py      the threads that move records: fetchers and a committer
-    rate_limit.py      a bound of bytes a second
+    fetch_loop.py      the threads that move records: fetchers and a committer; their bound of bytes a second
     local_logs.py      the follower's own logs as they are committed
     follower.py        `Follower`: the controller of it all
     root_leader.py     another root as a leader

@@ -27,7 +27,6 @@ from pyspark_kafkalog.replication.board import COMMIT_BYTES, Board, Request, Wai
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
-from pyspark_kafkalog.replication.rate_limit import RateLimit
 from pyspark_kafkalog.root.follower.changes import FollowerResult, FollowerWriter
 from pyspark_kafkalog.units import MIB
 
@@ -35,6 +34,31 @@ from pyspark_kafkalog.units import MIB
 WAIT_MS: Final = 500
 _FETCH_BYTES_MAX: Final = COMMIT_BYTES // 2
 _FETCH_BYTES_MIN: Final = MIB
+
+
+class RateLimit:
+    """A bound of bytes a second over all fetchers, which says how long to pause after bytes were taken.
+
+    For several threads: a bucket of tokens that holds those of one second. `bytes_per_s` None: no bound.
+    """
+
+    def __init__(self, bytes_per_s: int | None, monotonic_s: Callable[[], float]) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._tokens = float(bytes_per_s or 0)
+        self._filled_s = monotonic_s()
+
+    def take(self, size_bytes: int) -> float:
+        """Note that so many bytes were taken; returns the seconds to pause before more are."""
+        if self._bytes_per_s is None:
+            return 0.0
+        with self._lock:
+            now_s = self._monotonic_s()
+            filled = self._tokens + (now_s - self._filled_s) * self._bytes_per_s
+            self._tokens = min(filled, float(self._bytes_per_s)) - size_bytes
+            self._filled_s = now_s
+            return max(-self._tokens / self._bytes_per_s, 0.0)
 
 
 class Fetcher(threading.Thread):

@@ -26,7 +26,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.replication.board import Board, Followed, Phase, Request
 from pyspark_kafkalog.replication.events import Event, EventKind
-from pyspark_kafkalog.replication.fetch_loop import Committer, Fetcher
+from pyspark_kafkalog.replication.fetch_loop import Committer, Fetcher, RateLimit
 from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderEndPoint, LeaderTopic, SelectsTopic
 from pyspark_kafkalog.replication.local_logs import LocalLog, LocalLogs
 from pyspark_kafkalog.replication.partition_state import (
@@ -37,7 +37,6 @@ from pyspark_kafkalog.replication.partition_state import (
     resolve,
     retry_delay_ms,
 )
-from pyspark_kafkalog.replication.rate_limit import RateLimit
 from pyspark_kafkalog.replication.topics_plan import TopicsPlan, plan_topics
 from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
 from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
