@@ -123,8 +123,12 @@ class CommitPlan:
 
     def add(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
         """Add a unit to the plan; returns what its appends get. Raises KafkalogError if the unit is refused."""
+        appends = unit.appends(self.image)
+        if len(appends) == 1 and not unit.makes_records:
+            # Nothing can refuse the unit after its only append: there is no draft to be dropped.
+            return (self._opened(appends[0]).add(appends[0], self._now_ms),)
         drafts: dict[TopicPartition, PartitionPlan] = {}
-        appended = tuple(self._append(each, drafts) for each in unit.appends(self.image))
+        appended = tuple(self._append(each, drafts) for each in appends)
         records = unit.records(self.image, appended)
         for topic_partition, draft in drafts.items():
             self.partitions[topic_partition].absorb(draft)
@@ -132,16 +136,21 @@ class CommitPlan:
         return appended
 
     def _append(self, append: LeaderAppend, drafts: dict[TopicPartition, PartitionPlan]) -> AppendedRange:
+        plan = self._opened(append)
+        draft = drafts.get(append.topic_partition)
+        if draft is None:
+            draft = drafts[append.topic_partition] = plan.draft()
+        return draft.add(append, self._now_ms)
+
+    def _opened(self, append: LeaderAppend) -> PartitionPlan:
+        """The plan of the partition that `append` is for. Raises UnknownTopicError if the topic is another one now."""
         topic_partition = append.topic_partition
         topic_id = self.image.topic(topic_partition.topic).topic_id
         if append.topic_id is not None and append.topic_id != topic_id:
             raise UnknownTopicError(
                 f"topic {topic_partition.topic!r} with the id {append.topic_id} was deleted; now it has {topic_id}"
             )
-        draft = drafts.get(topic_partition)
-        if draft is None:
-            draft = drafts[topic_partition] = self._partition(topic_partition).draft()
-        return draft.add(append, self._now_ms)
+        return self._partition(topic_partition)
 
     def _partition(self, topic_partition: TopicPartition) -> PartitionPlan:
         plan = self.partitions.get(topic_partition)

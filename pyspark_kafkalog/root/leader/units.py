@@ -91,6 +91,11 @@ class CommitUnit:
     records: PlanRecords = _no_records
     size_bytes: int = 0
 
+    @property
+    def makes_records(self) -> bool:
+        """Whether the unit may have further records."""
+        return self.records is not _no_records
+
     @classmethod
     def of(cls, *appends: LeaderAppend) -> CommitUnit:
         """A unit of these appends."""
