@@ -78,6 +78,7 @@ def apply_checked(
         delta.replay(commit.records)
         after = delta.build(commit.next_offset)
         if not is_first:
+            # The log does not say who made a commit; while the root follows, it may be the follower.
             check_invariants(image, after, delta.changes, is_follower=image.following is not None)
     except InvalidRecordError as error:
         sink.add(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -49,7 +49,12 @@ from pyspark_kafkalog.root.follower.plan import (
 )
 from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
 from pyspark_kafkalog.root.leader.open_logs import OpenLogs
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import lower_cleaned_offset
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LOG_START_OFFSET_CHECKPOINT,
+    lower_cleaned_offset,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.log.follower import (
@@ -213,11 +218,30 @@ class _Commit:
                 drop_outdated(logs.open(after, of).log)
                 logs.committed(of, state)
                 lower_cleaned_offset(self._root.path, of, state.log_end_offset, fs=self._root.fs)
+        moved = list(self._cut)
         for of, state in appended.items():
             if state.log_start_offset > self._image.partition(of.topic, of.partition).state.log_start_offset:
+                moved.append(of)
                 with _after_commit(of, logs):
                     delete_records(logs.open(after, of).log, state.log_start_offset)
                     logs.committed(of, state)
+        if moved:
+            self._checkpoint_log_starts(after, moved)
+
+    def _checkpoint_log_starts(self, after: MetadataImage, moved: Iterable[TopicPartition]) -> None:
+        """Give Kafka the log starts that are inside of segments, or that remote storage holds."""
+        path = self._root.path / LOG_START_OFFSET_CHECKPOINT
+        with _after_commit(LOG_START_OFFSET_CHECKPOINT):
+            before = read_offset_checkpoint(path)
+            offsets = dict(before)
+            for of in moved:
+                partition = after.partition(of.topic, of.partition)
+                first_base = self._commits.logs.open(after, of).log.segments.first.base_offset
+                offsets.pop(of, None)
+                if partition.segments or partition.state.log_start_offset > first_base:
+                    offsets[of] = partition.state.log_start_offset
+            if offsets != before:
+                write_offset_checkpoint(path, offsets, fs=self._root.fs)
 
 
 class _Append:
@@ -254,10 +278,11 @@ class _Append:
 
 
 @contextlib.contextmanager
-def _after_commit(of: TopicPartition, logs: OpenLogs) -> Iterator[None]:
-    """Log an error in the block."""
+def _after_commit(of: TopicPartition | str, logs: OpenLogs | None = None) -> Iterator[None]:
+    """Log an error in the block, after which the log of the partition has to be opened again."""
     try:
         yield
     except (KafkalogError, OSError) as error:
-        logs.drop(of)
+        if logs is not None and isinstance(of, TopicPartition):
+            logs.drop(of)
         _LOG.warning("%s: files do not follow the commit yet; the next writer does that: %s", of, error)
