@@ -135,14 +135,12 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 40))
     def truncate_to(self, back: int) -> None:
         offset = max(self.end - back, 0)
+        base_offset = self.log.segments.from_offset(offset)[0].base_offset
         self._cut(truncated_state(self.log, offset, producer_id_expiration_ms=EXPIRATION_MS))
-        holder = next(
-            (batch.base_offset for batch in self.batches if batch.base_offset < offset < batch.next_offset), offset
-        )
         if offset < self.end:
             self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
-            self.end = holder
-            if holder <= self.start:
+            self.end = max([base_offset, *(batch.next_offset for batch in self.batches)])
+            if self.end <= self.start:
                 self.start = self.end = min(offset, self.start)
                 self.batches = []
 

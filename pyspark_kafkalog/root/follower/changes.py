@@ -51,9 +51,9 @@ class FollowerAppend:
 class Truncation:
     """Drop the records from `end_offset` on of a log that ends at `expected_end_offset`.
 
-    A batch that contains `end_offset` is dropped whole: the log then ends before it. A log that starts at or above
-    `end_offset` becomes empty, and starts and ends there. What is in remote storage only cannot be dropped. The batches
-    that are dropped go to a file first (cut_files.py).
+    A batch that contains `end_offset` is dropped whole: the log then ends after the last batch that stays. A log that
+    starts at or above `end_offset` becomes empty, and starts and ends there. What is in remote storage only cannot be
+    dropped. The batches that are dropped go to a file first (cut_files.py).
     """
 
     topic_partition: TopicPartition

@@ -164,7 +164,8 @@ def plan_truncation(
     after = replace(before, log_end_offset=end_offset, first_unstable_offset=min(producers.open, default=-1))
     if end_offset == kept_end:
         return PlannedTruncation(of, change.topic_id, before, after, root.objects, log)
-    cut = replace(before, log_end_offset=kept_end, log_start_offset=min(before.log_start_offset, kept_end))
+    # The log starts below for a moment: what is known of producers from before the log start stays.
+    cut = replace(before, log_end_offset=kept_end, log_start_offset=0)
     return PlannedTruncation(of, change.topic_id, before, after, root.objects, log, cut, end_offset)
 
 

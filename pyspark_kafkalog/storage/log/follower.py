@@ -135,8 +135,9 @@ def _begin_below_end(log: UnifiedLog, batches: FollowerBatches) -> None:
 def truncated_state(log: UnifiedLog, offset: int, *, producer_id_expiration_ms: int) -> LogState:
     """The state of `log` without the records from `offset` on; that of now if it ends at or below it.
 
-    A batch that contains `offset` is dropped whole. A log that starts at or above `offset` becomes empty. Raises
-    OffsetOutOfRangeError for an offset that is in remote storage only, or negative; DiskFormatError for damage.
+    A batch that contains `offset` is dropped whole, and the log ends after the last batch that stays. A log that starts
+    at or above `offset` becomes empty. Raises OffsetOutOfRangeError for an offset that is in remote storage only, or
+    negative; DiskFormatError for damage.
     """
     state = log.state()
     if offset >= log.log_end_offset:
@@ -176,15 +177,17 @@ def truncated_state(log: UnifiedLog, offset: int, *, producer_id_expiration_ms: 
 
 
 def _kept_part(segment: LogSegment, offset: int) -> tuple[SegmentCounters, int]:
-    """The segment's counters without the batches that reach `offset`, and the offset at which it then ends."""
+    """The segment's counters without the batches that reach `offset`, and the end of the last batch that stays."""
     rows = IndexRows(segment.base_offset, segment.config)
+    end_offset = segment.base_offset
     for chunk in segment.chunks():
         count = int(np.searchsorted(chunk.batches["last_offset"], offset, side="left"))
         if count:
             rows.add(chunk.batches[:count])
+            end_offset = int(chunk.batches["last_offset"][count - 1]) + 1
         if count < len(chunk.batches):
-            return rows.counters, min(offset, int(chunk.batches["base_offset"][count]))
-    return rows.counters, offset
+            break
+    return rows.counters, end_offset
 
 
 def empty_state(log: UnifiedLog, start_offset: int) -> LogState:
