@@ -160,7 +160,7 @@ class Broker:
     """One Kafka node. `home` holds server.properties, server.log and `data`, its log.dirs.
 
     `controller_port` 0: a free one at each start. `more_listeners`: further names with their ports; what they speak is
-    among the `settings`.
+    among the `settings`. `advertised_ports`: where clients are told to find one of them, if that is elsewhere.
     """
 
     home: Path
@@ -169,6 +169,7 @@ class Broker:
     controller_port: int = 0
     format_options: Sequence[str] = ("--standalone",)
     more_listeners: Mapping[str, int] = field(default_factory=dict)
+    advertised_ports: Mapping[str, int] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _port: int = field(default=0, init=False)
 
@@ -280,13 +281,13 @@ class Broker:
             raise KafkaOracleError(f"format failed:\n{done.stdout}{done.stderr}")
 
     def _properties(self, controller_port: int) -> str:
-        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller_port}"
-        listeners += "".join(f",{name}://127.0.0.1:{port}" for name, port in self.more_listeners.items())
+        own = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller_port}"
+        advertised = {**self.more_listeners, **self.advertised_ports}
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": listeners,
-            "advertised.listeners": listeners,
+            "listeners": ",".join((own, *_listeners(self.more_listeners))),
+            "advertised.listeners": ",".join((own, *_listeners(advertised))),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
@@ -333,6 +334,10 @@ class Broker:
     def _log_tail(self) -> str:
         lines = (self.home / "server.log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-30:])
+
+
+def _listeners(ports: Mapping[str, int]) -> list[str]:
+    return [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
 
 
 def _swap_files(source: Path, target: Path) -> None:
