@@ -89,8 +89,8 @@ class Followed:
     last_error: str = ""
     #: The topic is not followed any more, which may change with the next description.
     is_without_topic: bool = False
-    #: The newest leader epoch without records of which the leader was asked where it begins.
-    asked_epoch: int = -1
+    #: The newest leader epoch without records of which the leader was asked where it begins, and the log end then.
+    asked: tuple[int, int] = (-1, -1)
 
     @property
     def name(self) -> TopicPartition:

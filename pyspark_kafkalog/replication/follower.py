@@ -41,7 +41,7 @@ from pyspark_kafkalog.replication.topics_plan import TopicsPlan, plan_topics
 from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
 from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.storage.filesystem import FlushMode
+from pyspark_kafkalog.storage.filesystem import FlushMode, is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.units import MIB
@@ -141,9 +141,9 @@ class Follower:
         if description is None:
             return
         self._cluster_id = description.cluster_id
-        self._following_id = begin_following(
-            self._root, leader=self._leader.name, cluster_id=description.cluster_id, topics=self._settings.topics
-        )
+        self._following_id = self._begin()
+        if not self._following_id:
+            return
         writer = follower_writer(self._root, self._following_id, flush=self._settings.flush)
         committer = Committer(
             writer,
@@ -176,6 +176,23 @@ class Follower:
                 self._note_unavailable(error)
                 self.board.pause(retry_delay_ms(self._failures, self._rng) / 1000)
         return None
+
+    def _begin(self) -> str:
+        """Let the root follow the leader, once its disk has room for that; empty if the follower ends before."""
+        failures = 0
+        while not self.board.is_stopping:
+            try:
+                return begin_following(
+                    self._root, leader=self._leader.name, cluster_id=self._cluster_id, topics=self._settings.topics
+                )
+            except OSError as error:
+                failures += 1
+                if not is_out_of_space(error) or (self._settings.is_once and failures == _GIVES_UP_AFTER_FAILURES):
+                    raise
+                if failures == 1:
+                    self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=str(error)))
+                self.board.pause(retry_delay_ms(failures, self._rng) / 1000)
+        return ""
 
     def _selects(self, topic: str) -> bool:
         """The topics asked for, and those in which groups and transactions are kept."""
@@ -378,14 +395,15 @@ class Follower:
         changes: list[FollowerAppend] = []
         for followed in self.board.partitions():
             epoch = followed.leader_epoch
-            if epoch <= max(followed.committed_epoch, followed.asked_epoch) or followed.lag or followed.pending:
-                continue
             state = followed.state
+            is_known = epoch <= followed.committed_epoch or followed.asked == (epoch, state.end_offset)
+            if is_known or followed.lag or followed.pending:
+                continue
             try:
                 end = self._leader.epoch_end(state.position(epoch), epoch)
             except LeaderUnavailableError:
                 return
-            followed.asked_epoch = epoch
+            followed.asked = epoch, state.end_offset
             if end is not None and (end.epoch, end.end_offset) == (epoch, state.end_offset):
                 changes.append(
                     FollowerAppend(
