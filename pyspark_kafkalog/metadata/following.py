@@ -1,9 +1,10 @@
 """A root that follows a leader: who may change what, checked for every commit before it is published.
 
 While the image has a `Following`, the root is a copy of its leader. Only the follower that knows its id changes what is
-copied: topics, partitions, their log ends and leader epochs, configurations, access control entries, quotas, SCRAM
-credentials, transactional ids. All others are refused with FollowingRootError, whichever way they commit. Maintenance
-stays possible: it raises log starts, and replaces segments and objects by others with the same records.
+copied: topics, partitions, their log ends and leader epochs, configurations, access control entries, quotas,
+transactional ids. All others are refused with FollowingRootError, whichever way they commit. Maintenance stays
+possible: it raises log starts, and replaces segments and objects by others with the same records. SCRAM credentials are
+free, as no cluster gives them away: users of a served copy get passwords of its own.
 
 A FollowingRecord begins following, or takes it over from an earlier follower, whose commits then fail with
 FollowingEndedError. One with an empty id ends it. The check is made on the newest image of each attempt to commit, so a
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _COPIED: Final[tuple[tuple[str, Callable[[MetadataImage], object]], ...]] = (
     ("broker-level settings", lambda image: image.broker_configs),
     ("access control entries", lambda image: image.acls),
-    ("SCRAM credentials", lambda image: image.scram_credentials),
     ("client quotas", lambda image: image.client_quotas),
     ("transactional ids", lambda image: image.transactional_ids),
     ("producer ids", lambda image: image.next_producer_id),

@@ -32,7 +32,10 @@ DUMP_LOG: Final = "kafka.tools.DumpLogSegments"
 _SCRIPTS: Final = {
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-get-offsets.sh": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions.sh": "org.apache.kafka.tools.TransactionsCommand",
 }
 _START_SECONDS_MAX: Final = 90
 _STOP_SECONDS_MAX: Final = 60
@@ -142,7 +145,7 @@ def run_tool(main_class: str, *args: str | Path, stdin: str = "") -> subprocess.
 
 
 def write_tool_scripts(directory: Path) -> None:
-    """Scripts with the names of Kafka's bin/*.sh for the tools that change a cluster's metadata."""
+    """Scripts with the names of Kafka's bin/*.sh for the tools that guides in the documentation name."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, main_class in _SCRIPTS.items():
         script = directory / name

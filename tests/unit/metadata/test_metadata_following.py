@@ -96,12 +96,6 @@ CHANGES: list[tuple[str, MetadataRecord]] = [
         ),
     ),
     (
-        "SCRAM credentials",
-        UserScramCredentialRecord(
-            name="u", mechanism=1, salt=b"salt", stored_key=b"k" * 32, server_key=b"s" * 32, iterations=4096
-        ),
-    ),
-    (
         "client quotas",
         ClientQuotaRecord(
             entity=(EntityData(entity_type="user", entity_name="u"),), key="request_percentage", value=5.0
@@ -127,6 +121,13 @@ def test_a_change_of_what_is_copied_is_refused_of_all_but_the_follower(
 def test_maintenance_may_raise_the_log_start_and_begin_an_empty_active_segment(store: LocalMetadataStore) -> None:
     after = commit(store, state(log_start_offset=10, active_base_offset=10))
     assert after.partition("t", 0).state.log_start_offset == 10
+
+
+def test_users_of_a_served_copy_get_passwords_of_its_own(store: LocalMetadataStore) -> None:
+    password = UserScramCredentialRecord(
+        name="u", mechanism=1, salt=b"salt", stored_key=b"k" * 32, server_key=b"s" * 32, iterations=4096
+    )
+    assert commit(store, password).scram_credentials
 
 
 def test_only_the_follower_may_cut_a_log_and_nobody_lets_its_leader_epoch_fall(store: LocalMetadataStore) -> None:
