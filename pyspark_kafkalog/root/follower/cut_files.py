@@ -14,6 +14,7 @@ the same millisecond.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -29,8 +30,17 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
 
 CUT_PREFIX: Final = "diverged"
+_CUT_NAME: Final = re.compile(
+    rf"(?:{CUT_PREFIX}-)?.+-\d{{1,10}}-(\d{{1,19}})-\d{{1,19}}-\d{{1,19}}\.log", re.DOTALL | re.ASCII
+)
 #: What an object holds at most, but for one batch that is larger.
 _OBJECT_BYTES: Final = 64 * MIB
+
+
+def cut_file_first_offset(name: str) -> int | None:
+    """The first offset that the name of a cut file has, also of an object's last part; None for any other name."""
+    found = _CUT_NAME.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 class CutFiles(Protocol):

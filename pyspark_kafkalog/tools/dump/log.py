@@ -18,6 +18,7 @@ import sys
 from typing import Final
 
 from pyspark_kafkalog.object_store.location import is_object_url
+from pyspark_kafkalog.root.follower.cut_files import cut_file_first_offset
 from pyspark_kafkalog.storage.names import (
     CHECKPOINT_SUFFIX,
     INDEX_SUFFIX,
@@ -216,6 +217,7 @@ def _start(path: str, printer: Printer) -> None:
             raise DumpError(f"{path}: a snapshot's name is <20 digit end offset>-<10 digit epoch>{CHECKPOINT_SUFFIX}")
         printer.snapshot_start(end_offset, epoch)
     elif name.endswith(LOG_SUFFIX):
-        printer.log_start(base_offset_of(path))
+        cut_first = cut_file_first_offset(name)
+        printer.log_start(base_offset_of(path) if cut_first is None else cut_first)
     else:
         printer.staged_start()

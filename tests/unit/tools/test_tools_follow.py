@@ -102,6 +102,25 @@ def test_promoted_root_follows_again_only_with_demote(
         LogDir.open(tmp_path / "copy").create_topic("refused")
 
 
+def test_former_leader_is_cut_back_and_the_file_of_its_records_is_dumped(
+    tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert follow_once(tmp_path) == 0
+    assert main(["promote", "--path", str(tmp_path / "copy")]) == 0
+    leader_dir.append("orders", pa.table({"value": ["written late"]}), partition=0)
+    LogDir.open(tmp_path / "copy").append("orders", rows(200, 3), partition=0)
+    swapped = ["follow", "--from", str(tmp_path / "copy"), "--path", str(tmp_path / "leader"), "--once", "--demote"]
+    assert main(swapped) == 1
+    assert "--on-divergence truncate" in capsys.readouterr().err
+    assert main([*swapped, "--on-divergence", "truncate"]) == 0
+    check_equal(tmp_path / "copy", tmp_path / "leader")
+    (kept,) = (tmp_path / "leader").glob("diverged-orders-0-100-101-*.log")
+    assert main(["dump-log", "--print-data-log", "--files", str(kept)]) == 0
+    printed = capsys.readouterr().out
+    assert "Log starting offset: 100" in printed
+    assert "payload: written late" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
