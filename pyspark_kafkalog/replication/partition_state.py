@@ -129,7 +129,7 @@ def _take_records(state: PartitionState, fetched: FetchedPartition) -> Step:
         return TryLater(f"the leader's answer for {state.topic_partition} ends inside a batch")
     if state.unverified is not None:
         if len(scan.batches) and not _is_same_batch(state.unverified, scan.batches[0]):
-            return Compare("the leader has another last batch in the same leader epoch", has_other_batch=True)
+            return Compare("the leader has another batch where this log ends", has_other_batch=True)
         state = replace(state, unverified=None)
     return _advance(state, fetched, scan.batches)
 
