@@ -111,7 +111,8 @@ def shell_for(home: Path, broker: Broker) -> Shell:
     kafkalog.chmod(0o755)
     served = f"127.0.0.1:{free_port()}"
     # In this order: the broker's address is another text than the server's.
-    return Shell(home, {"broker1:9092": broker.bootstrap, "localhost:9092": served, "/data/log": str(home / "log")})
+    places = {"broker1:9092": broker.bootstrap, "localhost:9092": served}
+    return Shell(home, {**places, "/data/log": str(home / "log"), "follow.json": str(home / "follow.json")})
 
 
 @dataclass
