@@ -15,6 +15,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -35,9 +36,10 @@ public final class ServedClients {
     private static final int PARTITIONS = 3;
     private static final int KEYS = 7;
     private static final Map<String, List<String>> SUBSCRIPTIONS =
-        Map.of("classic", List.of("plain", "tx", "compacted"), "next", List.of("plain", "tx", "copied"));
+        Map.of("classic", List.of("plain", "tx", "compacted"), "cooperative", List.of("plain", "copied"),
+            "next", List.of("plain", "tx", "copied"));
     private static final Map<String, String> ISOLATION =
-        Map.of("classic", "read_uncommitted", "next", "read_committed");
+        Map.of("classic", "read_uncommitted", "cooperative", "read_committed", "next", "read_committed");
     private static final String SERIALIZATION = "org.apache.kafka.common.serialization.String";
 
     private static String bootstrap;
@@ -58,6 +60,7 @@ public final class ServedClients {
         start("producer", "stop-writing", at -> produce(at, new Random((seed + "producer").hashCode())));
         start("transactional", "stop-writing", at -> transact(at, new Random((seed + "transactional").hashCode())));
         start("classic", "stop", at -> consume("classic", at));
+        start("cooperative", "stop", at -> consume("cooperative", at));
         start("next", "stop", at -> consume("next", at));
         start("copier", "stop", ServedClients::copy);
     }
@@ -293,6 +296,8 @@ public final class ServedClients {
         properties.put("reconnect.backoff.max.ms", "1000");
         if (group.equals("next")) properties.put("group.protocol", "consumer");
         else properties.put("session.timeout.ms", "6000");
+        if (group.equals("cooperative"))
+            properties.put("partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
         return new KafkaConsumer<>(properties);
     }
 
@@ -314,12 +319,17 @@ public final class ServedClients {
         String client = name + "." + group + at;
         try (KafkaConsumer<String, String> consumer = newMember(group, ISOLATION.get(group))) {
             subscribe(consumer, client, SUBSCRIPTIONS.get(group));
+            boolean isUncommitted = false; // a commit that failed is tried again: partitions that are kept go on
             while (!has("stop")) {
                 ConsumerRecords<String, String> records = consumer.poll(Duration.ofSeconds(1));
-                if (records.isEmpty()) continue;
-                notePoll(client, group, ISOLATION.get(group), null, records);
+                if (!records.isEmpty()) {
+                    notePoll(client, group, ISOLATION.get(group), null, records);
+                    isUncommitted = true;
+                }
+                if (!isUncommitted) continue;
                 try {
                     consumer.commitSync();
+                    isUncommitted = false;
                 } catch (KafkaException failure) {
                     note("error", "client", client, "error", failure.toString());
                 }

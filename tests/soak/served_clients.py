@@ -9,6 +9,7 @@ CONTROL/stop-writing exists nobody sends any more; CONTROL/stop ends the process
     producer        idempotent, to topic `plain` and by key to `compacted`
     transactional   transactions over `tx` and `plain`: committed, aborted, slow, left open and fenced by a successor
     classic, next   members of two groups, by the classic protocol and by KIP-848's, that commit what they have noted
+    cooperative     a member of a classic group that keeps what it need not give up (CooperativeStickyAssignor)
     copier          a member of a third group: copies `tx` to `copied` with its offsets in the transaction
 """
 
@@ -24,14 +25,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 PARTITIONS = {"plain": 3, "tx": 3, "compacted": 1, "copied": 3}
 KEYS = 7
-SUBSCRIPTIONS = {"classic": ("plain", "tx", "compacted"), "next": ("plain", "tx", "copied")}
-ISOLATION = {"classic": "read_uncommitted", "next": "read_committed"}
-TRANSACTION_TIMEOUT_MS = 10_000
 SESSION_TIMEOUT_MS = 6_000
+SUBSCRIPTIONS = {
+    "classic": ("plain", "tx", "compacted"),
+    "cooperative": ("plain", "copied"),
+    "next": ("plain", "tx", "copied"),
+}
+ISOLATION = {"classic": "read_uncommitted", "cooperative": "read_committed", "next": "read_committed"}
+PROTOCOLS = {
+    "classic": {"session_timeout_ms": SESSION_TIMEOUT_MS},
+    "cooperative": {"session_timeout_ms": SESSION_TIMEOUT_MS, "partition_assignment_strategy": "cooperative-sticky"},
+    "next": {"group_protocol": "consumer"},
+}
+TRANSACTION_TIMEOUT_MS = 10_000
 _RECORDS_A_POLL = 200
 _UNSENT_MAX = 200
 #: How long a call may take when servers are paused; then the client starts anew.
@@ -199,6 +209,8 @@ class Member:
         self.client = f"{process.name}.{role}"
         self._notes, self._group, self._isolation = process.notes, group, isolation
         self._taken: list[Message] = []
+        #: Partitions that are kept when others change are not polled again: a commit that failed is tried again.
+        self.is_uncommitted = False
         fixed = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
         settings = process.settings(group_id=group, isolation_level=isolation, check_crcs=True, **settings)
         self.consumer = Consumer({**fixed, **settings})
@@ -218,6 +230,7 @@ class Member:
 
     def _note_poll(self, transaction: str | None) -> None:
         if self._taken:
+            self.is_uncommitted = True
             records = [[m.topic(), m.partition(), m.offset(), (m.value() or b"").decode()] for m in self._taken]
             fields = {"client": self.client, "group": self._group, "isolation": self._isolation, "txn": transaction}
             self._notes.add("poll", **fields, t=time.monotonic_ns(), records=records)
@@ -240,17 +253,19 @@ class Member:
 
 
 def consume(process: Process, group: str, at: int) -> None:
-    protocol = {"group_protocol": "consumer"} if group == "next" else {"session_timeout_ms": SESSION_TIMEOUT_MS}
-    member = Member(process, group, f"{group}{at}", ISOLATION[group], **protocol)
+    member = Member(process, group, f"{group}{at}", ISOLATION[group], **PROTOCOLS[group])
     member.subscribe(*SUBSCRIPTIONS[group])
     try:
         while not process.has("stop"):
-            taken, _ = member.poll()
-            if taken:
+            member.poll()
+            if member.is_uncommitted:
                 try:
                     member.consumer.commit(asynchronous=False)
+                    member.is_uncommitted = False
                 except KafkaException as failure:
                     process.notes.add("error", client=member.client, error=str(failure))
+                    if failure.args[0].code() == KafkaError._NO_OFFSET:
+                        member.is_uncommitted = False
     finally:
         member.consumer.close()
 
@@ -330,6 +345,7 @@ def main(bootstrap: str, name: str, history: str, control: str, seed: str) -> No
         "producer": (lambda at: produce(process, at), "stop-writing"),
         "transactional": (lambda at: transact(process, at), "stop-writing"),
         "classic": (lambda at: consume(process, "classic", at), "stop"),
+        "cooperative": (lambda at: consume(process, "cooperative", at), "stop"),
         "next": (lambda at: consume(process, "next", at), "stop"),
         "copier": (lambda at: copy(process, at), "stop"),
     }

@@ -5,12 +5,14 @@
 The arguments, and what ends it, are those of served_clients.py.
 
     writer       LogDir.append to topic `plain`, as Spark's driver commits
+    query, rerun two that write the versions of one transactional id, as two runs of a streaming query: one of them wins
     snapshots    read_committed reads of all partitions as of one commit
     maintenance  kafkalog log-cleaner, merge-segments and retention, one after the other
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from functools import partial
@@ -21,10 +23,11 @@ import pyarrow as pa
 from served_clients import PARTITIONS, Process, run_again
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import CommitStateUnknownError
+from pyspark_kafkalog.errors import CommitStateUnknownError, ProducerFencedError
 from pyspark_kafkalog.tools.main import main as run_command
 
 COMMANDS = ("log-cleaner", "merge-segments", "retention")
+TRANSACTIONAL_ID = "query"
 _SNAPSHOT_TOPICS = ("plain", "tx", "copied")
 
 
@@ -46,6 +49,43 @@ def write(process: Process, root: str, at: int) -> None:
             for value in values:
                 process.notes.add("sent", value=value, offset=-1)
         time.sleep(drawn.uniform(0.1, 0.5))
+
+
+def write_versions(process: Process, role: str, root: str, at: int) -> None:
+    """Write the next version of `TRANSACTIONAL_ID`, or lose it to the rival, which writes it with other records."""
+    log_dir = LogDir.open(root)
+    drawn = process.random(role)
+    client = f"{process.name}.{role}{at}"
+    for count in itertools.count():
+        if process.has("stop-writing"):
+            return
+        log_dir.refresh()
+        version = (log_dir.last_version(TRANSACTIONAL_ID) or 0) + 1
+        transaction = f"{client}/{count}"
+        topic = drawn.choice(("plain", "tx"))
+        partition = drawn.randrange(PARTITIONS[topic])
+        values = [f"{client}#{3 * count + each}" for each in range(3)]
+        for value in values:
+            fields = {"topic": topic, "partition": partition, "value": value}
+            process.notes.add("send", client=client, txn=transaction, **fields)
+        process.notes.add("commit", txn=transaction, t=time.monotonic_ns())
+        try:
+            result = log_dir.append(
+                topic,
+                pa.table({"value": values}),
+                partition=partition,
+                transactional_id=TRANSACTIONAL_ID,
+                transaction_version=version,
+                flush="os",
+            )
+        except CommitStateUnknownError as error:
+            process.notes.add("error", client=client, error=str(error))
+        except ProducerFencedError:
+            process.notes.add("ended", txn=transaction, committed=False)
+            log_dir = LogDir.open(root)  # a later run, which fences the rival
+        else:
+            process.notes.add("ended", txn=transaction, committed=not result.is_duplicate)
+        time.sleep(drawn.uniform(0.1, 0.8))
 
 
 def snapshot(process: Process, root: str, at: int) -> None:
@@ -91,9 +131,15 @@ def maintain(process: Process, root: str, at: int) -> None:
 
 def main(root: str, name: str, history: str, control: str, seed: str) -> None:
     process = Process("", name, Path(history), Path(control), seed)
-    roles = {"writer": (write, "stop-writing"), "snapshots": (snapshot, "stop"), "maintenance": (maintain, "stop")}
+    roles = {
+        "writer": (partial(write, process), "stop-writing"),
+        "query": (partial(write_versions, process, "query"), "stop-writing"),
+        "rerun": (partial(write_versions, process, "rerun"), "stop-writing"),
+        "snapshots": (partial(snapshot, process), "stop"),
+        "maintenance": (partial(maintain, process), "stop"),
+    }
     threads = [
-        Thread(target=run_again, args=(process, role, partial(work, process, root), until))
+        Thread(target=run_again, args=(process, role, partial(work, root), until))
         for role, (work, until) in roles.items()
     ]
     for each in threads:

@@ -268,9 +268,9 @@ def make_cluster(home: Path, root: str, processes: list[Tended], drawn: random.R
 
 
 ROLES = {
-    "librdkafka": ("producer", "transactional", "classic", "next", "copier"),
-    "java": ("producer", "transactional", "classic", "next", "copier"),
-    "neighbours": ("writer", "snapshots", "maintenance"),
+    "librdkafka": ("producer", "transactional", "classic", "cooperative", "next", "copier"),
+    "java": ("producer", "transactional", "classic", "cooperative", "next", "copier"),
+    "neighbours": ("writer", "query", "rerun", "snapshots", "maintenance"),
 }
 
 
@@ -377,7 +377,7 @@ def run_soak(cluster: Cluster, log_dir: LogDir, drawn: random.Random) -> History
     took = cluster.wait_until("progress", lambda: missing_progress(cluster, since), PROGRESS_SECONDS_MAX)
     print(f"everybody made progress {took:.1f} s after the last fault")
     (cluster.control / "stop-writing").touch()
-    writers = ("producer", "transactional", "writer")
+    writers = ("producer", "transactional", "writer", "query", "rerun")
     cluster.wait_until("writers end", lambda: have_finished(cluster, writers), PROGRESS_SECONDS_MAX)
     took = cluster.wait_until("groups at the end", lambda: groups_behind(log_dir), PROGRESS_SECONDS_MAX)
     print(f"all groups were at the end {took:.1f} s after the last write")
