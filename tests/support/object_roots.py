@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 from data_objects import TOPIC_IDS, Log, Plan, stage
@@ -41,7 +42,6 @@ from pyspark_kafkalog.tiered import index_cache
 from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
-_NODE = encode_uuid(bytes(15) + b"\x01")
 PARTITIONS_COUNT = 2
 #: Where `StoredRoot.opened` says it is.
 STORED_URL = "s3://bucket/log"
@@ -51,14 +51,14 @@ class ObjectRootModel:
     """A root with the topics of TOPIC_IDS; commits are applied as a root applies them."""
 
     def __init__(self, store: FaultyStore) -> None:
-        inline_data._caches.cache_clear()  # data of another model with the same ids
         self.store = store
         self.commits: list[int] = []
         self.logs: dict[TopicPartition, Log] = {}
         self.refreshes = 0
+        node = encode_uuid(uuid4().bytes)  # of each model another one: they have the same URL and topic ids
         records: list[MetadataRecord] = [
             FormatRecord(format_version=1, is_object_root=True),
-            RegisterBrokerRecord(broker_id=1, incarnation_id=_NODE, log_dirs=(_NODE,)),
+            RegisterBrokerRecord(broker_id=1, incarnation_id=node, log_dirs=(node,)),
         ]
         for name, topic_id in TOPIC_IDS.items():
             records.append(TopicRecord(name=name, topic_id=topic_id))

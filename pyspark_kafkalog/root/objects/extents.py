@@ -37,12 +37,14 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 class ObjectLog:
     """The log of one partition in an object store, as of one image; can be pickled.
 
-    `objects` are those of the runs, perhaps with others. `producer_batches` are those of the runs, in a part at least
-    the abort markers. `later`: of a part, the segments after it in which transactions of it may have been aborted.
+    `root_id` is the random id with which the root's node was registered. `objects` are those of the runs, perhaps with
+    others. `producer_batches` are those of the runs, in a part at least the abort markers. `later`: of a part, the
+    segments after it in which transactions of it may have been aborted.
     """
 
     topic_partition: TopicPartition
     topic_id: str
+    root_id: str
     segments: tuple[SegmentObject, ...]
     runs: Runs
     objects: DataObjects
@@ -62,6 +64,7 @@ class ObjectLog:
         return ObjectLog(
             topic_partition,
             topic.topic_id,
+            image.node.incarnation_id,
             partition.segments,
             partition.runs,
             image.objects,
@@ -99,12 +102,12 @@ class ObjectLog:
 
 
 class StoredBytes:
-    """An `ObjectBytes` over the data objects of `objects`; see InlineData for `topic_id`."""
+    """An `ObjectBytes` over the data objects of `objects`; see InlineData for `root_id`."""
 
-    def __init__(self, store: ObjectStore, topic_id: str, objects: DataObjects) -> None:
+    def __init__(self, store: ObjectStore, root_id: str, objects: DataObjects) -> None:
         self._store = store
         self._objects = objects
-        self._inline = InlineData(store, topic_id, objects)
+        self._inline = InlineData(store, root_id, objects)
 
     def name(self, object_id: int) -> str:
         """The object's URL; of inline data, the record that holds it."""
@@ -207,7 +210,7 @@ class ObjectExtents:
     def _extents(self, log: ObjectLog) -> list[Extent]:
         listed = self._listed
         if listed is None or listed[0].runs is not log.runs or listed[0].segments is not log.segments:
-            objects: ObjectBytes = StoredBytes(self._store, log.topic_id, log.objects)
+            objects: ObjectBytes = StoredBytes(self._store, log.root_id, log.objects)
             if self._through is not None:
                 objects = self._through(objects)
             segments = [SegmentObjectExtent(self._store, log.topic_id_partition, each) for each in log.segments]

@@ -40,12 +40,13 @@ _LOCKS: Final = tuple(threading.Lock() for _ in range(16))
 class InlineData:
     """The inline data of `objects` in `store`; thread-safe.
 
-    `topic_id`, of the topic that is read, tells data of this root from that of another one at the same URL.
+    `root_id` tells data of this root from that of an earlier one at the same URL (ObjectLog). A topic's id would not: a
+    follower's topics have the ids of its leader's.
     """
 
-    def __init__(self, store: ObjectStore, topic_id: str, objects: DataObjects) -> None:
+    def __init__(self, store: ObjectStore, root_id: str, objects: DataObjects) -> None:
         self._store = store
-        self._topic_id = topic_id
+        self._root_id = root_id
         self._objects = objects
 
     def read(self, wanted: DataObject) -> bytes:
@@ -58,7 +59,7 @@ class InlineData:
         return data.get(self._key(wanted.object_id), lambda: self._load(wanted))
 
     def _key(self, number: int) -> Hashable:
-        return self._store.url, self._topic_id, number
+        return self._store.url, self._root_id, number
 
     def _load(self, wanted: DataObject) -> tuple[bytes, int]:
         found = self._holder(wanted)

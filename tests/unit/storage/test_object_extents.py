@@ -78,12 +78,25 @@ def test_inline_data_is_read_once_for_all_partitions(tmp_path: Path) -> None:
     assert model.store.requests.total() == 1
 
 
+def test_inline_data_of_an_earlier_root_at_the_same_url_with_the_same_topic_ids_is_not_read(tmp_path: Path) -> None:
+    for records_count in (1, 2):
+        model = ObjectRootModel(FaultyStore())
+        scratch = tmp_path / str(records_count)
+        scratch.mkdir()
+        write(model, scratch, 0, Plan(A, [[T0] * records_count]), inline_bytes=10_000)
+        log = ObjectLog.of(model.image, A)
+        extents = ObjectExtents(lambda log=log: log, lambda log=log: log, model.store)
+        assert offsets(LogReader(extents, A), 0, records_count) == list(range(records_count))
+
+
 def test_inline_data_whose_commit_is_gone_is_not_found(tmp_path: Path) -> None:
     model = ObjectRootModel(FaultyStore())
     write(model, tmp_path, 0, Plan(A, [[T0]]), inline_bytes=10_000)
     model.store.bucket.objects.clear()
     with pytest.raises(ObjectNotFoundError, match="is gone"):
-        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects).read(model.image.objects.last_id, 0, 5)
+        StoredBytes(model.store, model.image.node.incarnation_id, model.image.objects).read(
+            model.image.objects.last_id, 0, 5
+        )
 
 
 def test_commit_without_promised_data_is_damage(tmp_path: Path) -> None:
@@ -92,12 +105,12 @@ def test_commit_without_promised_data_is_damage(tmp_path: Path) -> None:
     (offset,) = model.commits
     model.store_commit(offset, CommitRecord())
     with pytest.raises(CorruptRecordError, match="found CommitRecord"):
-        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects).read(offset, 0, 5)
+        StoredBytes(model.store, model.image.node.incarnation_id, model.image.objects).read(offset, 0, 5)
 
 
 def test_object_of_no_run_is_not_found(model: ObjectRootModel) -> None:
     with pytest.raises(ObjectNotFoundError, match="no record of the partition is in it"):
-        StoredBytes(model.store, TOPIC_IDS["orders"], model.image.objects).read(1 << 40, 0, 5)
+        StoredBytes(model.store, model.image.node.incarnation_id, model.image.objects).read(1 << 40, 0, 5)
 
 
 def test_extent_that_should_exist_and_does_not_is_out_of_range(model: ObjectRootModel) -> None:
