@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,16 @@ from cluster_load import GROUP, LATEST, PAYMENTS, PLAIN, TOPICS, ClusterLoad, cr
 from follow_process import FollowProcess
 from following_roots import wait_until
 from full_disks import FILLER, fill_blocks, mounted
-from kafka_clients import producing
+from interop_samples import assert_dumps_clean
+from kafka_clients import consume, producing
+from kafka_oracle import Broker
 from leader_reads import log_bytes
+from pyspark.sql import SparkSession
 from relayed_cluster import RelayedCluster
 from replica_checks import (
+    Row,
     check_replica,
+    check_rows_are_a_beginning,
     check_same_group,
     check_same_log,
     check_same_rows,
@@ -94,6 +99,60 @@ def test_copy_of_a_cluster_under_load_survives_the_death_of_a_leader(cluster: Re
         assert check_same_rows(copy, cluster.bootstrap, PAYMENTS, isolation) > 10
     assert follow.events("leader-changed")
     assert not [each for each in ("gap", "cut", "diverged", "partition-stopped") if follow.events(each)]
+
+
+def rows_of_log_dir(copy: Path, topics: Sequence[str]) -> list[Row]:
+    log_dir, rows = LogDir.open(copy), list[Row]()
+    for topic in topics:
+        table = log_dir.read(topic, isolation="read_uncommitted")
+        columns = [table[name].to_pylist() for name in ("partition", "offset", "key", "value")]
+        rows += [(topic, *row) for row in zip(*columns, strict=True)]
+    return rows
+
+
+def rows_of_spark(spark: SparkSession, copy: Path, topics: Sequence[str]) -> list[Row]:
+    reader = spark.read.format("kafkalog").option("subscribe", ",".join(topics))
+    frame = reader.option("isolationLevel", "read_uncommitted").load(str(copy))
+    found = frame.select("topic", "partition", "offset", "key", "value").collect()
+    return [
+        (topic, partition, offset, *(None if each is None else bytes(each) for each in (key, value)))
+        for topic, partition, offset, key, value in found
+    ]
+
+
+@pytest.mark.spark
+def test_copy_is_read_while_it_follows_and_mounted_by_a_broker(
+    spark: SparkSession, cluster: RelayedCluster, start_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    copy, topics = tmp_path / "copy", ("read-a", "read-b")
+    for topic in topics:
+        cluster.create_topic(topic, [[1, 2, 3], [2, 3, 1]], segment_bytes="1048576")
+    partitions = [TopicPartition(topic, number) for topic in topics for number in range(2)]
+    seen: list[list[Row]] = []
+    with FollowProcess(cluster.relayed, copy, tmp_path, "--topics", "read-.*") as follow:
+        for number, codec in enumerate(("gzip", "snappy", "lz4", "zstd", "none")):
+            rng = random.Random(number)
+            with producing(
+                cluster.bootstrap, **{"compression.type": codec, "linger.ms": 20, "batch.size": 20_000}
+            ) as producer:
+                for _ in range(1200):
+                    topic, key, value = rng.choice(topics), rng.randbytes(3), rng.randbytes(rng.choice((10, 2000)))
+                    producer.produce(topic, value, key=key, partition=rng.randrange(2), headers={"h": key})
+                wait_until(lambda: all(end_of(copy, each) > 0 for each in partitions))
+                if number:
+                    seen += [rows_of_log_dir(copy, topics), rows_of_spark(spark, copy, topics)]
+        wait_until_caught_up(copy, cluster.bootstrap, topics, follow.check_running)
+        assert follow.stop() == 0
+    counts = [check_rows_are_a_beginning(rows, cluster.bootstrap, topics) for rows in seen]
+    assert counts == sorted(counts)
+    assert counts[-1] > 3000
+    assert check_rows_are_a_beginning(rows_of_spark(spark, copy, topics), cluster.bootstrap, topics) == 6000
+    assert check_replica(copy, cluster, topics) >= 20
+    assert_dumps_clean([copy / str(each) for each in partitions], batches_min=20)
+    broker = start_broker()
+    broker.mount(copy, dict.fromkeys(topics, 2), {"segment.bytes": "1048576"})
+    for topic in topics:
+        assert consume(broker.bootstrap, topic) == consume(cluster.bootstrap, topic)
 
 
 def test_records_deleted_before_they_are_copied_are_a_gap(cluster: RelayedCluster, tmp_path: Path) -> None:
