@@ -9,19 +9,20 @@ from typing import Any
 
 import nbformat
 import pytest
+from kafka_oracle import Broker
 from nbclient import NotebookClient
 from s3_proxy import S3Proxy
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELL_SECONDS_MAX = 240
-#: Start Spark several times, to kill it, run beside a server of an object store, or run many micro-batches.
-LONG = ("3_exactly_once", "6_object_store", "7_kafka_clients")
-WITH_SPARK = ("1_quickstart", "3_exactly_once", "6_object_store", "7_kafka_clients")
+#: Start Spark several times, to kill it, run beside an object store or a broker, or run many micro-batches.
+LONG = ("3_exactly_once", "6_object_store", "7_kafka_clients", "8_following")
+WITH_SPARK = ("1_quickstart", "3_exactly_once", "6_object_store", "7_kafka_clients", "8_following")
 
 
 def _cases() -> list[Any]:
     names = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
-    assert len(names) == 7
+    assert len(names) == 8
     return [pytest.param(name, marks=_marks(name), id=name) for name in names]
 
 
@@ -51,9 +52,13 @@ def _set_bucket(server: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", _cases())
 def test_notebook_runs_and_prints_committed_output(
-    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    if name == "8_following":
+        broker = Broker(tmp_path / "broker", {"offsets.topic.num.partitions": "2"}).start()
+        request.addfinalizer(broker.stop)
+        monkeypatch.setenv("KAFKALOG_NOTEBOOK_BOOTSTRAP", broker.bootstrap)
     if name == "6_object_store":
         _set_bucket(request.getfixturevalue("s3_proxy"), monkeypatch)
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
