@@ -17,9 +17,6 @@ from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.events import EventKind
 from pyspark_kafkalog.storage.names import TopicPartition
 
-#: Starts a broker: the full tier alone.
-pytestmark = pytest.mark.full
-
 SMALL_SEGMENTS: Final = {"segment.bytes": "1048576", "max.message.bytes": "900000"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -129,6 +126,7 @@ def test_follower_has_the_brokers_batches_groups_and_transactions(broker: Broker
     assert EventKind.GAP not in running.kinds()
 
 
+@pytest.mark.full
 def test_follower_keeps_up_with_topics_partitions_and_deletions(broker: Broker, tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -162,6 +160,7 @@ def delete_before(broker: Broker, topic: str, partition: int, offset: int) -> No
         each.result(30)
 
 
+@pytest.mark.full
 def test_follower_goes_on_after_the_broker_has_got_another_address(broker: Broker, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     broker.create_topic("steady", 1, SMALL_SEGMENTS)

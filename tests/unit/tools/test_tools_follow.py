@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from following_roots import check_equal, has_all, wait_until
+from tiers import SEED, TIER
 
 from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir
@@ -161,11 +163,11 @@ def test_signal_ends_the_process_with_everything_committed(tmp_path: Path, leade
 
 @pytest.mark.slow
 def test_killed_follower_goes_on_where_it_was(tmp_path: Path, leader_dir: LogDir) -> None:
-    written = 100
-    for _ in range(4):
+    rng, written = random.Random(SEED), 100
+    for _ in range(8 if TIER == "full" else 2):
         with follow_process(tmp_path) as process:
-            began = time.monotonic()
-            while time.monotonic() - began < 4:
+            wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
+            for _ in range(rng.randrange(10, 40)):
                 leader_dir.append("orders", rows(written, 20), partition=written // 20 % 2)
                 written += 20
             process.kill()

@@ -51,6 +51,7 @@ NEEDING_FILES = [
 ELSEWHERE = {
     "console-producer",
     "follow",
+    "promote",
     "topic-to-delta",
     "delta-to-topic",
     "completion",

@@ -23,6 +23,7 @@ WITHOUT_JSON: Final = {
     "delta-to-topic": "a streaming query, which prints nothing",
     "follow": "copies, and writes its report to a file",
     "metrics": "serves, or prints once, the text format of Prometheus",
+    "promote": "says in one line what it has done",
     "report": "writes an HTML page; its --output names the file",
     "serve": "serves, and prints its address only",
     "topic-to-delta": "a streaming query, which prints nothing",
