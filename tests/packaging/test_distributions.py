@@ -116,6 +116,7 @@ def test_wheel_holds_only_package_and_its_data(distributions: Distributions) -> 
     assert tops == {"pyspark_kafkalog"}
 
 
+@pytest.mark.full
 def test_wheel_is_found_by_spark_in_fresh_environment(with_wheel: Environment, tmp_path: Path) -> None:
     assert "rows 3" in with_wheel.python(COUNT_BY_SPARK.format(root=tmp_path / "log"))
 

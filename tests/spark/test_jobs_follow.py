@@ -62,6 +62,7 @@ def test_tasks_copy_all_and_a_second_run_what_is_new(
     assert not list((tmp_path / "copy").glob("*/*.staged"))
 
 
+@pytest.mark.full
 def test_range_of_a_killed_worker_is_fetched_again(
     tmp_path: Path, leader: LogDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

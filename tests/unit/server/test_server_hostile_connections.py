@@ -234,6 +234,7 @@ def test_request_that_waits_ends_when_its_client_has_left(monkeypatch: pytest.Mo
     run(work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [LARGE, 50_000])
 def test_requests_that_wait_for_long_end_when_others_need_their_memory(
     monkeypatch: pytest.MonkeyPatch, size: int

@@ -175,7 +175,7 @@ def test_killed_follower_goes_on_where_it_was(tmp_path: Path, leader_dir: LogDir
     check_equal(tmp_path / "leader", tmp_path / "copy")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_promotion_ends_the_follower_of_an_idle_leader(tmp_path: Path, leader_dir: LogDir) -> None:
     with follow_process(tmp_path) as process:
         wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
