@@ -12,28 +12,24 @@ gone is looked up again, as in LogReader.
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.record.header import BatchHeader, Buffer
 from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.log.reader import PartitionExtents
+from pyspark_kafkalog.storage.log.extent_search import LostExtentError, search_from, search_listed
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
 
 _OPEN_EXTENTS_MAX: Final = 64
-_LOST_EXTENT_TRIES: Final = 10
-_BASE_OFFSET: Final = attrgetter("base_offset")
 _NOTHING: Final = b""
 
 
@@ -75,59 +71,27 @@ class RootBatches:
                     return found
             else:
                 kept.reader.close()
-        extents = of.extents()
-        current = extents.current()
-        for _ in range(_LOST_EXTENT_TRIES):
-            try:
-                return self._read_listed(key, extents, current, of, offset, max_bytes, may_exceed)
-            except _LostExtentError as lost:
-                current = extents.after_loss(lost.extent)
-        raise FileNotFoundError(f"the segments of {extents.name} are replaced faster than they can be opened")
+        found = search_from(
+            of.extents(),
+            offset,
+            of.high_watermark,
+            lambda extent: self._read_extent(key, extent, of, offset, max_bytes, may_exceed),
+            partition=of.topic_partition,
+            high_watermark=of.high_watermark,
+        )
+        return _NOTHING if found is None else found
 
     def close(self) -> None:
         for each in self._open.values():
             each.reader.close()
         self._open.clear()
 
-    def _read_listed(
-        self,
-        key: _Key,
-        extents: PartitionExtents,
-        current: Sequence[Extent],
-        of: PartitionSnapshot,
-        offset: int,
-        max_bytes: int,
-        may_exceed: bool,
-    ) -> Buffer:
-        at = bisect.bisect_right(current, offset, key=_BASE_OFFSET) - 1
-        if at < 0:
-            start = current[0].base_offset if current else of.high_watermark
-            raise OffsetOutOfRangeError(f"offset {offset} of {of.topic_partition} is below {start}, its first segment")
-        for extent in current[at:]:
-            if extent.base_offset >= of.high_watermark:
-                break
-            if extent.end_offset is not None and extent.end_offset <= offset:
-                continue
-            try:
-                opened = _open_at(extent, offset)
-                found = None if opened is None else self._read_open(key, opened, of, offset, max_bytes, may_exceed)
-            except FileNotFoundError:
-                raise _LostExtentError(extent) from None
-            if found is not None:
-                return found
-        self._check_end(extents, current, offset)
-        return _NOTHING
-
-    def _check_end(self, extents: PartitionExtents, current: Sequence[Extent], offset: int) -> None:
-        last = current[-1].end_offset
-        if last is not None and last <= offset:
-            raise CorruptRecordError(
-                file=extents.name,
-                position=0,
-                expected=f"a segment with offset {offset}",
-                found=f"the end of the log at offset {last}",
-                advice="committed records are missing: run kafkalog verify",
-            )
+    def _read_extent(
+        self, key: _Key, extent: Extent, of: PartitionSnapshot, offset: int, max_bytes: int, may_exceed: bool
+    ) -> Buffer | None:
+        """None if the extent has no batch at or above the offset. Raises FileNotFoundError."""
+        opened = _open_at(extent, offset)
+        return None if opened is None else self._read_open(key, opened, of, offset, max_bytes, may_exceed)
 
     def _read_open(
         self, key: _Key, at: _Open, of: PartitionSnapshot, offset: int, max_bytes: int, may_exceed: bool
@@ -154,14 +118,7 @@ def last_batch(of: PartitionSnapshot, end_offset: int) -> BatchHeader | None:
 
     Raises CorruptRecordError, ObjectStoreError, OSError.
     """
-    extents = of.extents()
-    current = extents.current()
-    for _ in range(_LOST_EXTENT_TRIES):
-        try:
-            return _last_of(current, end_offset)
-        except _LostExtentError as lost:
-            current = extents.after_loss(lost.extent)
-    raise FileNotFoundError(f"the segments of {extents.name} are replaced faster than they can be opened")
+    return search_listed(of.extents(), lambda current: _last_of(current, end_offset))
 
 
 def _last_of(current: Sequence[Extent], end_offset: int) -> BatchHeader | None:
@@ -176,17 +133,10 @@ def _last_of(current: Sequence[Extent], end_offset: int) -> BatchHeader | None:
                         break
                     found = header
         except FileNotFoundError:
-            raise _LostExtentError(extent) from None
+            raise LostExtentError(extent) from None
         if found is not None:
             return found
     return None
-
-
-class _LostExtentError(Exception):
-    """An extent was deleted or replaced since it was listed."""
-
-    def __init__(self, extent: Extent) -> None:
-        self.extent = extent
 
 
 def _open_at(extent: Extent, offset: int) -> _Open | None:

@@ -16,14 +16,12 @@ An extent that is deleted or replaced meanwhile is looked up again, as in LogRea
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.record.header import TRANSACTIONAL_MASK
 from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -38,7 +36,7 @@ from pyspark_kafkalog.server.reads.segment_slices import (
     read_waiting,
 )
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-from pyspark_kafkalog.storage.log.reader import PartitionExtents
+from pyspark_kafkalog.storage.log.extent_search import search_from
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
 from pyspark_kafkalog.units import MIB
@@ -46,8 +44,6 @@ from pyspark_kafkalog.units import MIB
 #: A fetch gets at most so much of a remote extent, unless one batch is larger.
 REMOTE_BYTES_MAX: Final = 8 * MIB
 _REMOTE_READERS_MAX: Final = 32
-_LOST_EXTENT_TRIES: Final = 10
-_BASE_OFFSET: Final = attrgetter("base_offset")
 
 
 class _RemoteKey(NamedTuple):
@@ -99,14 +95,15 @@ class LogSlices:
                 return self._read_on(of, kept, offset, limits)
             except FileNotFoundError:
                 pass  # replaced since, by extents that are looked up now
-        extents = of.extents()
-        current: Sequence[Extent] = extents.current()
-        for _ in range(_LOST_EXTENT_TRIES):
-            try:
-                return self._first_of(of, extents, current, offset, limits)
-            except _LostExtentError as lost:
-                current = extents.after_loss(lost.extent)
-        raise FileNotFoundError(f"the segments of {extents.name} are replaced faster than they can be opened")
+        found = search_from(
+            of.extents(),
+            offset,
+            limits.end_offset,
+            lambda extent: self._of_extent(of, extent, offset, limits),
+            partition=of.topic_partition,
+            high_watermark=of.high_watermark,
+        )
+        return nothing(offset) if found is None else found
 
     def aborted(self, of: PartitionSnapshot, offset: int, found: Slice) -> list[AbortedTxn]:
         """The aborted transactions that overlap the slice from `offset` on, by first offset.
@@ -117,36 +114,6 @@ class LogSlices:
             return []
         overlapping = of.extents().aborted_transactions(offset, found.next_offset).transactions
         return sorted(overlapping, key=attrgetter("first_offset", "producer_id"))
-
-    def _first_of(
-        self, of: PartitionSnapshot, extents: PartitionExtents, current: Sequence[Extent], offset: int, limits: Limits
-    ) -> Slice:
-        """From the extent of the offset, or the next one that has a batch. Raises _LostExtentError."""
-        at = bisect.bisect_right(current, offset, key=_BASE_OFFSET) - 1
-        if at < 0:
-            start = current[0].base_offset if current else of.high_watermark
-            raise OffsetOutOfRangeError(f"offset {offset} of {of.topic_partition} is below {start}, its first segment")
-        for extent in current[at:]:
-            if extent.base_offset >= limits.end_offset:
-                break
-            if extent.end_offset is not None and extent.end_offset <= offset:
-                continue
-            try:
-                found = self._of_extent(of, extent, offset, limits)
-            except FileNotFoundError:
-                raise _LostExtentError(extent) from None
-            if found is not None:
-                return found
-        last = current[-1].end_offset
-        if last is not None and last <= offset:
-            raise CorruptRecordError(
-                file=extents.name,
-                position=0,
-                expected=f"a segment with offset {offset}",
-                found=f"the end of the log at offset {last}",
-                advice="committed records are missing: run kafkalog verify",
-            )
-        return nothing(offset)
 
     def _of_extent(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: Limits) -> Slice | None:
         """None if the extent has no batch at or above the offset. Raises FileNotFoundError."""
@@ -205,13 +172,6 @@ class LogSlices:
         finally:
             if not is_kept:
                 reader.close()
-
-
-class _LostExtentError(Exception):
-    """An extent was deleted or replaced since it was listed."""
-
-    def __init__(self, extent: Extent) -> None:
-        self.extent = extent
 
 
 def _remote_key(of: PartitionSnapshot, offset: int) -> _RemoteKey:
