@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.root.bootstrap import is_vacant
 from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.planned import LocalPartition
 from pyspark_kafkalog.root.read_only import ReadOnlyRoot
@@ -90,12 +92,15 @@ class BrokerRoot(ReadOnlyRoot):
     def refresh(self) -> None:
         """List the root again.
 
-        Raises LogDirError if it cannot be listed, holds nothing of Kafka's, or was replaced by another log directory.
+        Raises LogDirError if it cannot be listed, holds nothing of Kafka's, was replaced by another log directory, or
+        is native now, as what the files of such a one hold need not be committed.
         """
         check_identity(self.path, self.identity)
         partitions = list_partitions(self.path)
-        if not partitions and not (self.path / META_PROPERTIES).exists():
+        if is_vacant(self.path) or (not partitions and not (self.path / META_PROPERTIES).exists()):
             raise LogDirError(f"{self.path} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
+        if is_native_root(self.path):  # a creation makes the marker before anything that would be read here
+            raise LogDirError(f"{self.path} is a native log directory, and was none when it was opened: open it again")
         if self._remote_logs is not None:
             self._remote_logs.refresh()
         self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)

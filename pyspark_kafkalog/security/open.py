@@ -79,19 +79,37 @@ def open_root(
     (path,) = paths
     check_identity(path, identity)
     if is_native_root(path):
-        metadata = MetadataStore.open(path, clock=clock, fs=fs)
-        root = FileRoot(metadata, clock=clock, fs=fs, store_options=store_options)
-        if read_to_log_end:
-            _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
-        if remote_storage is not None:
-            raise InvalidOptionError(
-                f"{path} is not a broker's: leave out the remote storage; a native log directory knows its own "
-                "(rsm.config.location), which is read in any case"
-            )
+        root = _open_native(path, read_to_log_end, remote_storage, store_options, clock=clock, fs=fs)
     else:
         remote_logs = _remote_logs(remote_storage, paths)
-        root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
+        try:
+            root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
+        except LogDirError:
+            if not is_native_root(path):
+                raise
+            # It was created, or adopted, this moment.
+            root = _open_native(path, read_to_log_end, remote_storage, store_options, clock=clock, fs=fs)
     return root if principal is None else GuardedRoot(root, principal)
+
+
+def _open_native(
+    path: Path,
+    read_to_log_end: bool,
+    remote_storage: RemoteStorageOption | None,
+    store_options: Mapping[str, str],
+    *,
+    clock: Callable[[], int],
+    fs: FileSystem,
+) -> FileRoot:
+    root = FileRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs, store_options=store_options)
+    if read_to_log_end:
+        _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
+    if remote_storage is not None:
+        raise InvalidOptionError(
+            f"{path} is not a broker's: leave out the remote storage; a native log directory knows its own "
+            "(rsm.config.location), which is read in any case"
+        )
+    return root
 
 
 def _address_of(path: AnyPath) -> StoreAddress | None:
