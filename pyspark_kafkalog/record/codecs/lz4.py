@@ -18,8 +18,10 @@ speed, and hexadecimal text not at all instead of by 7% (benchmarks/lz4_blocks.p
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias
 
 import cramjam
 import numpy as np
@@ -91,11 +93,8 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
         at = _FRAME_HEADER_BYTES + 4
         return out[: _decompress_block(data[at : at + block_bytes], False, out, at)]
     frame = _read_descriptor(data)
-    blocks = _split(data, frame)
-    most_bytes = sum(
-        end - at if stored else min(frame.block_bytes, _MAX_RATIO * (end - at)) for at, end, stored in blocks
-    )
-    out = np.empty(min(most_bytes, limit_bytes), dtype=np.uint8)
+    blocks = list(_split(data, frame))
+    out = np.empty(min(_most_bytes(blocks, frame), limit_bytes), dtype=np.uint8)
     if frame.flags & (_BLOCK_CHECKSUM | _CONTENT_CHECKSUM):
         filled = _decompress_checked(data, out)
     else:
@@ -105,6 +104,23 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
     if frame.content_bytes is not None and frame.content_bytes != filled:
         raise BadCompressedDataError(at=6, expected=f"a content size of {filled}", found=str(frame.content_bytes))
     return out[:filled]
+
+
+def content_max_bytes(data: NDArray[np.uint8], *, blocks_max: int) -> int | None:
+    """The most that the frame's content can have, by the sizes of its blocks; None if it has more than `blocks_max`.
+
+    Raises BadCompressedDataError.
+    """
+    block_bytes = _only_block_bytes(data)
+    if block_bytes:
+        return min(BLOCK_BYTES, _MAX_RATIO * block_bytes)
+    frame = _read_descriptor(data)
+    blocks = list(islice(_split(data, frame), blocks_max + 1))
+    return _most_bytes(blocks, frame) if len(blocks) <= blocks_max else None
+
+
+def _most_bytes(blocks: Sequence[_Block], frame: _Descriptor) -> int:
+    return sum(end - at if stored else min(frame.block_bytes, _MAX_RATIO * (end - at)) for at, end, stored in blocks)
 
 
 def _only_block_bytes(data: NDArray[np.uint8]) -> int:
@@ -155,9 +171,12 @@ def _read_descriptor(data: NDArray[np.uint8]) -> _Descriptor:
     )
 
 
-def _split(data: NDArray[np.uint8], frame: _Descriptor) -> list[tuple[int, int, bool]]:
-    """Start and end of each block's bytes, and whether they are uncompressed; the frame must fill `data`."""
-    blocks: list[tuple[int, int, bool]] = []
+#: Start and end of a block's bytes, and whether they are uncompressed.
+_Block: TypeAlias = tuple[int, int, bool]
+
+
+def _split(data: NDArray[np.uint8], frame: _Descriptor) -> Iterator[_Block]:
+    """The blocks; the frame must fill `data`."""
     checksum_bytes = 4 if frame.flags & _BLOCK_CHECKSUM else 0
     at = frame.blocks_at
     while True:
@@ -171,12 +190,11 @@ def _split(data: NDArray[np.uint8], frame: _Descriptor) -> list[tuple[int, int, 
         if size > frame.block_bytes or at + size + checksum_bytes > data.size:
             most = min(frame.block_bytes, max(data.size - at - checksum_bytes, 0))
             raise BadCompressedDataError(at=at - 4, expected=f"a block size of 0 to {most}", found=str(size))
-        blocks.append((at, at + size, bool(word & _STORED)))
+        yield at, at + size, bool(word & _STORED)
         at += size + checksum_bytes
     at += 4 if frame.flags & _CONTENT_CHECKSUM else 0
     if at != data.size:
         raise BadCompressedDataError(at=at, expected="the end of the batch", found=f"{data.size - at} bytes more")
-    return blocks
 
 
 def _decompress_block(block: Buffer, stored: bool, out: Buffer, at: int) -> int:

@@ -14,6 +14,8 @@ SnappyInputStream and SnappyOutputStream; the former also reads several framed s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import cramjam
@@ -42,7 +44,7 @@ def compress(data: Buffer, level: int | None = None) -> bytes:
 
 def decompress(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
     """The content of framed or raw Snappy. Sizes are summed and checked before anything is allocated."""
-    blocks = _split(data)
+    blocks = list(_split(data))
     sizes = [_content_bytes(data, at, end) for at, end in blocks]
     if sum(sizes) > limit_bytes:
         raise BadCompressedDataError.over_limit(0, limit_bytes)
@@ -59,15 +61,24 @@ def decompress(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
     return out
 
 
+def content_max_bytes(data: Buffer, *, blocks_max: int) -> int | None:
+    """The size of the content, by the blocks' own words; None if there are more than `blocks_max`.
+
+    Raises BadCompressedDataError.
+    """
+    blocks = list(islice(_split(data), blocks_max + 1))
+    return sum(_content_bytes(data, at, end) for at, end in blocks) if len(blocks) <= blocks_max else None
+
+
 def _decompress_block(block: Buffer, out: Buffer) -> int:
     return int(cramjam.snappy.decompress_raw_into(block, out))
 
 
-def _split(data: Buffer) -> list[tuple[int, int]]:
+def _split(data: Buffer) -> Iterator[tuple[int, int]]:
     """Start and end of each raw block."""
     if not _is_framed(data, 0):
-        return [(0, data.size)]
-    blocks: list[tuple[int, int]] = []
+        yield 0, data.size
+        return
     at = 0
     while at < data.size:
         if _is_framed(data, at):
@@ -79,9 +90,8 @@ def _split(data: Buffer) -> list[tuple[int, int]]:
             raise BadCompressedDataError(
                 at=at - 4, expected=f"a block size of 0 to {max(data.size - at, 0)}", found=str(size)
             )
-        blocks.append((at, at + size))
+        yield at, at + size
         at += size
-    return blocks
 
 
 def _is_framed(data: Buffer, at: int) -> bool:

@@ -45,7 +45,7 @@ from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, S
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
 from pyspark_kafkalog.server.turns import Turn, results_in_turns
-from pyspark_kafkalog.server.writes.batch_checks import BatchChecks, is_costly
+from pyspark_kafkalog.server.writes.batch_checks import BatchChecks
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 
 _ACKS: Final = (-1, 0, 1)
@@ -113,7 +113,7 @@ def produce_handler(gate: TransactionGate) -> Handler:
         turn = Turn(is_whole=not request.is_long)
         if request.is_long:
             await context.run(context.root.refresh)
-        topics = [await _topic(context, request, body, each, turn) for each in body.topic_data]
+        topics = [await _topic(context, checks, request, body, each, turn) for each in body.topic_data]
         if body.transactional_id is None and any(each.is_transactional for each in topics):
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             topics = [await _refused_topic(each.data, each.name, error, turn) for each in topics]
@@ -213,7 +213,12 @@ def _count(context: ServerContext, topic: _Topic, batch: _Batch, answer: Partiti
 
 
 async def _topic(
-    context: ServerContext, request: Request, body: ProduceRequest, data: TopicProduceData, turn: Turn
+    context: ServerContext,
+    checks: BatchChecks,
+    request: Request,
+    body: ProduceRequest,
+    data: TopicProduceData,
+    turn: Turn,
 ) -> _Topic:
     """One topic of the request with its batches, in their order."""
     await turn.step()
@@ -226,7 +231,7 @@ async def _topic(
             # A commit would say the same of a thousand partitions as slowly as it writes to them.
             batches.append(_Batch(each.index, refused=_refusal(each.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         else:
-            batches.append(_batch(request, name, topic_id, each))
+            batches.append(_batch(context, checks, request, name, topic_id, each))
         await turn.step()
     return _Topic(
         data,
@@ -237,7 +242,14 @@ async def _topic(
     )
 
 
-def _batch(request: Request, name: str, topic_id: str | None, data: PartitionProduceData) -> _Batch:
+def _batch(
+    context: ServerContext,
+    checks: BatchChecks,
+    request: Request,
+    name: str,
+    topic_id: str | None,
+    data: PartitionProduceData,
+) -> _Batch:
     try:
         view, header = _one_batch(data)
     except KafkalogError as problem:
@@ -245,7 +257,7 @@ def _batch(request: Request, name: str, topic_id: str | None, data: PartitionPro
     if header.compression_bits == CompressionType.ZSTD and request.api_version < _ZSTD_FROM:
         return _Batch(data.index, refused=_refusal(data.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
     append = LeaderAppend(topic_partition=TopicPartition(name, data.index), data=view, topic_id=topic_id)
-    return _Batch(data.index, append, header, is_costly=is_costly(view, header))
+    return _Batch(data.index, append, header, is_costly=checks.is_needed(context, name, view, header))
 
 
 def _check_topic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
-from pyspark_kafkalog.record.header import parse_header
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import Request, Session
@@ -54,6 +55,57 @@ def test_small_zstd_batch_is_costly_by_its_content() -> None:
     small = batch_of(bytes(8 * MIB), CompressionType.ZSTD)
     assert len(small) < 16 * KIB
     assert is_found_costly(small)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD])
+def test_large_batch_is_costly_only_if_it_has_several_times_its_size_of_content(codec: CompressionType) -> None:
+    incompressible = os.urandom(MIB)
+    large = batch_of(incompressible, codec)
+    assert len(large) > MIB
+    assert not is_found_costly(large)
+    assert is_found_costly(batch_of(incompressible + bytes(16 * MIB), codec))
+
+
+def test_lz4_frame_of_a_great_many_blocks_is_costly_though_its_content_is_small() -> None:
+    whole = batch_of(b"usual" * 100, CompressionType.LZ4)
+    frame_head, end_mark = whole[RECORD_BATCH_OVERHEAD_BYTES:][:7], bytes(4)
+    block = (1 | 1 << 31).to_bytes(4, "little") + b"x"
+    few, many = (whole[:RECORD_BATCH_OVERHEAD_BYTES] + frame_head + block * each + end_mark for each in (100, 10_000))
+    header = parse_header(whole, 0, file="batch", file_position=0)
+    assert not is_costly(memoryview(few), header)
+    assert is_costly(memoryview(many), header)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.SNAPPY, CompressionType.LZ4])
+def test_damaged_frame_is_left_to_the_committer(codec: CompressionType) -> None:
+    damaged = bytearray(batch_of(os.urandom(100 * KIB), codec))
+    damaged[RECORD_BATCH_OVERHEAD_BYTES : RECORD_BATCH_OVERHEAD_BYTES + 24] = b"\xff" * 24
+    assert not is_found_costly(bytes(damaged))
+
+
+@pytest.mark.parametrize(("topic_codec", "is_checked"), [("lz4", False), ("producer", False), ("gzip", True)])
+def test_large_batch_is_prepared_in_a_thread_only_if_its_topic_has_another_codec(
+    server: Coordinated, monkeypatch: pytest.MonkeyPatch, topic_codec: str, is_checked: bool
+) -> None:
+    prepared_sizes: list[int] = []
+    prepared = batch_checks._prepared
+
+    def recorded(context: Any, append: LeaderAppend, content_max: int | None) -> Any:
+        prepared_sizes.append(len(append.data))
+        return prepared(context, append, content_max)
+
+    monkeypatch.setattr(batch_checks, "_prepared", recorded)
+    server.served.root.alter_topic("a", add={"compression.type": topic_codec})
+    sent = batch_of(os.urandom(64 * KIB), CompressionType.LZ4)
+
+    async def scenario() -> None:
+        (done,) = produce(server, Session("127.0.0.1", 1), [sent])
+        answer = await done
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
+
+    run(scenario())
+    server.close()
+    assert (len(sent) in prepared_sizes) is is_checked
 
 
 def produce(server: Coordinated, session: Session, batches: Sequence[bytes]) -> list[asyncio.Task[Any]]:
