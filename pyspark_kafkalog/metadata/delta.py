@@ -369,6 +369,7 @@ class ImageDelta:
                 cluster_id=record.cluster_id,
                 topics=record.topics,
                 since_ms=record.since_ms,
+                had_records=record.had_records,
             )
 
     def _config(self, record: ConfigRecord) -> None:

@@ -171,7 +171,8 @@ class Following:
     """The root follows a leader: only the follower with `following_id` changes what is copied (following.py).
 
     `leader`: as messages name it. `cluster_id`: its cluster's id, by which it is recognized. `topics`: the regular
-    expression of the topics followed. `since_ms`: when this follower began.
+    expression of the topics followed. `since_ms`: when the root began to follow this cluster. `had_records`: it had
+    records of its own then, which the leader need not have.
     """
 
     following_id: str
@@ -179,6 +180,7 @@ class Following:
     cluster_id: str
     topics: str
     since_ms: int
+    had_records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,4 +431,5 @@ def following_record(following: Following | None) -> FollowingRecord:
         cluster_id=following.cluster_id,
         topics=following.topics,
         since_ms=following.since_ms,
+        had_records=following.had_records,
     )

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import Final
 
 from pyspark_kafkalog.replication.events import Event, EventKind
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchPosition
+from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.replication.partition_state import (
     Advance,
     Compare,
@@ -89,6 +89,10 @@ class Followed:
     last_error: str = ""
     #: The topic is not followed any more, which may change with the next description.
     is_without_topic: bool = False
+    #: Created by this follower, and the leader has not answered for it yet: what it has deleted before is no loss.
+    is_new: bool = False
+    #: The leader had the same last batch, or has sent a next one.
+    is_verified: bool = False
     #: The newest leader epoch without records of which the leader was asked where it begins, and the log end then.
     asked: tuple[int, int] = (-1, -1)
 
@@ -291,6 +295,9 @@ class Board:
     def _advance(self, followed: Followed, answer: FetchedPartition, step: Advance) -> int:
         followed.state = step.state
         followed.failures, followed.last_error = 0, ""
+        if answer.outcome is FetchOutcome.RECORDS:
+            followed.is_new = False
+            followed.is_verified |= len(answer.data) > 0
         if answer.high_watermark >= 0:
             followed.high_watermark = answer.high_watermark
             if followed.target_offset < 0:

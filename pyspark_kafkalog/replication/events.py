@@ -54,6 +54,10 @@ ALARMING = frozenset(
 )
 
 
+#: Records are lost, or are about to be dropped: the report has these before that is committed.
+LOSSES = frozenset({EventKind.GAP, EventKind.DIVERGED, EventKind.CUT, EventKind.TOPIC_REPLACED})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One event. `topic` is empty and `partition` -1 where it concerns more. Offsets [first_offset, end_offset) are
@@ -87,3 +91,15 @@ class Event:
         if self.first_offset >= 0:
             found["first_offset"], found["end_offset"] = self.first_offset, self.end_offset
         return found
+
+    @staticmethod
+    def of_fields(fields: Mapping[str, Any]) -> Event:
+        """The event that `fields` has made an object of. Raises KeyError, ValueError."""
+        return Event(
+            kind=EventKind(fields["event"]),
+            detail=str(fields["detail"]),
+            topic=str(fields.get("topic", "")),
+            partition=int(fields.get("partition", -1)),
+            first_offset=int(fields.get("first_offset", -1)),
+            end_offset=int(fields.get("end_offset", -1)),
+        )

@@ -109,7 +109,7 @@ class Fetcher(threading.Thread):
             delay_s = self._board.unanswered(claim, str(error))
             if str(error) != self._error:
                 self._error = str(error)
-                self._on_event(Event(kind=EventKind.LEADER_UNAVAILABLE, detail=f"{self.source}: {error}"))
+                self._on_event(Event(kind=EventKind.LEADER_UNAVAILABLE, detail=self._error))
             self._board.pause(delay_s)
             return
         self._error = ""

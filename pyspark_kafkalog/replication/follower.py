@@ -42,7 +42,6 @@ from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChang
 from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode, is_out_of_space
-from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.units import MIB
 
@@ -112,7 +111,10 @@ class Follower:
         self._fetchers: dict[str, Fetcher] = {}
         self._cluster_id = ""
         self._following_id = ""
+        self._had_records = False
         self._noted: frozenset[Event] = frozenset()
+        #: By partition the last loss that was noted, which is tried again until it is committed.
+        self._losses: dict[TopicPartition, Event] = {}
         self._refreshed_s = float("-inf")
         self._assigned_s = float("-inf")
         self._failures = 0
@@ -144,7 +146,9 @@ class Follower:
         self._following_id = self._begin()
         if not self._following_id:
             return
-        writer = follower_writer(self._root, self._following_id, flush=self._settings.flush)
+        following = self._root.store.image.following
+        self._had_records = following is not None and following.had_records
+        writer = follower_writer(self._root, self._following_id, flush=self._settings.flush, on_kept=self._note_cut)
         committer = Committer(
             writer,
             self.board,
@@ -277,10 +281,11 @@ class Follower:
         """Make the root's topics those of the description, and follow their partitions."""
         self._refreshed_s = self._monotonic_s()
         try:
+            before = self._logs.refresh()
             plan = self._commit_plans(description)
             if plan is None:
                 return
-            self._follow(plan.followed)
+            self._follow(plan.followed, before)
         except (KafkalogError, OSError) as error:
             if isinstance(error, FollowingEndedError) or self._settings.is_once:
                 raise
@@ -297,8 +302,11 @@ class Follower:
             check_follower(image, self._following_id)
             plan = self._plan(image, description)
             if plan.records:
-                if any(each.kind is EventKind.TOPIC_REPLACED for each in plan.events):
-                    self._empty_replaced(image, plan)
+                replaced = [each for each in plan.events if each.kind is EventKind.TOPIC_REPLACED]
+                if replaced:
+                    self._note_new(replaced)
+                    self._noted |= frozenset(replaced)
+                    self._empty_replaced(image, replaced)
 
                 def records(newest: MetadataImage) -> Sequence[MetadataRecord]:
                     return self._plan(newest, description).records
@@ -308,20 +316,23 @@ class Follower:
             noted += plan.events
             if plan.is_complete:
                 break
-        for event in noted:
-            if event not in self._noted:
-                self._on_event(event)
+        self._note_new(noted)
         self._noted = frozenset(noted)
         self._logs.refresh()
         return plan
 
+    def _note_new(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event not in self._noted:
+                self._on_event(event)
+
     def _plan(self, image: MetadataImage, description: LeaderDescription) -> TopicsPlan:
         return plan_topics(image, description, self._selects, may_replace=self._settings.may_cut, rng=self._rng)
 
-    def _empty_replaced(self, image: MetadataImage, plan: TopicsPlan) -> None:
+    def _empty_replaced(self, image: MetadataImage, replaced: Sequence[Event]) -> None:
         """Cut all records of topics that are about to be replaced, as nothing is dropped without being kept first."""
         changes: list[FollowerChange] = []
-        for event in (each for each in plan.events if each.kind is EventKind.TOPIC_REPLACED):
+        for event in replaced:
             topic = image.topic(event.topic)
             for partition in topic.partitions:
                 name = TopicPartition(topic.name, partition.partition)
@@ -336,30 +347,27 @@ class Follower:
                             end_offset=state.log_start_offset,
                         )
                     )
-                    self._note(
-                        EventKind.CUT, name, "the topic was created again", state.log_start_offset, state.log_end_offset
-                    )
         for result in self.board.request(Request(changes)) or () if changes else ():
             if isinstance(result, KafkalogError):
                 raise result
 
-    def _follow(self, topics: Mapping[str, LeaderTopic]) -> None:
-        """Follow the partitions of these topics, and no others."""
+    def _follow(self, topics: Mapping[str, LeaderTopic], before: MetadataImage) -> None:
+        """Follow the partitions of these topics, and no others. `before` has those that were not created just now."""
         wanted = {
             TopicPartition(topic.name, number): (topic.topic_id, epoch)
             for topic in topics.values()
             for number, epoch in enumerate(topic.leader_epochs)
         }
-        self._add({name: found for name, found in wanted.items() if self.board.find(name) is None})
+        self._add({name: found for name, found in wanted.items() if self.board.find(name) is None}, before)
         for name, (topic_id, epoch) in wanted.items():
-            self._follow_partition(name, topic_id, epoch)
+            self._follow_partition(name, topic_id, epoch, before)
         for followed in self.board.partitions():
             if followed.name.topic not in topics and followed.phase is not Phase.STOPPED:
                 followed.is_without_topic = True
                 self._stop(followed, "its topic is not followed any more")
         self._begin_epochs()
 
-    def _add(self, wanted: Mapping[TopicPartition, tuple[str, int]]) -> None:
+    def _add(self, wanted: Mapping[TopicPartition, tuple[str, int]], before: MetadataImage) -> None:
         """Follow new partitions. Each of them is looked at, which in an object store takes a request or two."""
 
         def load(name: TopicPartition) -> LocalLog:
@@ -367,13 +375,20 @@ class Follower:
 
         with ThreadPoolExecutor(_LOADED_AT_ONCE) as pool:
             for name, loaded in zip(wanted, pool.map(load, wanted), strict=True):
-                self.board.add(_followed(loaded, wanted[name][1]))
+                followed = _followed(loaded, wanted[name][1])
+                topic = before.topics.get(name.topic)
+                followed.is_new = (
+                    topic is None
+                    or topic.topic_id != wanted[name][0]
+                    or before.find(name.topic, name.partition) is None
+                )
+                self.board.add(followed)
 
-    def _follow_partition(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
+    def _follow_partition(self, name: TopicPartition, topic_id: str, leader_epoch: int, before: MetadataImage) -> None:
         followed = self.board.find(name)
         if followed is not None and followed.state.topic_id != topic_id:
             self.board.remove(name)
-            self._add({name: (topic_id, leader_epoch)})
+            self._add({name: (topic_id, leader_epoch)}, before)
             followed = None
         if followed is None:
             return
@@ -496,7 +511,7 @@ class Follower:
     def _cut(self, followed: Followed, local: LocalLog, cut: Cut) -> None:
         assert followed.compare is not None
         name, end_offset = followed.name, local.state.end_offset
-        self._note(EventKind.DIVERGED, name, followed.compare.reason, cut.end_offset, end_offset)
+        self._note_loss(EventKind.DIVERGED, name, followed.compare.reason, cut.end_offset, end_offset)
         if not self._settings.may_cut:
             self._stop(
                 followed, f"{followed.compare.reason}; --on-divergence truncate cuts from offset {cut.end_offset}"
@@ -508,57 +523,73 @@ class Follower:
             expected_end_offset=end_offset,
             end_offset=cut.end_offset,
         )
-        state = self._change(followed, change)
-        if state is not None:
-            self._note(EventKind.CUT, name, "the leader has others, or none", state.log_end_offset, end_offset)
+        self._change(followed, change)
 
     def _start_over(self, followed: Followed, local: LocalLog, start: StartOver) -> None:
         end_offset = local.state.end_offset
+        if start.start_offset < end_offset:
+            detail = "the leader ends below this log, which has no records and starts again"
+            self._note_loss(EventKind.DIVERGED, followed.name, detail, start.start_offset, end_offset)
+        elif end_offset or not followed.is_new:
+            detail = "deleted at the leader before they were copied"
+            if not local.state.is_empty:
+                detail += f"; those from {local.state.log_start_offset} on are deleted here, too"
+            self._note_loss(EventKind.GAP, followed.name, detail, end_offset, start.start_offset)
         change = StartAt(
             topic_partition=followed.name,
             topic_id=local.state.topic_id,
             expected_end_offset=end_offset,
             start_offset=start.start_offset,
+            # Of what it has deleted, the leader cannot say whether it was the same.
+            keeps_records=self._had_records and not followed.is_verified,
         )
-        if self._change(followed, change) is None:
-            return
-        if 0 < end_offset < start.start_offset:
-            detail = "deleted at the leader before they were copied"
-            self._note(EventKind.GAP, followed.name, detail, end_offset, start.start_offset)
-        elif start.start_offset < end_offset:
-            detail = "the leader ends below this log, which has no records and starts again"
-            self._note(EventKind.DIVERGED, followed.name, detail, start.start_offset, end_offset)
+        self._change(followed, change)
 
-    def _change(self, followed: Followed, change: FollowerChange) -> LogState | None:
-        """Commit a change by itself, and go on behind it; None if the follower ends. Raises why it is refused."""
+    def _change(self, followed: Followed, change: FollowerChange) -> None:
+        """Commit a change by itself, and go on behind it, unless the follower ends. Raises why it is refused."""
         results = self.board.request(Request([change]))
         if results is None:
-            return None
+            return
         (result,) = results
         if isinstance(result, KafkalogError):
             raise result
         self._logs.refresh()
         loaded = self._logs.load(followed.name, followed.state.topic_id, is_verified=False)
         self.board.restart(followed, _followed(loaded, followed.leader_epoch))
-        return result
+        self._losses.pop(followed.name, None)
 
     def _stop(self, followed: Followed, reason: str) -> None:
         self.board.stop_partition(followed, reason)
         self._note(EventKind.PARTITION_STOPPED, followed.name, reason)
 
+    def _note_cut(self, name: TopicPartition, first_offset: int, end_offset: int, file: str) -> None:
+        """Before the commit that drops the records, so that a kill between them leaves no cut without its event."""
+        self._note(EventKind.CUT, name, f"kept in {file}", first_offset, end_offset)
+
+    def _note_loss(
+        self, kind: EventKind, name: TopicPartition, detail: str, first_offset: int, end_offset: int
+    ) -> None:
+        """Before the commit that follows from it, and once, however often that is tried."""
+        event = _event(kind, name, detail, first_offset, end_offset)
+        if self._losses.get(name) != event:
+            self._losses[name] = event
+            self._on_event(event)
+
     def _note(
         self, kind: EventKind, name: TopicPartition, detail: str, first_offset: int = -1, end_offset: int = -1
     ) -> None:
-        self._on_event(
-            Event(
-                kind=kind,
-                detail=detail,
-                topic=name.topic,
-                partition=name.partition,
-                first_offset=first_offset,
-                end_offset=end_offset,
-            )
-        )
+        self._on_event(_event(kind, name, detail, first_offset, end_offset))
+
+
+def _event(kind: EventKind, name: TopicPartition, detail: str, first_offset: int, end_offset: int) -> Event:
+    return Event(
+        kind=kind,
+        detail=detail,
+        topic=name.topic,
+        partition=name.partition,
+        first_offset=first_offset,
+        end_offset=end_offset,
+    )
 
 
 def _followed(loaded: LocalLog, leader_epoch: int) -> Followed:

@@ -1,7 +1,10 @@
 """The report of a follower: what happened, how often, and where each partition is.
 
 Each event is a line of the log as it happens. The report is one JSON object: the events, their counts, totals, and the
-partitions. It is written at intervals and at the end, through a temporary file, so that a reader never sees a part.
+partitions. It is written at intervals and at the end, through a temporary file, so that a reader never sees a part; and
+with each event of a loss, ahead of the commit that follows from it, so that a kill between them hides nothing.
+
+A follower that is started again continues the report: events and counts are those of all runs, totals of the last one.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.replication.board import Board, Followed, Phase
-from pyspark_kafkalog.replication.events import ALARMING, Event
+from pyspark_kafkalog.replication.events import ALARMING, LOSSES, Event
 
 _LOG: Final = logging.getLogger(__name__)
 #: Of each kind, the newest events are kept.
@@ -24,7 +28,7 @@ _EVENTS_MAX: Final = 1000
 
 
 class FollowReport:
-    """Takes events from all threads of a follower; `write` is for one thread."""
+    """Takes events from all threads of a follower."""
 
     def __init__(self, *, leader: str, root: str, clock_ms: Callable[[], int]) -> None:
         self._leader = leader
@@ -32,10 +36,39 @@ class FollowReport:
         self._clock_ms = clock_ms
         self._began_ms = clock_ms()
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._earlier_counts: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._events: dict[str, deque[tuple[int, Event]]] = {}
         #: When the last alarming event was, in ms; 0 for never.
         self.last_alarm_ms = 0
+        #: Called with each event of a loss, by the thread that notes it.
+        self.on_loss: Callable[[], None] = _do_nothing
+
+    def continue_from(self, path: Path) -> None:
+        """Go on with the events of the report at `path`, if there is one.
+
+        Raises InvalidOptionError if the file is anything else, or the report of another root; OSError.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        try:
+            tree = json.loads(text)
+            of_root, counts = tree["root"], Counter({str(kind): int(count) for kind, count in tree["counts"].items()})
+            events = [(int(each["time_ms"]), Event.of_fields(each)) for each in tree["events"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidOptionError(f"{path} is no report of kafkalog follow: name another file") from error
+        if of_root != self._root:
+            raise InvalidOptionError(f"{path} is the report of {of_root}, not of {self._root}: name another file")
+        with self._lock:
+            self._earlier_counts = counts
+            for time_ms, event in events:
+                self._kept(event).append((time_ms, event))
+
+    def _kept(self, event: Event) -> deque[tuple[int, Event]]:
+        return self._events.setdefault(event.kind.value, deque(maxlen=_EVENTS_MAX))
 
     def note(self, event: Event) -> None:
         """Log an event, and keep it for the report."""
@@ -43,13 +76,15 @@ class FollowReport:
         is_alarming = event.kind in ALARMING
         with self._lock:
             self._counts[event.kind.value] += 1
-            self._events.setdefault(event.kind.value, deque(maxlen=_EVENTS_MAX)).append((now_ms, event))
+            self._kept(event).append((now_ms, event))
             if is_alarming:
                 self.last_alarm_ms = now_ms
         _LOG.log(logging.WARNING if is_alarming else logging.INFO, "%s", event.line())
+        if event.kind in LOSSES:
+            self.on_loss()
 
     def counts(self) -> Mapping[str, int]:
-        """How often each kind of event was."""
+        """How often each kind of event was in this run."""
         with self._lock:
             return dict(self._counts)
 
@@ -58,7 +93,7 @@ class FollowReport:
         totals = board.totals()
         with self._lock:
             events = sorted((pair for kept in self._events.values() for pair in kept), key=lambda pair: pair[0])
-            counts = dict(self._counts)
+            counts = dict(self._earlier_counts + self._counts)
         return {
             "leader": self._leader,
             "cluster_id": cluster_id,
@@ -79,10 +114,18 @@ class FollowReport:
         }
 
     def write(self, path: Path, board: Board, cluster_id: str) -> None:
-        """Replace the file at `path` by the report as of now. Raises OSError."""
+        """Replace the file at `path` by the report as of now, durably. Raises OSError."""
         part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(self.tree(board, cluster_id), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        with self._writing:
+            with part.open("w", encoding="utf-8") as file:
+                file.write(json.dumps(self.tree(board, cluster_id), ensure_ascii=False, indent=1) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+
+
+def _do_nothing() -> None:
+    """What is done with the event of a loss if no report is written."""
 
 
 def _partition(followed: Followed) -> Mapping[str, Any]:

@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--command-config", type=Path, metavar="FILE", help="properties of the connection to brokers: TLS, SASL, rack"
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report in JSON there, every ten seconds")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="keep a report in JSON there, over all runs")
     parser.add_argument(
         "--metrics-listen", metavar="HOST:PORT", help="serve metrics for Prometheus there (default: nowhere)"
     )
@@ -301,7 +301,11 @@ def _repeated(work: Callable[[], None], interval_s: float) -> Iterator[None]:
 
 
 def _written(report: FollowReport, follower: Follower, path: Path) -> Any:
-    """Write the report at intervals and at the end. Raises OSError if it cannot be written at the beginning."""
+    """Write the report at intervals, with each loss and at the end.
+
+    Raises OSError if it cannot be written at the beginning, InvalidOptionError if another file is there.
+    """
+    report.continue_from(path)
     report.write(path, follower.board, follower.cluster_id)
 
     def write() -> None:
@@ -310,6 +314,7 @@ def _written(report: FollowReport, follower: Follower, path: Path) -> Any:
         except OSError as error:
             _LOG.warning("the report cannot be written: %s", one_line(error))
 
+    report.on_loss = write
     return _repeated(write, _REPORT_S)
 
 

@@ -577,6 +577,7 @@ class FollowingRecord(MetadataRecord):
     cluster_id: str = ""
     topics: str = ""
     since_ms: int = -1
+    had_records: bool = False
     unknown_tags: UnknownTags = ()
 
 

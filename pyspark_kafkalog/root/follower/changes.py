@@ -64,12 +64,16 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAt:
-    """Drop all records of a log that ends at `expected_end_offset`; it then starts and ends at `start_offset`."""
+    """Drop all records of a log that ends at `expected_end_offset`; it then starts and ends at `start_offset`.
+
+    `keeps_records`: those that are dropped go to a file first, as of a truncation: the leader need not have had them.
+    """
 
     topic_partition: TopicPartition
     topic_id: str
     expected_end_offset: int
     start_offset: int
+    keeps_records: bool = False
 
 
 FollowerChange: TypeAlias = FollowerAppend | Truncation | StartAt

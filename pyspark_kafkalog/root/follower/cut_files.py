@@ -8,7 +8,7 @@ request, and never silently: the file is durable before the commit that cuts the
 ignore it. Nothing removes it.
 
 A crash before the commit leaves a file although nothing was cut. An existing file is never overwritten, also not one of
-the same millisecond.
+the same millisecond. Who wants to tell of each cut is told of the file, before the commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,13 @@ _CUT_NAME: Final = re.compile(
 #: What an object holds at most, but for one batch that is larger.
 _OBJECT_BYTES: Final = 64 * MIB
 
+#: Takes a partition, the offsets [first, end) of what is kept of it, and the name of the file, or of the first of them.
+KeptRecords: TypeAlias = Callable[[TopicPartition, int, int, str], None]
+
+
+def ignore_kept(of: TopicPartition, first_offset: int, end_offset: int, name: str) -> None:
+    """A `KeptRecords` that tells nobody."""
+
 
 def cut_file_first_offset(name: str) -> int | None:
     """The first offset that the name of a cut file has, also of an object's last part; None for any other name."""
@@ -52,22 +59,24 @@ class CutFiles(Protocol):
 
 
 class LocalCutFiles:
-    """Cut files in the directory `root`; `clock` returns ms since 1970."""
+    """Cut files in the directory `root`; `clock` returns ms since 1970. `on_kept` is told of each that is durable."""
 
-    def __init__(self, root: Path, *, clock: Callable[[], int], fs: FileSystem) -> None:
+    def __init__(self, root: Path, *, clock: Callable[[], int], fs: FileSystem, on_kept: KeptRecords) -> None:
         self._root = root
         self._clock = clock
         self._fs = fs
+        self._on_kept = on_kept
         self._saved: set[tuple[TopicPartition, int, int]] = set()
 
     def save(self, of: TopicPartition, reader: LogReader, first_offset: int, end_offset: int) -> None:
         """See CutFiles."""
         if (of, first_offset, end_offset) in self._saved:
             return
-        fd, position = -1, 0
+        fd, position, name = -1, 0, ""
         try:
             for data, _, _ in _batches(reader, first_offset, end_offset):
-                fd = self._create(of, first_offset, end_offset) if fd < 0 else fd
+                if fd < 0:
+                    fd, name = self._create(of, first_offset, end_offset)
                 self._fs.pwrite_all(fd, data, position)
                 position += len(data)
             if fd >= 0:
@@ -77,23 +86,26 @@ class LocalCutFiles:
             if fd >= 0:
                 self._fs.close(fd)
         self._saved.add((of, first_offset, end_offset))
+        if name:
+            self._on_kept(of, first_offset, end_offset, name)
 
-    def _create(self, of: TopicPartition, first_offset: int, end_offset: int) -> int:
+    def _create(self, of: TopicPartition, first_offset: int, end_offset: int) -> tuple[int, str]:
         for time_ms in count(self._clock()):
-            path = self._root / f"{CUT_PREFIX}-{_name(of, first_offset, end_offset, time_ms)}"
+            name = f"{CUT_PREFIX}-{_name(of, first_offset, end_offset, time_ms)}"
             try:
-                return self._fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                return self._fs.open(self._root / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), name
             except FileExistsError:
                 continue
         raise AssertionError
 
 
 class StoredCutFiles:
-    """Cut files in an object store: several for a long range."""
+    """Cut files in an object store: several for a long range, of which `on_kept` is told the first one's key."""
 
-    def __init__(self, store: ObjectStore, *, clock: Callable[[], int]) -> None:
+    def __init__(self, store: ObjectStore, *, clock: Callable[[], int], on_kept: KeptRecords) -> None:
         self._store = store
         self._clock = clock
+        self._on_kept = on_kept
         self._saved: set[tuple[TopicPartition, int, int]] = set()
 
     def save(self, of: TopicPartition, reader: LogReader, first_offset: int, end_offset: int) -> None:
@@ -102,24 +114,29 @@ class StoredCutFiles:
             return
         pieces: list[NDArray[np.uint8]] = []
         size_bytes, start_offset, next_offset = 0, first_offset, first_offset
+        keys: list[str] = []
         for data, start, end in _batches(reader, first_offset, end_offset):
             if pieces and size_bytes + len(data) > _OBJECT_BYTES:
-                self._create(of, start_offset, next_offset, pieces)
+                keys.append(self._create(of, start_offset, next_offset, pieces))
                 pieces, size_bytes, start_offset = [], 0, start
             pieces.append(np.array(data))
             size_bytes, next_offset = size_bytes + len(data), end
         if pieces:
-            self._create(of, start_offset, end_offset, pieces)
+            keys.append(self._create(of, start_offset, end_offset, pieces))
         self._saved.add((of, first_offset, end_offset))
+        if keys:
+            self._on_kept(of, first_offset, end_offset, keys[0])
 
-    def _create(self, of: TopicPartition, first_offset: int, end_offset: int, pieces: list[NDArray[np.uint8]]) -> None:
+    def _create(self, of: TopicPartition, first_offset: int, end_offset: int, pieces: list[NDArray[np.uint8]]) -> str:
         body = np.concatenate(pieces).tobytes()
         for time_ms in count(self._clock()):
+            key = f"{CUT_PREFIX}/{_name(of, first_offset, end_offset, time_ms)}"
             try:
-                self._store.create(f"{CUT_PREFIX}/{_name(of, first_offset, end_offset, time_ms)}", body)
+                self._store.create(key, body)
             except ObjectExistsError:
                 continue
-            return
+            return key
+        raise AssertionError
 
 
 def _name(of: TopicPartition, first_offset: int, end_offset: int, time_ms: int) -> str:

@@ -3,8 +3,7 @@
     check      the batches of each append: lengths, order of offsets, leader epochs, CRCs
     lock the root; refresh the image; the root must still follow with the writer's id
     append     one write a partition, which is then waited for (root/leader/open_log_commits.py)
-    plan       the states after truncations and starts, which change no log yet; what a truncation cuts is saved
-               (cut_files.py)
+    plan       the states after truncations and starts, which change no log yet; what they cut is saved (cut_files.py)
     publish    one commit with all new states and further records
     cut        what the truncations drop, and the files of removed topics; make the directories of new ones
     unlock
@@ -36,7 +35,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.cut_files import CutFiles, LocalCutFiles
+from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, LocalCutFiles, ignore_kept
 from pyspark_kafkalog.root.follower.plan import (
     CheckedAppend,
     CheckedChange,
@@ -76,9 +75,12 @@ _OPERATION: Final = "follow"
 class FileFollowerWriter:
     """Commits the changes of the follower with `following_id` to a root on a file system. See `FollowerWriter`."""
 
-    def __init__(self, root: FileRoot, following_id: str, *, flush: FlushMode) -> None:
+    def __init__(
+        self, root: FileRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords = ignore_kept
+    ) -> None:
         self._root = root
         self._following_id = following_id
+        self._on_kept = on_kept
         self._commits = OpenLogCommits(root, flush=flush, operation=_OPERATION, following_id=following_id)
 
     def commit(
@@ -86,7 +88,7 @@ class FileFollowerWriter:
     ) -> list[FollowerResult]:
         """As in FollowerWriter."""
         checked = check_changes(changes)
-        cut_files = LocalCutFiles(self._root.path, clock=self._root.clock, fs=self._root.fs)
+        cut_files = LocalCutFiles(self._root.path, clock=self._root.clock, fs=self._root.fs, on_kept=self._on_kept)
         with self._commits.locked():
             return self._commit_locked(checked, records, cut_files)
 
@@ -192,15 +194,18 @@ class _Commit:
                     f"{log.directory} has a segment that a killed cleaning or merge was about to put in place: run "
                     "kafkalog log-cleaner or merge-segments, which completes that; then it can be truncated"
                 )
+            first_offset = before.log_end_offset
             if isinstance(change, StartAt):
                 state = empty_state(log, change.start_offset)
+                if change.keeps_records:
+                    first_offset = max(before.log_start_offset, before.local_log_start_offset)
             else:
                 expiration_ms = broker_config(self._image).producer_id_expiration_ms
                 state = truncated_state(log, change.end_offset, producer_id_expiration_ms=expiration_ms)
-                if state.log_end_offset < before.log_end_offset:
-                    reader = LogReader(LocalExtents(log.directory), of)
-                    first_offset = max(state.log_end_offset, before.log_start_offset)
-                    self._cut_files.save(of, reader, first_offset, before.log_end_offset)
+                first_offset = max(state.log_end_offset, before.log_start_offset)
+            if first_offset < before.log_end_offset:
+                reader = LogReader(LocalExtents(log.directory), of)
+                self._cut_files.save(of, reader, first_offset, before.log_end_offset)
         except KafkalogError as error:
             self._refused[of] = error.with_traceback(None)
         else:

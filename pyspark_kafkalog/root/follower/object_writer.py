@@ -36,7 +36,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.cut_files import CutFiles, StoredCutFiles
+from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, StoredCutFiles, ignore_kept
 from pyspark_kafkalog.root.follower.object_truncation import ObjectPuts, PlannedTruncation, plan_truncation, runs_of
 from pyspark_kafkalog.root.follower.plan import (
     CheckedAppend,
@@ -66,9 +66,17 @@ _OPERATION: Final = "follow"
 class ObjectFollowerWriter:
     """Commits the changes of the follower with `following_id` to a root in an object store. See `FollowerWriter`."""
 
-    def __init__(self, root: ObjectRoot, following_id: str, *, inline_bytes: int = INLINE_BYTES) -> None:
+    def __init__(
+        self,
+        root: ObjectRoot,
+        following_id: str,
+        *,
+        inline_bytes: int = INLINE_BYTES,
+        on_kept: KeptRecords = ignore_kept,
+    ) -> None:
         self._root = root
         self._following_id = following_id
+        self._on_kept = on_kept
         self._inline_bytes = inline_bytes
         self._producers = KnownProducers(root.objects)
 
@@ -85,7 +93,7 @@ class ObjectFollowerWriter:
         self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords
     ) -> list[FollowerResult]:
         puts = ObjectPuts(self._root.objects, uuid.uuid4().hex, inline_bytes=self._inline_bytes)
-        cut_files = StoredCutFiles(self._root.objects, clock=self._root.clock)
+        cut_files = StoredCutFiles(self._root.objects, clock=self._root.clock, on_kept=self._on_kept)
         commit = _Commit(self._root, self._producers, puts, changes, records, cut_files)
         try:
             self._root.store.commit(commit.build, operation=_OPERATION, following_id=self._following_id)
@@ -228,9 +236,12 @@ class _Commit:
     def _plan_cut(self, image: MetadataImage, change: Truncation | StartAt) -> PlannedTruncation:
         before = state_before(image, change)
         planned = plan_truncation(self._root, image, change, before)
-        if isinstance(change, Truncation) and planned.after.log_end_offset < before.log_end_offset:
-            extents = ObjectExtents(lambda: planned.log, lambda: planned.log, self._root.objects)
+        if isinstance(change, Truncation):
             first_offset = max(planned.after.log_end_offset, before.log_start_offset)
+        else:
+            first_offset = before.log_start_offset if change.keeps_records else before.log_end_offset
+        if first_offset < before.log_end_offset:
+            extents = ObjectExtents(lambda: planned.log, lambda: planned.log, self._root.objects)
             reader = LogReader(extents, change.topic_partition)
             self._cut_files.save(change.topic_partition, reader, first_offset, before.log_end_offset)
         self._producers.forget(change.topic_id, change.topic_partition.partition)

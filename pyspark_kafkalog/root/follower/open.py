@@ -15,6 +15,7 @@ from pyspark_kafkalog.metadata.image import Following, MetadataImage, following_
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.follower.changes import FollowerWriter
+from pyspark_kafkalog.root.follower.cut_files import KeptRecords, ignore_kept
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode
@@ -31,38 +32,48 @@ def begin_following(root: NativeRoot, *, leader: str, cluster_id: str, topics: s
     """
     # Never from a seeded generator: two followers must not take each other's id for their own.
     following_id = encode_uuid(os.urandom(16))
-    following = Following(
-        following_id=following_id, leader=leader, cluster_id=cluster_id, topics=topics, since_ms=root.clock()
-    )
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
-        _check_same_leader(image.following, following)
+        known = image.following
+        if known is not None and known.cluster_id != cluster_id:
+            raise FollowingRootError(
+                f"the root follows {known.leader}, whose cluster id is {known.cluster_id}, not {leader} with "
+                f"{cluster_id}: kafkalog promote ends following, and then it may follow another leader"
+            )
+        following = Following(
+            following_id=following_id,
+            leader=leader,
+            cluster_id=cluster_id,
+            topics=topics,
+            since_ms=root.clock() if known is None else known.since_ms,
+            had_records=_has_records(image) if known is None else known.had_records,
+        )
         return [following_record(following)]
 
     root.commit(build, operation=_BEGIN_OPERATION)
     return following_id
 
 
-def _check_same_leader(known: Following | None, following: Following) -> None:
-    if known is not None and known.cluster_id != following.cluster_id:
-        raise FollowingRootError(
-            f"the root follows {known.leader}, whose cluster id is {known.cluster_id}, not {following.leader} with "
-            f"{following.cluster_id}: kafkalog promote ends following, and then it may follow another leader"
-        )
+def _has_records(image: MetadataImage) -> bool:
+    states = (each.state for topic in image.topics.values() for each in topic.partitions)
+    return any(state.log_start_offset < state.log_end_offset for state in states)
 
 
-def follower_writer(root: NativeRoot, following_id: str, *, flush: FlushMode) -> FollowerWriter:
+def follower_writer(
+    root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords = ignore_kept
+) -> FollowerWriter:
     """The writer of `root` for the follower with `following_id`, whose commits wait for the disk as `flush` says.
 
-    Used by one thread; the caller closes it. What is in an object store is durable, whatever `flush` says. Raises
-    LogDirError for a root that has no such writer.
+    `on_kept` is called before each commit that drops records, once they are kept in files. Used by one thread; the
+    caller closes it. What is in an object store is durable, whatever `flush` says. Raises LogDirError for a root that
+    has no such writer.
     """
     # They load numba, which planning does not need.
     from pyspark_kafkalog.root.follower.file_writer import FileFollowerWriter
     from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
 
     if isinstance(root, FileRoot):
-        return FileFollowerWriter(root, following_id, flush=flush)
+        return FileFollowerWriter(root, following_id, flush=flush, on_kept=on_kept)
     if isinstance(root, ObjectRoot):
-        return ObjectFollowerWriter(root, following_id)
+        return ObjectFollowerWriter(root, following_id, on_kept=on_kept)
     raise LogDirError(f"{root.path} is a root that cannot follow a leader")

@@ -26,6 +26,7 @@ from pyspark_kafkalog.replication.leader import (
 )
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.follower.changes import FollowerChange, FollowerResult, FollowerWriter, PlanFollowerRecords
+from pyspark_kafkalog.root.follower.cut_files import KeptRecords
 from pyspark_kafkalog.root.follower.open import follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_root
@@ -138,8 +139,8 @@ def rows(first: int, count: int) -> pa.Table:
 def test_follower_of_a_flaky_leader_ends_with_its_records(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def flaky(root: NativeRoot, following_id: str, *, flush: FlushMode) -> FollowerWriter:
-        return FlakyWriter(follower_writer(root, following_id, flush=flush), seed)
+    def flaky(root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords) -> FollowerWriter:
+        return FlakyWriter(follower_writer(root, following_id, flush=flush, on_kept=on_kept), seed)
 
     monkeypatch.setattr(follower_module, "follower_writer", flaky)
     leader_dir = LogDir.create(tmp_path / "leader")
