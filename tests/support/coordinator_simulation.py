@@ -6,6 +6,10 @@ transaction. Servers are frozen at any step, even between a decision and its com
 happened; they are killed with what they had submitted, and stopped. Members freeze too, and are replaced.
 
 In the end each value of `in` is in `out` once, as read_committed sees it, and the group has committed all offsets.
+
+Members of KIP-848 say no more than Kafka's clients do: what they own when that has changed, everything after a
+heartbeat that failed, as Java's, or not even then, as librdkafka's. No partition is ever two members' in the log, and
+what a member that is no zombie believes to own is its own there. In the end each partition has one member.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from simulated_loops import LateExecutor, SimulatedLoop, SimulatedTime
 from transaction_servers import SESSION, NoWaiters, Permissions
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.group_log import GroupLogs
+from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.object_store.address import StoreAddress
@@ -37,6 +43,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
+from pyspark_kafkalog.server.groups.consumer_group import consumer_group_of
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.handlers import handlers as group_handlers
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
@@ -47,7 +54,7 @@ from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.transactions.handlers import handlers as transaction_handlers
 
 GROUP: Final = "g"
-PARTITIONS: Final = 2
+PARTITIONS: Final = 3
 VALUES: Final = 40
 FAULTS: Final = 12
 CONFIGS: Final = {
@@ -248,6 +255,7 @@ class Member:
 
     def __init__(self, simulation: CoordinatorSimulation, name: str, *, is_next: bool) -> None:
         self._simulation, self._is_next = simulation, is_next
+        self._is_full_after_failure = simulation.rng.random() < 0.5
         self.name = name
         self.start()
 
@@ -257,6 +265,7 @@ class Member:
         self.loop = self._simulation.time.new_loop()
         self._id, self._generation = "", 0
         self._owned: dict[int, int] = {}
+        self._said_owned: frozenset[int] = frozenset()
         self._producer: ProducerIdAndEpoch | None = None
         self._heartbeat_s = 0.0
         self._coordinators: dict[int, Server] = {}
@@ -295,17 +304,25 @@ class Member:
     # Coordinators
 
     async def _ask_coordinator(
-        self, key_type: int, api: ApiKey, version: int, body: Message, error_of: Callable[[Any], int]
+        self,
+        key_type: int,
+        api: ApiKey,
+        version: int,
+        body: Message,
+        error_of: Callable[[Any], int],
+        body_again: Callable[[], Message] | None = None,
     ) -> Any:
+        """The answer of the coordinator; `body_again` is what is sent instead of `body` after a failure."""
         while True:
             try:
                 if key_type not in self._coordinators:
                     self._coordinators[key_type] = await self._find(key_type)
                 server = self._coordinators[key_type]
-                answer = await server.ask(self.loop, lambda server=server: server.handle(api, version, body))
+                answer = await server.ask(self.loop, lambda server=server, body=body: server.handle(api, version, body))
             except (ConnectionError, asyncio.TimeoutError):
                 self._coordinators.pop(key_type, None)
                 await asyncio.sleep(0.1)
+                body = body_again() if body_again is not None else body
                 continue
             error = error_of(answer)
             if error not in _AGAIN:
@@ -313,6 +330,7 @@ class Member:
             if error != ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._coordinators.pop(key_type, None)
             await asyncio.sleep(0.1)
+            body = body_again() if body_again is not None else body
 
     async def _find(self, key_type: int) -> Server:
         server = self._simulation.rng.choice(self._simulation.servers)
@@ -375,26 +393,42 @@ class Member:
     # The consumer protocol
 
     async def _beat(self) -> None:
-        topic_id = self._simulation.topic_id
         self._id = self._id or f"{self.name}-{self._count}"
-        owned = (
-            consumer_groups.ConsumerGroupHeartbeatRequestTopicPartitions(
-                topic_id=topic_id, partitions=tuple(self._owned)
-            ),
+        found = await self._ask_coordinator(
+            0,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            self._heartbeat(is_full=not self._generation),
+            lambda answer: answer.error_code,
+            lambda: self._heartbeat(is_full=self._is_full_after_failure or not self._generation),
         )
-        is_joining = not self._generation
-        body = consumer_groups.ConsumerGroupHeartbeatRequest(
-            group_id=GROUP,
-            member_id=self._id,
-            member_epoch=self._generation,
-            rebalance_timeout_ms=8_000 if is_joining else -1,
-            subscribed_topic_names=("in",) if is_joining else None,
-            topic_partitions=() if is_joining else owned,
-        )
-        found = await self._group(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body)
+        if found.error_code:
+            raise RefusedError(found.error_code)
         self._generation = found.member_epoch
         if found.assignment is not None:
             await self._own([number for each in found.assignment.topic_partitions for number in each.partitions])
+        self._simulation.check_owners()
+
+    def _heartbeat(self, *, is_full: bool) -> Message:
+        """A heartbeat as a client of Kafka sends it: what has not changed is left out, unless it `is_full`."""
+        owned = frozenset(self._owned)
+        parts = consumer_groups.ConsumerGroupHeartbeatRequestTopicPartitions(
+            topic_id=self._simulation.topic_id, partitions=tuple(sorted(owned))
+        )
+        says_owned = is_full or owned != self._said_owned
+        self._said_owned = owned
+        return consumer_groups.ConsumerGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=self._id,
+            member_epoch=self._generation,
+            rebalance_timeout_ms=8_000 if is_full else -1,
+            subscribed_topic_names=("in",) if is_full else None,
+            topic_partitions=((parts,) if owned else ()) if says_owned else None,
+        )
+
+    def believed(self) -> tuple[str, int, frozenset[int]]:
+        """Its member id and epoch, and what it believes to own."""
+        return self._id, self._generation, frozenset(self._owned)
 
     # Offsets and transactions
 
@@ -576,6 +610,30 @@ class CoordinatorSimulation:
             await stopped
             server.start()
 
+    def check_owners(self) -> None:
+        """No partition is two members', and what those members believe to own whose epoch is the log's is theirs."""
+        self.log_dir.refresh()
+        number = group_partition(GROUP, int(CONFIGS["offsets.topic.num.partitions"]))
+        records = GroupLogs.of(self.log_dir.root).caught_up(self.log_dir.root, number).records(GROUP)
+        group = consumer_group_of(GROUP, records)
+        if group is None:
+            return
+        numbers = {
+            member_id: [*each.assigned.get(self.topic_id, ()), *each.revoking.get(self.topic_id, ())]
+            for member_id, each in group.members.items()
+        }
+        taken = [each for of_member in numbers.values() for each in of_member]
+        assert len(taken) == len(set(taken)), numbers
+        for member in self.members:
+            member_id, epoch, believed = member.believed()
+            if member_id in group.members and group.members[member_id].epoch == epoch:
+                assert believed <= set(numbers[member_id]), (member_id, epoch, believed, numbers)
+
+    def _is_shared_out(self) -> bool:
+        """Whether each partition has one owner among the members."""
+        owned = [each for member in self.members for each in member.believed()[2]]
+        return sorted(owned) == list(range(PARTITIONS))
+
     def _committed(self) -> Mapping[int, int]:
         self.log_dir.refresh()
         return {each.partition: found.offset for each, found in self.log_dir.group(GROUP).fetch().items()}
@@ -584,7 +642,8 @@ class CoordinatorSimulation:
         if int(self.time.now_s * 1000) % 100:
             return False  # looking takes longer than a step
         committed = self._committed()
-        return all(committed.get(each, 0) == len(values) for each, values in self._sent.items())
+        has_copied = all(committed.get(each, 0) == len(values) for each, values in self._sent.items())
+        return has_copied and self._is_shared_out()
 
     def _check(self) -> None:
         for partition, sent in self._sent.items():

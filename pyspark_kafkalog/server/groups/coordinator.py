@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
@@ -89,6 +89,7 @@ class GroupCoordinator:
         Raises GroupRequestError if it is not coordinated here, or not loaded yet.
         """
         shard = await self._shard_with(group_id)
+        await self._up_to_date(shard, shard.follow)
         shard.take_over(group_id)
         return shard
 
@@ -98,7 +99,7 @@ class GroupCoordinator:
         Raises GroupRequestError as `shard_of` does.
         """
         shard = await self._shard_with(group_id)
-        await self._caught_up(shard)
+        await self._up_to_date(shard, shard.catch_up)
         return shard
 
     async def offsets_shard_of(self, group_id: str) -> Shard:
@@ -141,15 +142,17 @@ class GroupCoordinator:
         numbers = [each for each in range(offsets_partitions_count(self.context)) if self._is_here(each)]
         shards = [await self._shard(each) for each in numbers]
         for shard in shards:
-            await self._caught_up(shard)
+            await self._up_to_date(shard, shard.catch_up)
         return shards
 
-    async def _caught_up(self, shard: Shard) -> None:
+    async def _up_to_date(self, shard: Shard, read: Callable[[], Awaitable[None]]) -> None:
         try:
-            await shard.catch_up()
+            await read()
         except (KafkalogError, OSError) as error:
             _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, shard.partition, error)
             raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        if shard.is_closed:
+            raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
 
     async def _ensure_topic(self) -> None:
         """Create `__consumer_offsets` if it does not exist, unless groups are kept in memory alone."""
@@ -196,6 +199,7 @@ class GroupCoordinator:
             self._unload(shard)
             raise
         self._shards[partition] = shard
+        _LOG.debug("%s-%d is coordinated here, from offset %d on", OFFSETS_TOPIC, partition, shard.log.end_offset)
         for group in shard.consumers():
             for member in group.members.values():
                 self.await_heartbeat(shard, group.group_id, member)
@@ -212,6 +216,9 @@ class GroupCoordinator:
         return Shard(self.context, partition, host_of)
 
     def _unload(self, shard: Shard) -> None:
+        _LOG.debug(
+            "%s-%d is coordinated here no more, after offset %d", OFFSETS_TOPIC, shard.partition, shard.log.end_offset
+        )
         if self._shards.get(shard.partition) is shard:
             del self._shards[shard.partition]
         shard.close(ErrorCode.NOT_COORDINATOR)

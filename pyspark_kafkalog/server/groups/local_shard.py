@@ -182,6 +182,10 @@ class LocalShard(Shard):
             for group_id in self._consumers.keys() - own:
                 del self._consumers[group_id]
 
+    async def follow(self) -> None:
+        """See Shard."""
+        await self.catch_up()
+
     def _is_beginning(self, group_id: str) -> bool:
         """Whether clients join a group that has no records yet."""
         machine = self.classics[group_id]

@@ -25,7 +25,7 @@ from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.groups import consumer, migration
-from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
+from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, Assignment
 from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
 from pyspark_kafkalog.server.groups.consumer_group import (
@@ -62,8 +62,8 @@ class MembershipHandlers:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
         self._regexes_resolved_ms: dict[str, int] = {}
-        #: How often the members of consumer groups, by group and id, were told the assignment that they have.
-        self._told: dict[tuple[str, str], int] = {}
+        #: What members of consumer groups, by group and id, were told to have, and how often.
+        self._told: dict[tuple[str, str], tuple[Assignment, int]] = {}
 
     # JoinGroup
 
@@ -278,8 +278,12 @@ class MembershipHandlers:
             shard = await self._coordinator.shard_of(body.group_id)
             result = await self._consumer_heartbeat(context, request, body, shard)
         except GroupRequestError as refused:
+            _LOG.debug("group %s: %s is refused: %s %s", body.group_id, body, refused.code.name, refused)
             return consumer_wire.ConsumerGroupHeartbeatResponse(error_code=refused.code, error_message=str(refused))
         assignment = self._assignment_to_tell(body, result)
+        if _LOG.isEnabledFor(logging.DEBUG):
+            member = result.group.members.get(result.member_id)
+            _LOG.debug("group %s: %s makes %s, which is told %s", body.group_id, body, member, assignment)
         return consumer_wire.ConsumerGroupHeartbeatResponse(
             member_id=result.member_id,
             member_epoch=result.member_epoch,
@@ -336,7 +340,7 @@ class MembershipHandlers:
 
     def _assignment_to_tell(
         self, body: consumer_wire.ConsumerGroupHeartbeatRequest, result: consumer.HeartbeatResult
-    ) -> Mapping[str, frozenset[int]] | None:
+    ) -> Assignment | None:
         """The member's assignment, if it has changed, or the member may not know it yet.
 
         A broker tells a change once. librdkafka (2.16) does not ask for it after a heartbeat that timed out: it keeps
@@ -351,16 +355,19 @@ class MembershipHandlers:
         if len(self._told) > _TOLD_MEMBERS_MAX:
             self._told.clear()
         if result.assignment is not None:
-            self._told[key] = 1
+            self._told[key] = member.assigned, 1
             return result.assignment
-        told = self._told.get(key, 0)
+        assignment, count = self._told.get(key, (member.assigned, 0))
+        if assignment != member.assigned:
+            count = 0  # another server has given it this one, and its answer may have been lost
+        is_told = False
         if body.topic_partitions is not None and _owned(body) == member.assigned:
-            told = _TOLD_MAX
-        elif (told < _TOLD_MAX and member.assigned) or member.state is MemberState.UNREVOKED_PARTITIONS:
-            self._told[key] = min(told + 1, _TOLD_MAX)
-            return member.assigned
-        self._told[key] = told
-        return None
+            count = _TOLD_MAX
+        elif (count < _TOLD_MAX and member.assigned) or member.state is MemberState.UNREVOKED_PARTITIONS:
+            count = min(count + 1, _TOLD_MAX)
+            is_told = True
+        self._told[key] = member.assigned, count
+        return member.assigned if is_told else None
 
     def _await_member(self, shard: Shard, group_id: str, result: consumer.HeartbeatResult) -> None:
         member = result.group.members.get(result.member_id)

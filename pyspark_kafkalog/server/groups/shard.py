@@ -48,6 +48,9 @@ _CLASSIC_VALUE_VERSION: Final = 3
 #: How often a batch is planned again because somebody else wrote to the partition meanwhile.
 _CONFLICTS_MAX: Final = 50
 _BATCH_WRITES: Final = 1000
+#: In an object store the newest commit is asked for so often at most, to answer what changes nothing. A server that has
+#: shown no sign of life is replaced after a longer time (`server.assembly`).
+_LOOK_MS: Final = 2_000
 
 #: Records as values by key; None deletes.
 Changes = Mapping[bytes, "bytes | None"]
@@ -94,13 +97,14 @@ class Shard:
         self._queue: list[_Write] = []
         self._writer: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
+        self._refreshed_ms = 0
 
     # Reading
 
     async def load(self) -> None:
         """Read the partition. Raises KafkalogError, OSError."""
         async with self._reading:
-            await refresh(self._context)
+            await self._refresh()
             await self._load()
 
     async def _load(self) -> None:
@@ -115,7 +119,7 @@ class Shard:
 
     async def catch_up(self) -> None:
         """Read what others have written. Raises KafkalogError, OSError."""
-        await refresh(self._context)
+        await self._refresh()
         root = self._context.root
         if self._is_at_end():
             return
@@ -127,10 +131,28 @@ class Shard:
             steps = await self._context.run(lambda: list(tail.steps))
             if tail.start_offset != self.log.end_offset:
                 return  # an own write was taken over meanwhile: whoever needs the rest reads on
+            start_offset = self.log.end_offset
             changed = self.log.apply(type(tail)(tail.origin, False, tail.start_offset, tail.end_offset, steps))
+            _LOG.debug("%s-%d: read %d to %d", OFFSETS_TOPIC, self.partition, start_offset, self.log.end_offset)
             for group_id in changed or ():
                 self._consumers.pop(group_id, None)
                 self._follow_classic(group_id)
+
+    async def follow(self) -> None:
+        """Read what others have written, unless the partition was looked at a moment ago.
+
+        A process that stood still may be the coordinator again, after another one was: its state here is then an old
+        one, and members that it answers from memory would be told partitions that are another's. Raises KafkalogError,
+        OSError.
+        """
+        is_due = self._context.monotonic_ms() - self._refreshed_ms >= _LOOK_MS
+        if is_due or self._context.root.directories or not self._is_at_end():
+            await self.catch_up()
+
+    async def _refresh(self) -> None:
+        refreshed_ms = self._context.monotonic_ms()
+        await refresh(self._context)
+        self._refreshed_ms = refreshed_ms
 
     def _is_at_end(self) -> bool:
         found = self._context.root.partition(OFFSETS_TOPIC, self.partition)
