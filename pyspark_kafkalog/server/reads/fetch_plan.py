@@ -34,7 +34,7 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _T = TypeVar("_T")
-#: Errors that may only be true of the root as of the last refresh.
+#: Errors that may only be true of the root as of the last refresh, as it may be that a client's log diverges.
 PERHAPS_STALE: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -111,11 +111,11 @@ class FetchPlan:
         """Evaluate all partitions that have changed; what is missing is looked for in the newest state, too."""
         changed = await self._look_up([each for each in self.fetched if each.error is None])
         await self._read(changed)
-        stale = [each for each in changed if each.error in PERHAPS_STALE]
+        stale = [each for each in changed if each.error in PERHAPS_STALE or each.diverging is not None]
         if stale:
             await self.partitions.refresh(self.context)
             for each in stale:
-                each.error, each.snapshot = None, None
+                each.error, each.snapshot, each.diverging = None, None, None
             await self._look_up(stale)
             await self._read(stale)
 

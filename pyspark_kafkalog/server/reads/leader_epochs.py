@@ -1,5 +1,8 @@
 """OffsetForLeaderEpoch: where the leader epochs of partitions end.
 
+A root with commits is refreshed first. A client asks when another server leads the partition, with what it has read at
+the one before: it would take a smaller end for a log that was truncated, and go back.
+
 Source of the rules: KafkaApis.handleOffsetForLeaderEpochRequest, Partition.lastOffsetForLeaderEpoch.
 """
 
@@ -44,10 +47,15 @@ class EpochEnds:
             for topic in body.topics
         }
         wanted = [(topic.topic, each) for topic in body.topics if allowed[topic.topic] for each in topic.partitions]
-        answers = await context.run(lambda: [self._answer(context, topic, each) for topic, each in wanted])
+
+        def all_answers() -> list[OffsetForLeaderEpochResponseEpochEndOffset]:
+            self._partitions.follow(context)
+            return [self._answer(context, topic, each) for topic, each in wanted]
+
+        answers = await context.run(all_answers)
         if any(each.error_code in _PERHAPS_STALE for each in answers):
             await self._partitions.refresh(context)
-            answers = await context.run(lambda: [self._answer(context, topic, each) for topic, each in wanted])
+            answers = await context.run(all_answers)
         remaining = iter(answers)
         return OffsetForLeaderEpochResponse(
             topics=tuple(

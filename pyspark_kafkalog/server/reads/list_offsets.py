@@ -9,6 +9,8 @@
 
 Records at or above the end for the isolation level are not found. Other times are UNSUPPORTED_VERSION.
 
+A root with commits is refreshed first: who has written, or seen an end, at another server is told no smaller one here.
+
 Source of the rules: ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp, UnifiedLog.fetchOffsetByTimestamp.
 """
 
@@ -81,6 +83,7 @@ class OffsetLists:
             return self._answer(context, topic, wanted, request.api_version, is_committed=is_committed)
 
         def answers() -> tuple[ListOffsetsTopicResponse, ...]:
+            self._partitions.follow(context)
             return tuple(
                 ListOffsetsTopicResponse(
                     name=topic.name, partitions=tuple(answer(topic.name, each) for each in _once(topic.partitions))

@@ -66,6 +66,13 @@ class Partitions:
 
         await context.run(work)
 
+    def follow(self, context: ServerContext) -> None:
+        """Bring a root up to date that other servers commit to, in a thread: for answers that clients compare with what
+        other servers have told them. A broker's directory is not listed again.
+        """
+        if isinstance(context.root, NativeRoot):
+            context.root.refresh()
+
     def topic_name(self, context: ServerContext, topic_id: str) -> str | None:
         """The topic with that id; None if there is none. Of a read-only root, this reads files."""
         if isinstance(context.root, NativeRoot):

@@ -195,6 +195,16 @@ def test_leader_epochs_of_the_client_are_compared(server: ReadServer, log_dir: L
     assert unknown.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+def test_client_that_has_read_what_another_process_committed_does_not_diverge(
+    server: ReadServer, log_dir: LogDir
+) -> None:
+    epoch = log_dir.partition(TOPIC, 0).leader_epoch
+    append_rounds(LogDir.open(log_dir.path), 2)
+    found = fetch(server, asked({0: 100}, last_fetched_epoch=epoch))[0]
+    assert (found.error_code, found.diverging_epoch.epoch) == (ErrorCode.NONE, -1)
+    assert offsets_of(found) == [(100, 119)]
+
+
 def test_clients_without_rights_get_an_error_for_each_partition(server: ReadServer, log_dir: LogDir) -> None:
     server.rights.denied.add((AclOperation.READ, TOPIC))
     denied = fetch(server, asked({0: 0, 7: 0}))

@@ -163,6 +163,19 @@ def test_records_that_another_process_committed_are_counted(server: ReadServer, 
     append_rounds(other, 1, partition=2)
     [found] = list_offsets(server, [LATEST], partition=2)
     assert (found.error_code, found.offset) == (ErrorCode.NONE, 20)
+    append_rounds(other, 1, partition=2)
+    [later] = list_offsets(server, [LATEST], partition=2)
+    assert later.offset == 40
+
+
+def test_last_stable_offset_does_not_go_back_at_another_server(server: ReadServer, log_dir: LogDir) -> None:
+    other = LogDir.open(log_dir.path)
+    with ReadServer(other) as ahead:
+        for _ in range(3):
+            append_rounds(LogDir.open(log_dir.path), 1)
+            [first] = list_offsets(ahead, [LATEST], isolation=1)
+            [then] = list_offsets(server, [LATEST], isolation=1)
+            assert then.offset == first.offset == log_dir.partition(TOPIC, 0).high_watermark
 
 
 # Leader epochs
@@ -198,6 +211,14 @@ def test_present_epoch_ends_at_the_log_end_and_later_ones_are_undefined(server: 
     assert (later.error_code, later.leader_epoch, later.end_offset) == (0, -1, -1)
     [empty] = end_of(server, log_dir.partition(TOPIC, 1).leader_epoch, partition=1)
     assert empty.end_offset == 0
+
+
+def test_epoch_ends_where_another_process_has_written(server: ReadServer, log_dir: LogDir) -> None:
+    """A client that has read this at another server would else believe that the log was truncated."""
+    epoch = log_dir.partition(TOPIC, 0).leader_epoch
+    append_rounds(LogDir.open(log_dir.path), 1)
+    [found] = end_of(server, epoch)
+    assert (found.leader_epoch, found.end_offset) == (epoch, 80)
 
 
 def test_errors_of_leader_epochs_are_those_of_each_partition(server: ReadServer) -> None:
