@@ -6,6 +6,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -30,7 +31,8 @@ import org.apache.kafka.common.errors.RetriableException;
  * Kafka's own clients, which note what they do and see: one process, one thread for each of them.
  *
  * Arguments: BOOTSTRAP NAME HISTORY CONTROL SEED. What each client does, and the lines of the history, are those of
- * served_clients.py; the transactional ids are others, the groups are the same.
+ * served_clients.py; the transactional ids are others, the groups are the same. A reader reads all topics to their ends,
+ * with and without isolation, once there is a file CONTROL/read.
  */
 public final class ServedClients {
     private static final int PARTITIONS = 3;
@@ -63,6 +65,7 @@ public final class ServedClients {
         start("cooperative", "stop", at -> consume("cooperative", at));
         start("next", "stop", at -> consume("next", at));
         start("copier", "stop", ServedClients::copy);
+        start("reader", "stop", ServedClients::readAll);
     }
 
     /** Keep a client of this role until the end: one that has failed has a successor. */
@@ -205,6 +208,7 @@ public final class ServedClients {
                     for (int count = 1 + drawn.nextInt(5); count > 0; count--)
                         sender.send(producer, "plain", drawn.nextInt(PARTITIONS), null, null, null);
                     sender.send(producer, "compacted", 0, "k" + drawn.nextInt(KEYS), null, null);
+                    sender.send(producer, "aging", 0, null, null, null);
                 }
                 pause(50);
             }
@@ -367,6 +371,36 @@ public final class ServedClients {
         } finally {
             producer.close(Duration.ZERO);
         }
+    }
+
+    private static void readAll(int at) {
+        while (!has("read")) {
+            if (has("stop")) return;
+            pause(200);
+        }
+        String client = name + ".reader" + at;
+        for (String isolation : List.of("read_committed", "read_uncommitted"))
+            try (KafkaConsumer<String, String> consumer = newMember("readers", isolation)) {
+                List<TopicPartition> partitions = new ArrayList<>();
+                for (String topic : List.of("plain", "tx", "copied", "compacted", "aging"))
+                    consumer.partitionsFor(topic).forEach(
+                        each -> partitions.add(new TopicPartition(topic, each.partition())));
+                consumer.assign(partitions);
+                consumer.seekToBeginning(partitions);
+                Map<TopicPartition, Long> ends = consumer.endOffsets(partitions);
+                Map<TopicPartition, StringBuilder> found = new HashMap<>();
+                while (partitions.stream().anyMatch(each -> consumer.position(each) < ends.get(each)))
+                    for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofSeconds(1))) {
+                        TopicPartition partition = new TopicPartition(each.topic(), each.partition());
+                        StringBuilder list = found.computeIfAbsent(partition, absent -> new StringBuilder("["));
+                        if (list.length() > 1) list.append(',');
+                        append(list.append('[').append(each.offset()).append(','), each.value());
+                        list.append(']');
+                    }
+                for (TopicPartition each : partitions)
+                    note("final", "client", client, "topic", each.topic(), "partition", each.partition(), "isolation",
+                        isolation, "records", found.getOrDefault(each, new StringBuilder("[")).append(']'));
+            }
     }
 
     private static void goToCommitted(KafkaConsumer<String, String> consumer, String client) {

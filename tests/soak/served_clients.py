@@ -6,7 +6,7 @@
 are not. The lines of HISTORY are those of kafka_history.py, and `error`, `finished`, `broken`. When
 CONTROL/stop-writing exists nobody sends any more; CONTROL/stop ends the process.
 
-    producer        idempotent, to topic `plain` and by key to `compacted`
+    producer        idempotent, to topic `plain`, by key to `compacted`, and to `aging`, whose beginning is deleted
     transactional   transactions over `tx` and `plain`: committed, aborted, slow, left open and fenced by a successor
     classic, next   members of two groups, by the classic protocol and by KIP-848's, that commit what they have noted
     cooperative     a member of a classic group that keeps what it need not give up (CooperativeStickyAssignor)
@@ -16,18 +16,20 @@ CONTROL/stop-writing exists nobody sends any more; CONTROL/stop ends the process
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import sys
 import threading
 import time
 from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-PARTITIONS = {"plain": 3, "tx": 3, "compacted": 1, "copied": 3}
+PARTITIONS = {"plain": 3, "tx": 3, "compacted": 1, "copied": 3, "aging": 1}
 KEYS = 7
 SESSION_TIMEOUT_MS = 6_000
 SUBSCRIPTIONS = {
@@ -64,6 +66,7 @@ class Process:
     def __init__(self, bootstrap: str, name: str, history: Path, control: Path, seed: str) -> None:
         self.bootstrap, self.name, self._control, self._seed = bootstrap, name, control, seed
         self.notes = Notes(history)
+        self.trace = _trace(control.parent / "logs" / f"{name}.trace")
 
     def has(self, word: str) -> bool:
         return (self._control / word).exists()
@@ -74,6 +77,17 @@ class Process:
     def settings(self, **settings: object) -> dict[str, object]:
         fixed = {"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 1000}
         return {**fixed, **{name.replace("_", "."): value for name, value in settings.items()}}
+
+
+def _trace(file: Path) -> logging.Logger:
+    """What librdkafka's members of groups decide, the latest 16 MB of it."""
+    handler = RotatingFileHandler(file, maxBytes=8 << 20, backupCount=1, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("librdkafka")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    return logger
 
 
 class Sender:
@@ -119,6 +133,7 @@ def produce(process: Process, at: int) -> None:
             for _ in range(drawn.randrange(1, 6)):
                 sender.send(producer, "plain", drawn.randrange(PARTITIONS["plain"]))
             sender.send(producer, "compacted", 0, key=f"k{drawn.randrange(KEYS)}")
+            sender.send(producer, "aging", 0)
         producer.poll(0.05)
     if producer.flush(_CALL_SECONDS_MAX):
         raise TimeoutError("records could not be sent")
@@ -213,7 +228,7 @@ class Member:
         self.is_uncommitted = False
         fixed = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
         settings = process.settings(group_id=group, isolation_level=isolation, check_crcs=True, **settings)
-        self.consumer = Consumer({**fixed, **settings})
+        self.consumer = Consumer({**fixed, **settings, "debug": "cgrp", "log_level": 7}, logger=process.trace)
 
     def subscribe(self, *topics: str) -> None:
         self.consumer.subscribe(

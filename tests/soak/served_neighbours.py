@@ -5,7 +5,8 @@
 The arguments, and what ends it, are those of served_clients.py.
 
     writer       LogDir.append to topic `plain`, as Spark's driver commits
-    query, rerun two that write the versions of one transactional id, as two runs of a streaming query: one of them wins
+    query, rerun two that write the versions of one transactional id to several topics at once, as two runs of a
+                 streaming query: one of them wins
     snapshots    read_committed reads of all partitions as of one commit
     maintenance  kafkalog log-cleaner, merge-segments and retention, one after the other
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import uuid
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -23,12 +26,19 @@ import pyarrow as pa
 from served_clients import PARTITIONS, Process, run_again
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.errors import CommitStateUnknownError, ProducerFencedError
+from pyspark_kafkalog.root.staging import Staged
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staging.stager import stage_table
 from pyspark_kafkalog.tools.main import main as run_command
 
 COMMANDS = ("log-cleaner", "merge-segments", "retention")
 TRANSACTIONAL_ID = "query"
 _SNAPSHOT_TOPICS = ("plain", "tx", "copied")
+_RECORDS_A_TOPIC = 2
 
 
 def write(process: Process, root: str, at: int) -> None:
@@ -53,39 +63,62 @@ def write(process: Process, root: str, at: int) -> None:
 
 def write_versions(process: Process, role: str, root: str, at: int) -> None:
     """Write the next version of `TRANSACTIONAL_ID`, or lose it to the rival, which writes it with other records."""
-    log_dir = LogDir.open(root)
+    log_dir, incarnation = LogDir.open(root), uuid.uuid4().hex
     drawn = process.random(role)
     client = f"{process.name}.{role}{at}"
+    values_made = itertools.count()
     for count in itertools.count():
         if process.has("stop-writing"):
             return
         log_dir.refresh()
         version = (log_dir.last_version(TRANSACTIONAL_ID) or 0) + 1
         transaction = f"{client}/{count}"
-        topic = drawn.choice(("plain", "tx"))
-        partition = drawn.randrange(PARTITIONS[topic])
-        values = [f"{client}#{3 * count + each}" for each in range(3)]
-        for value in values:
-            fields = {"topic": topic, "partition": partition, "value": value}
-            process.notes.add("send", client=client, txn=transaction, **fields)
+        topics = drawn.sample(_SNAPSHOT_TOPICS, drawn.randint(1, len(_SNAPSHOT_TOPICS)))
+        values = {
+            (topic, drawn.randrange(PARTITIONS[topic])): [
+                f"{client}#{next(values_made)}" for _ in range(_RECORDS_A_TOPIC)
+            ]
+            for topic in topics
+        }
+        for (topic, partition), of_place in values.items():
+            for value in of_place:
+                fields = {"topic": topic, "partition": partition, "value": value}
+                process.notes.add("send", client=client, txn=transaction, **fields)
+        staged = stage(log_dir, values)
         process.notes.add("commit", txn=transaction, t=time.monotonic_ns())
         try:
-            result = log_dir.append(
-                topic,
-                pa.table({"value": values}),
-                partition=partition,
-                transactional_id=TRANSACTIONAL_ID,
-                transaction_version=version,
-                flush="os",
+            result = log_dir.commit_staged(
+                staged, transaction=WriteTransaction(TRANSACTIONAL_ID, version, incarnation), flush="os"
             )
         except CommitStateUnknownError as error:
             process.notes.add("error", client=client, error=str(error))
         except ProducerFencedError:
             process.notes.add("ended", txn=transaction, committed=False)
-            log_dir = LogDir.open(root)  # a later run, which fences the rival
+            log_dir, incarnation = LogDir.open(root), uuid.uuid4().hex  # a later run, which fences the rival
         else:
             process.notes.add("ended", txn=transaction, committed=not result.is_duplicate)
         time.sleep(drawn.uniform(0.1, 0.8))
+
+
+def stage(log_dir: LogDir, values: Mapping[tuple[str, int], Sequence[str]]) -> Sequence[Staged]:
+    """Stage the values by topic and partition, as a task of a Spark query does."""
+    staging = log_dir.root.staging(uuid.uuid4().hex, flush="os")
+    topics = {topic: log_dir.topic(topic) for topic, _ in values}
+    files: list[StagedFile] = []
+    for (topic, partition), of_place in values.items():
+        files += stage_table(
+            staging.task,
+            topic,
+            pa.table({"value": of_place}),
+            partitions_count=len(topics[topic].partitions),
+            partition=partition,
+            config=log_dir.log_config(topic),
+            asked_compression=None,
+            batch_size_bytes=BATCH_SIZE_BYTES,
+            clock_ms=time_ms,
+            fs=staging.fs,
+        )
+    return staging.hand_over(files, {name: topic.topic_id or "" for name, topic in topics.items()})
 
 
 def snapshot(process: Process, root: str, at: int) -> None:

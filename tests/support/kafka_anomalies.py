@@ -99,6 +99,9 @@ def _lost_writes(history: History, log: _Log) -> Iterator[Anomaly]:
             isolation = COMMITTED
         if send.value in log.offsets[isolation]:
             continue
+        log_start = history.log_starts.get(send.place, 0)
+        if log_start > 0 and send.offset < log_start:
+            continue
         if send.place[0] in history.compacted and newest.get((send.place, send.key), -1) > send.offset:
             continue
         yield Anomaly(

@@ -127,6 +127,7 @@ class History:
     compacted: topics that may lose a record for which there is a later one of its key
     copies: topics of which each committed record is copied once, to another topic
     subscriptions: the topics that each group reads to their ends
+    log_starts: where partitions begin whose older records were deleted
     """
 
     sends: tuple[Send, ...] = ()
@@ -137,6 +138,7 @@ class History:
     compacted: frozenset[str] = frozenset()
     copies: Mapping[str, str] = field(default_factory=dict)
     subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    log_starts: Mapping[Place, int] = field(default_factory=dict)
 
     def polls(self) -> Iterator[Poll]:
         for each in self.observations:

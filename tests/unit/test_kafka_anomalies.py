@@ -214,3 +214,14 @@ def test_history_is_loaded_from_what_processes_wrote_before_they_were_killed(tmp
     file.write_text('{"op": "other", "client": "x"}\n')
     with pytest.raises(ValueError, match="other"):
         load([file])
+
+
+def test_record_below_the_log_start_is_not_lost_and_one_above_it_is() -> None:
+    gone, first = "p0", 0
+    finals_left = tuple(
+        replace(final, reads=tuple(each for each in final.reads if each.value != gone)) for final in CLEAN.finals
+    )
+    without = replace(CLEAN, finals=finals_left)
+    assert "lost write" in {each.kind for each in find_anomalies(without)}
+    assert "lost write" not in {each.kind for each in find_anomalies(replace(without, log_starts={A: first + 1}))}
+    assert "lost write" in {each.kind for each in find_anomalies(replace(without, log_starts={A: first}))}
