@@ -26,6 +26,8 @@ from ssl import SSLCertVerificationError, SSLContext
 from types import TracebackType
 from typing import Final, TypeVar
 
+import numpy as np
+
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, NetworkError, UnsupportedApiError
 from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -203,7 +205,7 @@ class WireClient:
             )
         return message
 
-    def _read_frame(self, pending: _Pending) -> bytearray:
+    def _read_frame(self, pending: _Pending) -> memoryview:
         deadline_s = self._monotonic_s() + self._timeout_s
         size_bytes = FRAME_SIZE.unpack(self._read(FRAME_SIZE.size, deadline_s, pending))[0]
         if not 0 <= size_bytes <= self._frame_bytes_max:
@@ -216,9 +218,9 @@ class WireClient:
             )
         return self._read(size_bytes, deadline_s, pending)
 
-    def _read(self, size_bytes: int, deadline_s: float, pending: _Pending) -> bytearray:
-        data = bytearray(size_bytes)
-        rest = memoryview(data)
+    def _read(self, size_bytes: int, deadline_s: float, pending: _Pending) -> memoryview:
+        data = np.empty(size_bytes, np.uint8).data  # bytearray would write zeros first
+        rest = data
         while rest:
             self._socket.settimeout(max(deadline_s - self._monotonic_s(), 1e-3))
             try:
@@ -238,6 +240,6 @@ def _api_of(request: type[ApiMessage]) -> Api:
     return APIS[ApiKey(request.schema().api_key)]
 
 
-def _error_of_api_versions(frame: bytearray) -> int:
+def _error_of_api_versions(frame: memoryview) -> int:
     """The error code of a response of ApiVersions, which stands in one place in all versions."""
     return int.from_bytes(frame[4:6], "big", signed=True)

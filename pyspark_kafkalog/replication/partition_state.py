@@ -31,7 +31,10 @@ from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, Fetc
 from pyspark_kafkalog.root.follower.changes import FollowerAppend
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
 
+#: Whoever reads a partition that so many bytes are to follow of does not read at its end.
+_FAR_BEHIND_BYTES: Final = 32 * MIB
 _FIRST_DELAY_MS: Final = 100
 _LONGEST_DELAY_MS: Final = 10_000
 _DELAYS_DOUBLED_MAX: Final = 10
@@ -171,8 +174,18 @@ def _advance(state: PartitionState, fetched: FetchedPartition, batches: NDArray[
         data=as_bytes_array(fetched.data).data[int(new["position"][0]) :] if len(new) else b"",
         expected_end_offset=state.end_offset,
         log_start_offset=log_start_offset if log_start_offset > state.log_start_offset else -1,
+        is_far_behind=_is_far_behind(new, fetched.high_watermark),
     )
     return Advance(after, change, int(new["records_count"].sum()))
+
+
+def _is_far_behind(batches: NDArray[np.void], high_watermark: int) -> bool:
+    """Whether the leader has much more after these batches, if as many bytes an offset follow as they have."""
+    if not len(batches):
+        return False
+    next_offset = int(batches["last_offset"][-1]) + 1
+    offsets = next_offset - int(batches["base_offset"][0])
+    return (high_watermark - next_offset) * int(batches["size_bytes"].sum()) >= _FAR_BEHIND_BYTES * offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ If a commit file reached the disk before an earlier one, a power failure would l
 with `fsync` that finds the marker therefore first makes the kernel write out everything, then removes the marker.
 
 `in_parallel` runs file operations in threads that the process keeps, as starting them for each commit would cost most.
-It is meant only for calls that spend their time in the kernel: fsyncs, copies of much data.
+It is meant only for calls that spend their time without the interpreter's lock: fsyncs, copies and checks of much data.
 """
 
 from __future__ import annotations
@@ -175,6 +175,12 @@ def preadv(fd: int, buffer: Buffer, position: int) -> int:
         raise described(error, fd) from None
 
 
+def _advise_dont_need(fd: int, position: int, length: int) -> None:
+    """posix_fadvise with POSIX_FADV_DONTNEED, on systems that have it."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
+
+
 class FileSystem:
     """The local POSIX file system. Tests subclass it to inject faults and kills.
 
@@ -250,8 +256,15 @@ class FileSystem:
         This is advice only. Linux starts the write, and drops the pages of the range that are clean at that time; pages
         that were just written are not.
         """
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
+        _advise_dont_need(fd, position, length)
+
+    def drop_cached(self, fd: int, position: int, length: int) -> None:
+        """Let the kernel use the pages of a range for other data, as nobody is going to read it soon.
+
+        This is advice only, and waits for nothing. Linux drops the pages that are on disk and starts to write out the
+        others: a second call for them, some time later, drops them.
+        """
+        _advise_dont_need(fd, position, length)
 
     @_described
     def fsync_dir(self, directory: Path) -> None:
@@ -346,6 +359,9 @@ class UnflushedFileSystem(FileSystem):
 
     def start_writeback(self, fd: int, position: int, length: int) -> None:
         """Does nothing: no flush is going to wait for these pages."""
+
+    def drop_cached(self, fd: int, position: int, length: int) -> None:
+        self._inner.drop_cached(fd, position, length)
 
     def fsync_dir(self, directory: Path) -> None:
         """Does nothing: the kernel has the names."""

@@ -19,6 +19,7 @@ from pyspark_kafkalog.replication.follower import Follower, FollowSettings
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
+from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 
 DEADLINE_S = 60.0
@@ -51,13 +52,14 @@ def make_follower(
     may_cut: bool = False,
     is_once: bool = False,
     gives_up_after_s: float = DEADLINE_S,
+    flush: FlushMode = "os",
 ) -> Follower:
     settings = FollowSettings(
         topics=".*",
         selects=selects_all,
         may_cut=may_cut,
         is_once=is_once,
-        flush="os",
+        flush=flush,
         refresh_s=0.1,
         gives_up_after_s=gives_up_after_s,
     )

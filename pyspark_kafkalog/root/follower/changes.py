@@ -37,6 +37,8 @@ class FollowerAppend:
     epoch in which the leader leads, -1 if unknown. If it is above that of the last batch, it begins at the new log end
     for now. The partition's leader epoch never falls; its leader-epoch-checkpoint gets the epoch with an append
     without batches, as that of one who has caught up, or with the first batch of it.
+
+    `is_far_behind`: much more of the partition is to follow, so the writer need not keep it in memory for readers.
     """
 
     topic_partition: TopicPartition
@@ -45,6 +47,7 @@ class FollowerAppend:
     expected_end_offset: int
     log_start_offset: int = -1
     leader_epoch: int = -1
+    is_far_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,9 +67,12 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
 
 _LOG: Final = logging.getLogger(__name__)
 _OPERATION: Final = "follow"
+#: How much of a partition that is far behind may stay in the page cache, about.
+_CACHED_BYTES: Final = 32 * MIB
 
 
 class FileFollowerWriter:
@@ -268,6 +271,9 @@ class _Append:
             log = logs.open(image, of).log
             log.epochs.truncate_from_end(log.log_end_offset + 1)  # what a crashed append has left
             append_as_follower(log, self.checked.batches)
+            if change.is_far_behind:
+                # Reaches back to earlier appends, whose pages can be dropped once they are on disk.
+                log.active_segment.drop_cached(_CACHED_BYTES)
             latest = log.epochs.latest
             # While records come, the epoch may have begun further up at the leader.
             if not len(self.checked.batches) and change.leader_epoch > (-1 if latest is None else latest.epoch):

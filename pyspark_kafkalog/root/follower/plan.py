@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import CommitConflictError, InvalidRecordError, KafkalogError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -17,9 +18,14 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
+
+#: From so many bytes on, checks are worth a thread for each partition.
+_SIDE_BY_SIDE_BYTES: Final = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +42,26 @@ CheckedChange: TypeAlias = CheckedAppend | Truncation | StartAt
 def check_changes(changes: Sequence[FollowerChange]) -> list[CheckedChange | KafkalogError]:
     """Each change after all checks that need no image, or why it is refused. Reads every byte of the batches."""
     seen: set[TopicPartition] = set()
-    checked: list[CheckedChange | KafkalogError] = []
+    checks: list[Callable[[], CheckedChange | KafkalogError]] = []
+    size_bytes = 0
     for change in changes:
-        of = change.topic_partition
-        if of in seen:
-            checked.append(InvalidRecordError(f"{of}: a commit takes one change of a partition, found two"))
-            continue
-        seen.add(of)
-        if not isinstance(change, FollowerAppend):
-            checked.append(change)
-            continue
-        try:
-            checked.append(CheckedAppend(change, check_batches(change.data)))
-        except KafkalogError as error:
-            checked.append(error)
-    return checked
+        is_second = change.topic_partition in seen
+        seen.add(change.topic_partition)
+        checks.append(partial(_checked, change, is_second=is_second))
+        size_bytes += len(change.data) if isinstance(change, FollowerAppend) else 0
+    # The checksums are computed without the interpreter's lock.
+    return in_parallel(checks) if size_bytes >= _SIDE_BY_SIDE_BYTES else [check() for check in checks]
+
+
+def _checked(change: FollowerChange, *, is_second: bool) -> CheckedChange | KafkalogError:
+    if is_second:
+        return InvalidRecordError(f"{change.topic_partition}: a commit takes one change of a partition, found two")
+    if not isinstance(change, FollowerAppend):
+        return change
+    try:
+        return CheckedAppend(change, check_batches(change.data))
+    except KafkalogError as error:
+        return error
 
 
 def state_before(image: MetadataImage, change: FollowerChange) -> LogState:

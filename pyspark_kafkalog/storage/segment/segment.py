@@ -477,6 +477,11 @@ class LogSegment(SegmentFiles):
         self.fs.pwrite_all(self.fd, data, self.size_bytes)
         self._appended(plan)
 
+    def drop_cached(self, length: int) -> None:
+        """Advise the kernel not to keep the last `length` bytes of the `.log` in memory; see FileSystem.drop_cached."""
+        position = max(self.size_bytes - length, 0)
+        self.fs.drop_cached(self.fd, position, self.size_bytes - position)
+
     def append_from_file(self, source_fd: int, source_position: int, batches: NDArray[np.void], plan: RunPlan) -> None:
         """Copy the batches from another file inside the kernel, and set the base offset and leader epoch of each.
 

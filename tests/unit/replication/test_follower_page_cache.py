@@ -1,0 +1,97 @@
+"""What a follower that is far behind leaves in the page cache, and one that is not."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from following_roots import check_equal, make_follower
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.replication.root_leader import RootLeader
+from pyspark_kafkalog.security.open import open_root
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.units import MIB
+
+MEGABYTES: Final = 12
+LIBC: Final = ctypes.CDLL(None, use_errno=True)
+LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def cached_bytes(path: Path) -> int:
+    """How much of a file is in the page cache (mincore)."""
+    size_bytes = path.stat().st_size
+    pages = -(-size_bytes // mmap.PAGESIZE)
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), size_bytes, access=mmap.ACCESS_READ) as mapped:
+        view = np.frombuffer(mapped, np.uint8)
+        found = np.zeros(pages, np.uint8)
+        failed = LIBC.mincore(view.ctypes.data, size_bytes, found.ctypes.data)
+        del view
+    assert not failed, os.strerror(ctypes.get_errno())
+    return int((found & 1).sum()) * mmap.PAGESIZE
+
+
+def require_dropping(directory: Path) -> None:
+    """Skip the test where the file system has nothing but memory, or the system keeps what it is told to drop."""
+    path = directory / "probe"
+    path.write_bytes(bytes(MIB))
+    fd = LOCAL.open(path, os.O_RDWR)
+    LIBC.fdatasync(fd)
+    LOCAL.drop_cached(fd, 0, MIB)
+    LOCAL.close(fd)
+    if cached_bytes(path):
+        pytest.skip("this file system does not drop pages")
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where to copy a leader with a partition of twelve megabytes, of which a fetch takes one.
+
+    Here a flush waits for the disk, other than in all other tests (conftest.py).
+    """
+    monkeypatch.setattr(FileSystem, "fsync", lambda _, fd: LIBC.fdatasync(fd))
+    monkeypatch.setattr("pyspark_kafkalog.replication.fetch_loop._FETCH_BYTES_MAX", MIB)
+    monkeypatch.setattr("pyspark_kafkalog.root.follower.file_writer._CACHED_BYTES", 2 * MIB)
+    leader = LogDir.create(tmp_path / "leader")
+    leader.create_topic("orders", 1)
+    for _ in range(MEGABYTES):
+        leader.append("orders", pa.table({"value": [os.urandom(4096) for _ in range(256)]}))
+    return tmp_path / "copy"
+
+
+def follow(copy: Path) -> Path:
+    """Copy all, waiting for the disk; returns the segment."""
+    leader = RootLeader(open_root(copy.parent / "leader"))
+    make_follower(leader, copy, [], is_once=True, flush="fsync").run()
+    leader.close()
+    check_equal(copy.parent / "leader", copy)
+    return copy / "orders-0" / f"{0:020d}.log"
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs posix_fadvise")
+def test_back_fill_leaves_only_its_end_in_the_page_cache(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_dropping(copy.parent)
+    monkeypatch.setattr("pyspark_kafkalog.replication.partition_state._FAR_BEHIND_BYTES", MIB)
+    cached: list[int] = []
+    drop = FileSystem.drop_cached
+
+    def note(self: FileSystem, fd: int, position: int, length: int) -> None:
+        drop(self, fd, position, length)
+        cached.append(cached_bytes(Path(f"/proc/self/fd/{fd}")))
+
+    monkeypatch.setattr(FileSystem, "drop_cached", note)
+    follow(copy)
+    assert len(cached) >= MEGABYTES / 2
+    # A commit takes what has waited, so a few megabytes are not on disk yet.
+    assert max(cached) < MEGABYTES * MIB * 2 / 3
+
+
+def test_follower_that_is_not_far_behind_drops_nothing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "drop_cached", lambda *_: pytest.fail("pages were dropped"))
+    follow(copy)
