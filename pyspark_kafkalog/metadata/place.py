@@ -6,7 +6,7 @@ that was opened, and maintains the commit log after a commit. It keeps no image.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage
@@ -83,11 +83,18 @@ class MetadataPlace(Protocol):
         ...
 
     def publish(
-        self, loaded: LoadedImage, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool
+        self,
+        loaded: LoadedImage,
+        records: Sequence[MetadataRecord],
+        *,
+        timestamp_ms: int,
+        frees_space: bool,
+        before_visible: Callable[[], None] | None = None,
     ) -> Commit:
         """Publish `records` as the commit after `loaded`, with the time `timestamp_ms`, durably.
 
-        `frees_space`: it frees space, so it may use what is reserved for such commits.
+        `frees_space`: it frees space, so it may use what is reserved for such commits. `before_visible` waits until
+        what the commit refers to is on disk; its errors are raised, and no commit is made.
 
         Raises CommitConflictError if another commit has the offset, OSError if no commit was made,
         CommitStateUnknownError if it may have been made, which reading the log decides, InvalidRecordError for records

@@ -328,6 +328,7 @@ class MetadataStore:
         frees_space: bool = False,
         newest: MetadataImage | None = None,
         following_id: str | None = None,
+        before_visible: Callable[[], None] | None = None,
     ) -> CommitOutcome:
         """Publish the records that `build` makes from the newest image; retry if another writer commits first.
 
@@ -339,6 +340,7 @@ class MetadataStore:
         - `newest`: what `refresh_to_head` has returned to the caller, who has held the root's lock since: the first
           attempt is made on it. If it is not the newest image after all, that attempt loses the race
         - `following_id`: the commit is made by the follower that has it, which may change what others may not
+        - `before_visible`: see `MetadataPlace.publish`; called on each attempt
 
         Raises InvalidRecordError if the commit would violate an invariant, FollowingRootError if the root follows a
         leader and the commit changes what is copied, FollowingEndedError if it does not follow with `following_id`,
@@ -371,7 +373,7 @@ class MetadataStore:
                 self._unknown_outcomes[key] = (commit_id, plan.image.next_offset)
             try:
                 with _in_doubt(unsure_since):
-                    outcome = self._publish(plan, frees_space)
+                    outcome = self._publish(plan, frees_space, before_visible)
                 self._unknown_outcomes.pop(key, None)
                 return outcome
             except CommitConflictError as error:
@@ -462,11 +464,13 @@ class MetadataStore:
         check_invariants(image, after, delta.changes, is_follower=following_id is not None)
         return _Plan(image, records, timestamp_ms, after)
 
-    def _publish(self, plan: _Plan, frees_space: bool) -> CommitOutcome:
+    def _publish(self, plan: _Plan, frees_space: bool, before_visible: Callable[[], None] | None) -> CommitOutcome:
         image, after, timestamp_ms = plan.image, plan.after, plan.timestamp_ms
         loaded = self._loaded
         base = loaded if loaded.image is image else LoadedImage(image, LogTail(""))
-        commit = self._place.publish(base, plan.records, timestamp_ms=timestamp_ms, frees_space=frees_space)
+        commit = self._place.publish(
+            base, plan.records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_visible=before_visible
+        )
         with self._refresh_lock:
             loaded = self._loaded
             if loaded.image is image:

@@ -16,8 +16,9 @@ SIGKILL, and the kernel writes it to disk later.
 If a commit file reached the disk before an earlier one, a power failure would leave a gap in the commit log. A commit
 with `fsync` that finds the marker therefore first makes the kernel write out everything, then removes the marker.
 
-`in_parallel` runs file operations in threads that the process keeps, as starting them for each commit would cost most.
-It is meant only for calls that spend their time without the interpreter's lock: fsyncs, copies and checks of much data.
+`in_parallel` and `beside` run file operations in threads that the process keeps, as starting them for each commit would
+cost most. They are meant only for calls that spend their time without the interpreter's lock: fsyncs, copies and checks
+of much data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
@@ -439,6 +440,26 @@ class ThreadPool:
 
 
 _POOL: Final = ThreadPool(_THREADS, "kafkalog")
+
+
+@contextlib.contextmanager
+def beside(tasks: Sequence[Callable[[], None]]) -> Iterator[Callable[[], None]]:
+    """Run `tasks` in threads while the block runs; the value waits until all have ended, and raises the error of one.
+
+    The block is not left before all have ended.
+    """
+    futures = [_POOL.submit(task) for task in tasks]
+
+    def wait_for_all() -> None:
+        wait(futures)
+        for future in futures:
+            future.result()
+
+    try:
+        yield wait_for_all
+    finally:
+        # Also when interrupted: a task still running would write into files that the caller is about to close.
+        wait(futures)
 
 
 def in_parallel(tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:

@@ -25,7 +25,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -145,11 +145,18 @@ class LocalCommitLog(CommitLog):
         )
 
     def publish(
-        self, base_offset: int, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool = False
+        self,
+        base_offset: int,
+        records: Sequence[MetadataRecord],
+        *,
+        timestamp_ms: int,
+        frees_space: bool = False,
+        before_link: Callable[[], None] | None = None,
     ) -> Commit:
         """Publish `records` as the commit at `base_offset` with the time `timestamp_ms`, durably.
 
-        With `frees_space`, the commit uses the reserve if the disk is full.
+        With `frees_space`, the commit uses the reserve if the disk is full. `before_link` is called when the commit is
+        on disk, and before it gets its name; its errors are raised, and no commit is made.
 
         Raises:
         - CommitConflictError if another commit has the offset
@@ -163,6 +170,8 @@ class LocalCommitLog(CommitLog):
         try:
             temporary = self._write_temporary(path, data)
             try:
+                if before_link is not None:
+                    before_link()
                 self._put(temporary, path)
             except (KafkalogError, OSError):
                 self._discard(temporary)
@@ -173,6 +182,8 @@ class LocalCommitLog(CommitLog):
             with self._reserve.filled(data) as reserved:
                 if reserved is None:
                     raise
+                if before_link is not None:
+                    before_link()
                 try:
                     self._put(reserved, path)
                 except OSError:  # no room for the name

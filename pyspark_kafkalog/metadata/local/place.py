@@ -7,7 +7,7 @@ restored from a backup, has with another inode; and of the file that the image w
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -101,12 +101,20 @@ class LocalPlace:
         return self.log.head()
 
     def publish(
-        self, loaded: LoadedImage, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool
+        self,
+        loaded: LoadedImage,
+        records: Sequence[MetadataRecord],
+        *,
+        timestamp_ms: int,
+        frees_space: bool,
+        before_visible: Callable[[], None] | None = None,
     ) -> Commit:
         if self._fs.waits_for_disk:
             flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
         base_offset = loaded.image.next_offset
-        return self.log.publish(base_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space)
+        return self.log.publish(
+            base_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_link=before_visible
+        )
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         return self._housekeeping.after_commit(loaded, now_ms=now_ms)

@@ -109,8 +109,16 @@ class ObjectPlace:
         return None
 
     def publish(
-        self, loaded: LoadedImage, records: Sequence[MetadataRecord], *, timestamp_ms: int, frees_space: bool
+        self,
+        loaded: LoadedImage,
+        records: Sequence[MetadataRecord],
+        *,
+        timestamp_ms: int,
+        frees_space: bool,
+        before_visible: Callable[[], None] | None = None,
     ) -> Commit:
+        if before_visible is not None:
+            before_visible()
         return self.log.publish(loaded, records, timestamp_ms=timestamp_ms)
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:

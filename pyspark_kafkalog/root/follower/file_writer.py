@@ -2,9 +2,9 @@
 
     check      the batches of each append: lengths, order of offsets, leader epochs, CRCs
     lock the root; refresh the image; the root must still follow with the writer's id
-    append     one write a partition, which is then waited for (root/leader/open_log_commits.py)
+    append     one write a partition (root/leader/open_log_commits.py)
     plan       the states after truncations and starts, which change no log yet; what they cut is saved (cut_files.py)
-    publish    one commit with all new states and further records
+    publish    one commit with all new states and further records, when the appends are on disk
     cut        what the truncations drop, and the files of removed topics; make the directories of new ones
     unlock
 

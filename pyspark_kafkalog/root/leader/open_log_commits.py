@@ -1,7 +1,8 @@
 """Commits of appends to logs that stay open between commits, on a file system.
 
-    append     each partition's log gets its batches (open_logs.py); then wait for the disk, all side by side
-    publish    one commit with the partitions' new states and further records
+    append     each partition's log gets its batches (open_logs.py)
+    publish    one commit with the partitions' new states and further records. The commit's file is written while the
+               logs are being flushed, all files side by side; it gets its name when all are on disk
 
 The caller holds the root's lock and has refreshed the image. A crash before the publish leaves bytes above the high
 watermark, which are invisible and which the next writer truncates, as in root/write.py. After an error they are
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS, OpenLogs
 from pyspark_kafkalog.root.write import PartitionLogs, truncate_uncommitted
-from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, in_parallel, note_unflushed
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, note_unflushed
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -46,7 +46,7 @@ class PartitionAppend(Protocol):
         ...
 
     def state_of(self, log: UnifiedLog) -> LogState:
-        """The state to commit, after the append is on disk."""
+        """The state to commit, after the append."""
         ...
 
 
@@ -87,55 +87,86 @@ class OpenLogCommits:
         Raises CommitConflictError if `image` is not the newest any more, and what the appends raise.
         """
         try:
-            states = self._append(image, appends)
-            after = self._publish(image, records(states))
+            states, unflushed = self._append(image, appends)
+            after = self._publish(image, records(states), unflushed)
         except BaseException as error:
             for each in appends:
                 self.logs.drop(each.topic_partition)
             if not isinstance(error, (CommitConflictError, CommitStateUnknownError)):
                 self._truncate(image, [each.topic_partition for each in appends])
             raise
+        for log in unflushed:
+            log.flushed()
         for topic_partition, state in states.items():
             self.logs.committed(topic_partition, state)
         return after
 
-    def _append(self, image: MetadataImage, appends: Sequence[PartitionAppend]) -> dict[TopicPartition, LogState]:
-        """Append to all partitions and wait until that is on disk; returns the new states."""
+    def _append(
+        self, image: MetadataImage, appends: Sequence[PartitionAppend]
+    ) -> tuple[dict[TopicPartition, LogState], list[UnifiedLog]]:
+        """Append to all partitions; returns the new states, and the logs that are still to be flushed."""
         if not self.fs.waits_for_disk and appends:
             note_unflushed(self._root.path, self.fs)
         states: dict[TopicPartition, LogState] = {}
+        unflushed: list[UnifiedLog] = []
         for at in range(0, len(appends), OPEN_LOGS):
-            appended: list[tuple[PartitionAppend, UnifiedLog]] = []
+            self._flush(unflushed)  # the next ones may take their places among the open logs
+            unflushed = []
             for each in appends[at : at + OPEN_LOGS]:
                 log = each.append_to(self.logs, image)
                 if log is None:
                     self.logs.drop(each.topic_partition)
                     self._truncate(image, [each.topic_partition])
                 else:
-                    appended.append((each, log))
-            flushes = [partial(log.flush, is_last=True) for _, log in appended]
-            if self.fs.waits_for_disk:
-                in_parallel(flushes)
-            else:
-                for flush in flushes:
-                    flush()
-            states.update((each.topic_partition, each.state_of(log)) for each, log in appended)
-        return states
+                    unflushed.append(log)
+                    states[each.topic_partition] = each.state_of(log)
+        return states, unflushed
 
-    def _publish(self, image: MetadataImage, records: Sequence[MetadataRecord]) -> MetadataImage:
+    def _flush(self, logs: Sequence[UnifiedLog]) -> None:
+        with self._flushing(logs) as wait_for_disk:
+            wait_for_disk()
+        for log in logs:
+            log.flushed()
+
+    @contextlib.contextmanager
+    def _flushing(self, logs: Sequence[UnifiedLog]) -> Iterator[Callable[[], None]]:
+        """Flush what was appended while the block runs; the value waits for that."""
+        calls = [call for log in logs for call in log.flush_calls(is_last=True)]
+        if self.fs.waits_for_disk:
+            with beside(calls) as wait_for_disk:
+                yield wait_for_disk
+            return
+        for call in calls:
+            call()
+        yield _nothing
+
+    def _publish(
+        self, image: MetadataImage, records: Sequence[MetadataRecord], unflushed: Sequence[UnifiedLog]
+    ) -> MetadataImage:
         def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
             if newest is not image:
                 # What was found in the image may have changed, so it has to be planned again.
                 raise CommitConflictError("another writer committed without the root's lock")
             return records
 
-        outcome = self.store.commit(build, operation=self._operation, newest=image, following_id=self._following_id)
+        with self._flushing(unflushed) as wait_for_disk:
+            outcome = self.store.commit(
+                build,
+                operation=self._operation,
+                newest=image,
+                following_id=self._following_id,
+                before_visible=wait_for_disk,
+            )
         return outcome.image
 
     def _truncate(self, image: MetadataImage, partitions: Iterable[TopicPartition]) -> None:
         with contextlib.suppress(KafkalogError, OSError):
             logs = PartitionLogs.at(self._root.path, image, clock=self._root.clock, fs=self.fs)
             truncate_uncommitted(logs, partitions, self.store.refresh())
+
+
+def _nothing() -> None:
+    """Nothing is to be waited for."""
 
 
 def state_records(image: MetadataImage, states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:

@@ -197,9 +197,14 @@ class TransactionIndex:
                     found=str(txn.last_offset),
                 )
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether there may be something for `flush` to wait for."""
+        return self._fd != _NOT_OPEN
+
     def flush(self) -> None:
         """Wait until the entries are on disk."""
-        if self._fd != _NOT_OPEN:
+        if self.is_changed:
             self._fs.fsync(self._fd)
 
     def close(self) -> None:

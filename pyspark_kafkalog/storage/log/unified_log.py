@@ -36,6 +36,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -453,13 +454,26 @@ class UnifiedLog:
 
         `is_last` means that no append follows, so that the indexes are trimmed first.
         """
+        for wait in self.flush_calls(is_last=is_last):
+            wait()
+        self.flushed()
+
+    def flush_calls(self, *, is_last: bool = False) -> list[Callable[[], None]]:
+        """The calls that `flush` makes one after the other; they may also be made side by side, before `flushed`.
+
+        What is written afterwards is not waited for.
+        """
         if is_last:
             self.active_segment.trim_indexes()
-        for segment in self.segments.from_offset(min(self.recovery_point, self._flush_from)):
-            segment.flush()
+        unflushed = self.segments.from_offset(min(self.recovery_point, self._flush_from))
+        calls = [call for segment in unflushed for call in segment.flush_calls()]
         if self._names_changed:
-            self.fs.fsync_dir(self.directory)
-            self._names_changed = False
+            calls.append(partial(self.fs.fsync_dir, self.directory))
+        return calls
+
+    def flushed(self) -> None:
+        """Everything that was written is on disk: all of `flush_calls` have returned."""
+        self._names_changed = False
         self.recovery_point = self._flush_from = self.log_end_offset
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -164,10 +165,16 @@ class SegmentFiles:
 
     def flush(self) -> None:
         """Wait until the `.log` is on disk, then the indexes, so that an index on disk never ends past the log."""
-        self.fs.fsync(self.fd)
+        for wait in self.flush_calls():
+            wait()
+
+    def flush_calls(self) -> list[Callable[[], None]]:
+        """The calls that `flush` makes one after the other; they may also be made side by side."""
+        calls: list[Callable[[], None]] = [partial(self.fs.fsync, self.fd)]
         for index in (self._offset_index, self._time_index, self._txn_index):
-            if index is not None:
-                index.flush()
+            if index is not None and index.is_changed:
+                calls.append(index.flush)
+        return calls
 
     def trim_indexes(self) -> None:
         """Shorten the indexes to their entries; the next append has to make room again."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +35,10 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeade
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import LOG_SUFFIX
 
 
 @pytest.fixture
@@ -339,3 +344,53 @@ def test_many_more_partitions_than_stay_open_are_one_commit(tmp_path: Path) -> N
     assert len(os.listdir("/proc/self/fd")) - before <= 3 * OPEN_LOGS
     server.writer.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class SlowFlushes(FileSystem):
+    """The log's flush takes until `release`; notes the names that are given meanwhile."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.is_flushing = threading.Event()
+        self.error: OSError | None = None
+        self.linked: list[Path] = []
+
+    def fsync(self, fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.parent.name == "a-0" and path.suffix == LOG_SUFFIX:
+            self.is_flushing.set()
+            assert self.release.wait(20)
+            if self.error is not None:
+                raise self.error
+        super().fsync(fd)
+
+    def link(self, source: Path, target: Path) -> None:
+        self.linked.append(target)
+        super().link(source, target)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_commit_gets_its_name_when_the_log_is_on_disk_and_none_if_that_fails(
+    serve: Callable[[], Served], tmp_path: Path, fails: bool
+) -> None:
+    serve()
+    fs = SlowFlushes()
+    writer = Served(tmp_path / "root", flush="fsync", fs=fs)
+    fs.error = OSError(errno.EIO, "no disk") if fails else None
+    with ThreadPoolExecutor(1) as thread:
+        committing = thread.submit(writer.commit, CommitUnit.of(append(batch([b"1"]))))
+        assert fs.is_flushing.wait(20)
+        # The commit's own file may be on disk already.
+        assert not committing.done()
+        assert fs.linked == []
+        fs.release.set()
+        if fails:
+            with pytest.raises(OSError, match="no disk"):
+                committing.result()
+        else:
+            committing.result()
+    assert len(fs.linked) == (0 if fails else 1)
+    fs.error = None
+    writer.commit(CommitUnit.of(append(batch([b"2"]))))
+    assert writer.values() == ([b"2"] if fails else [b"1", b"2"])
+    writer.writer.close()
