@@ -28,6 +28,7 @@ from pyspark_kafkalog.replication.partition_state import (
     Compare,
     DescribeAgain,
     PartitionState,
+    Probe,
     retry_delay_ms,
     take,
 )
@@ -82,6 +83,8 @@ class Followed:
     retry_at_s: float = 0.0
     turn: int = 0
     compare: Compare | None = None
+    #: The search for the first batch that differs, and the batch that is compared for it.
+    probe: Probe | None = None
     high_watermark: int = -1
     target_offset: int = -1
     copied_bytes: int = 0
@@ -109,6 +112,11 @@ class Followed:
     def has_reached_target(self) -> bool:
         """Whether all is committed that the leader had when it first answered."""
         return self.phase is Phase.FETCH and 0 <= self.target_offset <= self.committed_end_offset and not self.pending
+
+
+def _asks(state: PartitionState) -> tuple[object, ...]:
+    """What the next fetch of the partition is for."""
+    return state.end_offset, state.unverified, state.probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +279,7 @@ class Board:
                 if followed.generation != generation or followed.phase is not Phase.FETCH:
                     continue
                 # A source that was too slow may answer after another one: the partition has gone on meanwhile.
-                if (followed.state.end_offset, followed.state.unverified) != (state.end_offset, state.unverified):
+                if _asks(followed.state) != _asks(state):
                     continue
                 if isinstance(step, Advance):
                     size_bytes += self._advance(followed, answer, step)
@@ -499,7 +507,7 @@ class Board:
             followed.committed_end_offset = loaded.committed_end_offset
             followed.committed_epoch = loaded.committed_epoch
             followed.generation += 1
-            followed.compare = None
+            followed.compare, followed.probe = None, None
             followed.is_without_topic = False
             followed.phase = Phase.FETCH
             self._changed.notify_all()
@@ -510,6 +518,14 @@ class Board:
             if followed.phase is not Phase.STOPPED:
                 followed.phase, followed.compare = Phase.FETCH, None
                 followed.retry_at_s = self._monotonic_s() + delay_s
+                self._changed.notify_all()
+
+    def compare_batch(self, followed: Followed, probe: Probe) -> None:
+        """Fetch that batch of the leader, and ask the controller again."""
+        with self._changed:
+            if followed.phase is not Phase.STOPPED:
+                followed.state = replace(followed.state, probe=probe.batch)
+                followed.phase, followed.compare, followed.probe = Phase.FETCH, None, probe
                 self._changed.notify_all()
 
     def delay(self, followed: Followed, error: str) -> None:

@@ -31,6 +31,8 @@ from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderEndPoin
 from pyspark_kafkalog.replication.local_logs import LocalLog, LocalLogs
 from pyspark_kafkalog.replication.partition_state import (
     Cut,
+    EpochSearch,
+    Probe,
     Resolution,
     StartOver,
     agreed_end_offset,
@@ -483,6 +485,10 @@ class Follower:
                 self._cut(followed, local, resolution)
             elif isinstance(resolution, StartOver):
                 self._start_over(followed, local, resolution)
+            elif isinstance(resolution, Probe):
+                self.board.compare_batch(followed, resolution)
+            elif followed.probe is not None:
+                self.board.restart(followed, _followed(local, followed.leader_epoch))
             else:
                 self.board.resume(followed, delay_s=_REFRESH_AGAIN_S)
         except CommitStateUnknownError as error:
@@ -498,14 +504,20 @@ class Follower:
         agreed = agreed_end_offset(
             local.epochs, local.state.end_offset, lambda epoch: self._leader.epoch_end(position, epoch)
         )
-        assert followed.compare is not None
+        compare, probe = followed.compare, followed.probe
+        assert compare is not None
+        search: EpochSearch | None = None
+        if probe is not None and compare.is_same is not None:
+            search = probe.search.after(probe.batch, is_same=compare.is_same)
         return resolve(
             local.state,
             local.epochs,
             leader_start_offset=start_offset,
             leader_high_watermark=high_watermark,
             agreed_offset=agreed,
-            has_other_batch=followed.compare.has_other_batch,
+            has_other_batch=compare.has_other_batch,
+            search=search,
+            read=lambda offset: self._logs.batch_at(followed.name, offset),
         )
 
     def _cut(self, followed: Followed, local: LocalLog, cut: Cut) -> None:

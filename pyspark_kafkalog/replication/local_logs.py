@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader
 from pyspark_kafkalog.replication.partition_state import PartitionState, epochs_with_records
-from pyspark_kafkalog.replication.root_batches import last_batch
+from pyspark_kafkalog.replication.root_batches import RootBatches, last_batch
 from pyspark_kafkalog.root.leader_epochs import epochs_of
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -33,6 +34,19 @@ class LocalLogs:
         """The newest image. Raises as NativeRoot.refresh."""
         self._root.refresh()
         return self._root.store.image
+
+    def batch_at(self, topic_partition: TopicPartition, offset: int) -> BatchHeader | None:
+        """The header of the first committed batch that ends above `offset`, as of the last refresh; None without one.
+
+        Raises as `load`.
+        """
+        batches = RootBatches()
+        try:
+            of = self._root.partition(topic_partition.topic, topic_partition.partition)
+            data = batches.read(of, offset, max_bytes=RECORD_BATCH_OVERHEAD_BYTES, may_exceed=True)
+        finally:
+            batches.close()
+        return BatchHeader.unpack(data) if len(data) else None
 
     def load(self, topic_partition: TopicPartition, topic_id: str, *, is_verified: bool) -> LocalLog:
         """The log as of the last refresh. Unless `is_verified`, its last batch is to be compared with the leader's.

@@ -3,13 +3,15 @@
     take              a fetch's answer: append (`Advance`), compare the logs (`Compare`), describe the leader again
                       (`DescribeAgain`), or try again later (`TryLater`)
     agreed_end_offset how far both logs have the same records, by their leader epochs
-    resolve           what to do after a comparison: cut (`Cut`), start elsewhere (`StartOver`), fetch again (`FetchOn`)
+    resolve           what to do after a comparison: cut (`Cut`), start elsewhere (`StartOver`), compare one more batch
+                      (`Probe`), or fetch again (`FetchOn`)
 
 The log of a follower root ends at its high watermark, so each cut takes records that readers may have seen. Whether it
 is made is for the caller to decide. A log without records cannot diverge.
 
 A follower that begins, or goes on after a pause, first fetches its last batch again: two leaders that had no contact
-can have used the same epoch number, and then only the batches tell.
+can have used the same epoch number, and then only the batches tell. Kafka's own rules take an epoch number for one
+leader's; here the first batch that differs is searched for by halves, so that no more than those that differ are cut.
 
 Source of the rules: kafka.server.AbstractFetcherThread (processFetchRequest, getOffsetTruncationState,
 fetchOffsetAndApplyTruncateAndBuild), KIP-101, KIP-279, KIP-320, KIP-595.
@@ -38,9 +40,12 @@ _FAR_BEHIND_BYTES: Final = 32 * MIB
 _FIRST_DELAY_MS: Final = 100
 _LONGEST_DELAY_MS: Final = 10_000
 _DELAYS_DOUBLED_MAX: Final = 10
+_OTHER_BATCH: Final = "the leader has another batch where this log ends"
 
 #: Asks the leader for the end of the largest leader epoch up to this one; see `LeaderEndPoint.epoch_end`.
 AskEpochEnd: TypeAlias = Callable[[int], EpochEnd | None]
+#: Reads the header of this log's first batch that ends above an offset; None if there is none.
+ReadHeader: TypeAlias = Callable[[int], BatchHeader | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ class PartitionState:
     """What the follower has of a partition, with what it has handed to be committed.
 
     `last_epoch` is the leader epoch of the last record, -1 without records. `unverified` is the last batch while it has
-    not been compared with the leader's.
+    not been compared with the leader's. `probe` is a batch to compare before anything else.
     """
 
     topic_partition: TopicPartition
@@ -57,6 +62,7 @@ class PartitionState:
     end_offset: int
     last_epoch: int = -1
     unverified: BatchHeader | None = None
+    probe: BatchHeader | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -64,10 +70,11 @@ class PartitionState:
 
     def position(self, leader_epoch: int = -1) -> FetchPosition:
         """Where to fetch next, from a leader that leads in `leader_epoch`."""
+        again = self.unverified if self.probe is None else self.probe
         return FetchPosition(
             topic_partition=self.topic_partition,
             topic_id=self.topic_id,
-            offset=self.end_offset if self.unverified is None else self.unverified.base_offset,
+            offset=self.end_offset if again is None else again.base_offset,
             last_epoch=self.last_epoch,
             leader_epoch=leader_epoch,
         )
@@ -84,10 +91,15 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Find out how far the logs agree. `has_other_batch`: the leader has another batch where ours ends."""
+    """Find out how far the logs agree.
+
+    `has_other_batch`: the leader has another batch where ours ends. `is_same`: whether it has the one that was probed;
+    None if none was.
+    """
 
     reason: str
     has_other_batch: bool = False
+    is_same: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,8 @@ def take(state: PartitionState, fetched: FetchedPartition) -> Step:
     """What to do with an answer to a fetch from `state.position()`."""
     if fetched.outcome is FetchOutcome.RECORDS:
         return _take_records(state, fetched)
+    if fetched.outcome is FetchOutcome.OUT_OF_RANGE and state.probe is not None:
+        return _probed(is_same=False)
     if fetched.outcome is FetchOutcome.DIVERGING:
         return Compare(f"the leader has other records than this log's, which ends in leader epoch {state.last_epoch}")
     if fetched.outcome is FetchOutcome.OUT_OF_RANGE:
@@ -130,11 +144,23 @@ def _take_records(state: PartitionState, fetched: FetchedPartition) -> Step:
         return TryLater(str(scan.fault))
     if scan.consumed_bytes != len(as_bytes_array(fetched.data)):
         return TryLater(f"the leader's answer for {state.topic_partition} ends inside a batch")
-    if state.unverified is not None:
-        if len(scan.batches) and not _is_same_batch(state.unverified, scan.batches[0]):
-            return Compare("the leader has another batch where this log ends", has_other_batch=True)
+    again = state.unverified if state.probe is None else state.probe
+    if again is not None:
+        if not len(scan.batches):
+            # A limit of bytes may have left the partition out, or the leader does not show so much yet.
+            is_beyond = 0 <= fetched.high_watermark <= again.base_offset and state.probe is not None
+            return _probed(is_same=False) if is_beyond else Advance(state)
+        is_same = _is_same_batch(again, scan.batches[0])
+        if state.probe is not None:
+            return _probed(is_same=is_same)
+        if not is_same:
+            return Compare(_OTHER_BATCH, has_other_batch=True)
         state = replace(state, unverified=None)
     return _advance(state, fetched, scan.batches)
+
+
+def _probed(*, is_same: bool) -> Compare:
+    return Compare(_OTHER_BATCH, has_other_batch=True, is_same=is_same)
 
 
 def _is_same_batch(own: BatchHeader, other: np.void) -> bool:
@@ -207,7 +233,41 @@ class FetchOn:
     """The logs agree: fetch again."""
 
 
-Resolution: TypeAlias = Cut | StartOver | FetchOn
+@dataclass(frozen=True, slots=True)
+class EpochSearch:
+    """The search for the first batch that differs, within the last epoch: all below `same_offset` are the same, and
+    those from `other_offset` on differ, or are not there."""
+
+    same_offset: int
+    other_offset: int
+
+    def next_probe(self, read: ReadHeader) -> BatchHeader | None:
+        """The batch in the middle of what is left; None if there is none."""
+        end_offset = self.other_offset
+        while self.same_offset < end_offset:
+            middle = (self.same_offset + end_offset) // 2
+            found = read(middle)
+            if found is not None and found.base_offset < end_offset:
+                return found
+            end_offset = middle
+        return None
+
+    def after(self, probe: BatchHeader, *, is_same: bool) -> EpochSearch:
+        """What is left once `probe` was compared."""
+        if is_same:
+            return EpochSearch(probe.next_offset, max(probe.next_offset, self.other_offset))
+        return EpochSearch(min(self.same_offset, probe.base_offset), probe.base_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Compare this batch of the search, and resolve again."""
+
+    search: EpochSearch
+    batch: BatchHeader
+
+
+Resolution: TypeAlias = Cut | StartOver | FetchOn | Probe
 
 
 def agreed_end_offset(epochs: Sequence[EpochEntry], end_offset: int, ask: AskEpochEnd) -> int | None:
@@ -236,16 +296,25 @@ def resolve(
     leader_high_watermark: int,
     agreed_offset: int | None,
     has_other_batch: bool,
+    search: EpochSearch | None,
+    read: ReadHeader,
 ) -> Resolution:
     """What to do after `Compare`, with the leader's range and what `agreed_end_offset` has found.
 
-    `epochs` are those of the committed log. Where the last batches differ in the same epoch, nothing tells since when:
-    all of that epoch is cut.
+    `epochs` are those of the committed log. Where the last batches differ in the same epoch, `search` is what was found
+    out in it so far, and `read` reads this log.
     """
     if not state.is_empty:
         agreed = state.log_start_offset if agreed_offset is None else agreed_offset
         if has_other_batch and agreed >= state.end_offset and epochs:
-            agreed = epochs[-1].start_offset
+            if search is None:
+                # What the leader has deleted cannot be compared, and its log start is about to be ours.
+                known_offset = max(epochs[-1].start_offset, leader_start_offset, state.log_start_offset)
+                search = EpochSearch(min(known_offset, state.end_offset), state.end_offset)
+            probe = search.next_probe(read)
+            if probe is not None:
+                return Probe(search, probe)
+            agreed = search.same_offset
         if agreed < state.end_offset:
             return Cut(max(agreed, state.log_start_offset))
     if state.end_offset < leader_start_offset:

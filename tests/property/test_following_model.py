@@ -8,7 +8,7 @@ never had committed; at the end, with no more events: both have the same.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -19,6 +19,7 @@ from pyspark_kafkalog.replication.partition_state import (
     Compare,
     Cut,
     PartitionState,
+    Probe,
     StartOver,
     agreed_end_offset,
     epochs_with_records,
@@ -167,6 +168,8 @@ class FollowerModel:
     cut: list[BatchHeader] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     is_stopped: bool = False
+    probe: Probe | None = None
+    probes: int = 0
 
     @property
     def epochs(self) -> tuple[EpochEntry, ...]:
@@ -176,12 +179,16 @@ class FollowerModel:
         """One fetch and what follows from it; whether the follower has all that is committed."""
         step = take(self.state, leader.fetch(self.state.position()))
         if isinstance(step, Advance):
-            is_verified = self.state.unverified is not None
+            is_verified = self.state.unverified is not None or self.state.probe is not None
             self.state = step.state
             if step.change is not None:
                 self.append(step.change)
             return not is_verified and step.change is None and self.state.end_offset >= leader.high_watermark
         assert isinstance(step, Compare), step
+        search = None
+        if self.probe is not None and step.is_same is not None:
+            search = self.probe.search.after(self.probe.batch, is_same=step.is_same)
+        had_probe, self.probe = self.probe is not None, None
         resolution = resolve(
             self.state,
             self.epochs,
@@ -189,7 +196,15 @@ class FollowerModel:
             leader_high_watermark=leader.high_watermark,
             agreed_offset=agreed_end_offset(self.epochs, self.state.end_offset, leader.epoch_end),
             has_other_batch=step.has_other_batch,
+            search=search,
+            read=lambda offset: next((each for each in self.batches if each.next_offset > offset), None),
         )
+        if isinstance(resolution, Probe):
+            self.probe, self.probes = resolution, self.probes + 1
+            self.state = replace(self.state, probe=resolution.batch)
+            return False
+        if had_probe:
+            self.restart()
         if isinstance(resolution, Cut):
             self.truncate(resolution.end_offset)
         elif isinstance(resolution, StartOver):
@@ -304,6 +319,38 @@ def test_follower_that_may_not_cut_keeps_all_records_and_stops(seed: int) -> Non
     assert not follower.cut
     if not follower.is_stopped:
         check_equal(leader, follower)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_records_of_another_lineage_in_the_same_epoch_are_cut_and_no_others(seed: int) -> None:
+    """The leader was restored from an older copy, and goes on in the epoch that it had."""
+    rng = random.Random(seed)
+    leader, follower = LeaderModel(rng), FollowerModel(may_cut=True)
+    for _ in range(rng.randint(1, 80)):
+        leader.append()
+    leader.high_watermark = leader.log_end_offset
+    leader.commit()
+    if rng.random() < 0.3:
+        leader.delete_records()
+    while not follower.step(leader):
+        pass
+    epoch, before = leader.epoch, list(follower.batches)
+    leader.elect(rng.randint(leader.log_start_offset, leader.log_end_offset))
+    leader.epoch = epoch
+    common = {each.crc for each in leader.batches}
+    for _ in range(rng.randint(1, 80)):
+        leader.append()
+    leader.high_watermark = leader.log_end_offset
+    leader.commit()
+    follower.restart()
+    for _ in range(10):
+        if follower.step(leader) and follower.state.unverified is None:
+            break
+    while not follower.step(leader):
+        check(leader, follower)
+    check_equal(leader, follower)
+    assert sorted(each.crc for each in follower.cut) == [each.crc for each in before if each.crc not in common]
+    assert follower.probes <= 2 * len(before).bit_length() + 1
 
 
 def test_gap_is_reported_where_the_leader_has_deleted_what_is_not_copied_yet() -> None:
