@@ -7,7 +7,8 @@
     file:///directory, a plain path
 
 A URL holds no credentials: those that do are refused, with a message that does not repeat them. Nothing here
-looks at a file or a store; a path is taken as it is.
+looks at a file or a store; a path is taken as it is. A text such as hdfs://node/log or s3:/bucket is refused: as a path
+it would become a directory of that name below the working directory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _AZURE_WITH_HOST: Final = ("abfs", "abfss", "wasb", "wasbs")
 _SCHEMES: Final = (*_S3, "gs", "az", *_AZURE_WITH_HOST)
 _KNOWN: Final = "a path, file://, s3://, gs://, az:// or abfss://"
 
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/{0,2})")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _AZURE_HOST: Final = re.compile(r"([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 
@@ -72,7 +73,7 @@ RootPath: TypeAlias = Path | ObjectLocation
 def is_object_url(text: str) -> bool:
     """Whether the text names a place in an object store, not a path; says nothing about the rest of the URL."""
     found = _SCHEME.match(text)
-    return found is not None and found[2] is not None and found[1].lower() in _SCHEMES
+    return found is not None and found[2] == "//" and found[1].lower() in _SCHEMES
 
 
 def parse_location(text: str) -> RootPath:
@@ -85,9 +86,17 @@ def parse_location(text: str) -> RootPath:
         if not text:
             raise InvalidOptionError(f"expected {_KNOWN}, found an empty text")
         return Path(text)
-    if scheme not in _SCHEMES:
-        raise InvalidOptionError(f"expected {_KNOWN}, found a URL with {found[1]}://")
+    if scheme not in _SCHEMES or found[2] == "/":
+        raise InvalidOptionError(f"expected {_KNOWN}, found a URL with {found[0]}")
     return _parse_object_url(scheme, text[found.end() :])
+
+
+def check_path(path: Path) -> Path:
+    """`path` itself. Raises InvalidOptionError if it was made of the URL of an object store: a Path drops a slash."""
+    found = _SCHEME.match(str(path))
+    if found and found[2] and found[1].lower() in _SCHEMES:
+        raise InvalidOptionError(f"expected {_KNOWN}, found the Path {str(path)!r}: give a URL as text")
+    return path
 
 
 def _parse_file_url(text: str, rest: str) -> Path:

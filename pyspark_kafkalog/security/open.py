@@ -13,7 +13,7 @@ from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
-from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, is_object_url
+from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, check_path, is_object_url, parse_location
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.broker import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -57,20 +57,20 @@ def open_root(
     tiered there; without a `path`, the root is the remote storage alone. `store_options` are those of the store that a
     native log directory on a file system has copied segments to (object_store/settings).
 
-    Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
+    Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`,
+    InvalidOptionError for a URL that names no place for log directories.
     """
     if path is None:
         root = _open_remote_storage(remote_storage)
         return root if principal is None else GuardedRoot(root, principal)
     if not isinstance(path, (str, Path, ObjectLocation, StoreAddress)) and len(path) == 1:
         (path,) = path
-    address = _address_of(path)
-    if address is not None:
+    place = _place_of(path) if isinstance(path, (str, Path, ObjectLocation, StoreAddress)) else _paths(path)
+    if isinstance(place, StoreAddress):
         return _open_object_root(
-            address, principal, identity, clock=clock, is_broker=read_to_log_end or remote_storage is not None
+            place, principal, identity, clock=clock, is_broker=read_to_log_end or remote_storage is not None
         )
-    assert not isinstance(path, (StoreAddress, ObjectLocation))
-    paths = split_paths(path) if isinstance(path, (str, Path)) else _paths(path)
+    paths = split_paths(place) if isinstance(place, Path) else place
     if len(paths) != 1:
         root = _open_directories(
             paths, identity, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage
@@ -112,12 +112,12 @@ def _open_native(
     return root
 
 
-def _address_of(path: AnyPath) -> StoreAddress | None:
-    """The address of a root on an object store, with the environment's settings if `path` has none; None for a path."""
+def _place_of(path: str | RootPath | StoreAddress) -> StoreAddress | Path:
+    """Where a root is; one in an object store with the environment's settings if `path` has none."""
     if isinstance(path, StoreAddress):
         return path
-    is_url = isinstance(path, ObjectLocation) or (isinstance(path, str) and is_object_url(path))
-    return StoreAddress.parse(str(path), {}) if is_url else None
+    place = parse_location(path) if isinstance(path, str) else path
+    return check_path(place) if isinstance(place, Path) else StoreAddress.parse(place.url, {})
 
 
 def _open_object_root(
@@ -188,36 +188,34 @@ def create_native_root(
 
     Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's files.
     """
-    address = _address_of(path)
-    if address is not None:
+    place = _place_of(path)
+    if isinstance(place, StoreAddress):
         from pyspark_kafkalog.root.bootstrap import create_object_root
         from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 
-        create_object_root(address.open(), clock=clock)
-        return ObjectRoot(address, clock=clock)
-    assert not isinstance(path, (StoreAddress, ObjectLocation))
-    return FileRoot(create_root(Path(path), clock=clock, fs=fs), clock=clock, fs=fs)
+        create_object_root(place.open(), clock=clock)
+        return ObjectRoot(place, clock=clock)
+    return FileRoot(create_root(place, clock=clock, fs=fs), clock=clock, fs=fs)
 
 
 def find_root(
     path: str | RootPath | StoreAddress, *, principal: str | None = None, clock: Callable[[], int] = time_ms
 ) -> Root | None:
     """The root at `path`; None if there is none, or one whose creation was not finished."""
-    address = _address_of(path)
-    if address is not None:
+    place = _place_of(path)
+    if isinstance(place, StoreAddress):
         from pyspark_kafkalog.root.bootstrap import is_vacant_store
 
         try:
-            return _open_object_root(address, principal, None, clock=clock, is_broker=False)
+            return _open_object_root(place, principal, None, clock=clock, is_broker=False)
         except LogDirError:
-            if is_vacant_store(address.open()):
+            if is_vacant_store(place.open()):
                 return None
             raise
-    path = Path(str(path))
     try:
-        return None if is_vacant(path) else open_root(path, principal=principal, clock=clock)
+        return None if is_vacant(place) else open_root(place, principal=principal, clock=clock)
     except LogDirError:
-        if not is_native_root(path):
+        if not is_native_root(place):
             raise
         return None
 
@@ -234,27 +232,27 @@ def open_or_create_root(
     Concurrent calls are safe, and a call completes a creation that a crash interrupted. `principal` is as for
     `open_root`.
     """
-    if _address_of(path) is not None:
-        root = find_root(path, principal=principal, clock=clock)
+    place = _place_of(path)
+    if isinstance(place, StoreAddress):
+        root = find_root(place, principal=principal, clock=clock)
         if root is None:
             try:
-                root = create_native_root(path, clock=clock)
+                root = create_native_root(place, clock=clock)
             except LogDirError:
-                root = find_root(path, principal=principal, clock=clock)
+                root = find_root(place, principal=principal, clock=clock)
                 if root is None:  # no other process created it meanwhile
                     raise
         return root if principal is None or isinstance(root, GuardedRoot) else GuardedRoot(root, principal)
-    path = Path(str(path))
-    if not is_vacant(path):
+    if not is_vacant(place):
         try:
-            return open_root(path, principal=principal, clock=clock, fs=fs)
+            return open_root(place, principal=principal, clock=clock, fs=fs)
         except LogDirError:
-            if not is_native_root(path):
+            if not is_native_root(place):
                 raise
     try:
-        root = create_native_root(path, clock=clock, fs=fs)
+        root = create_native_root(place, clock=clock, fs=fs)
     except LogDirError:
-        return open_root(path, principal=principal, clock=clock, fs=fs)
+        return open_root(place, principal=principal, clock=clock, fs=fs)
     return root if principal is None else GuardedRoot(root, principal)
 
 

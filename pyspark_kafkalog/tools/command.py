@@ -38,7 +38,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    DiskFormatError,
+    InvalidOptionError,
+    KafkalogError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.units import EPOCH, INT32_MAX
 
@@ -222,7 +228,20 @@ def path_or_url(text: str) -> Path | str:
     """`text` as a path, unless it is the URL of a place in an object store."""
     from pyspark_kafkalog.object_store.location import is_object_url
 
-    return text if is_object_url(text) else Path(text)
+    return text if is_object_url(text) else local_path(text)
+
+
+def local_path(text: str) -> Path:
+    """`text`, a path or a `file:` URL, as a path; argparse reports a URL of anything else."""
+    from pyspark_kafkalog.object_store.location import parse_location
+
+    try:
+        place = parse_location(text)
+    except InvalidOptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not isinstance(place, Path):
+        raise argparse.ArgumentTypeError(f"expected a path on a file system, found {place}")
+    return place
 
 
 def add_path_or_remote_storage(parser: argparse.ArgumentParser) -> None:

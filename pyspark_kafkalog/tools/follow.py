@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.tools.command import UsageError, add_path, include_pattern, one_line, positive
+from pyspark_kafkalog.tools.command import UsageError, add_path, include_pattern, local_path, one_line, positive
 from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
 
 if TYPE_CHECKING:
@@ -118,7 +118,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--controllers", metavar="HOST:PORT", help="also copy the metadata log of these controllers (--metadata-path)"
     )
     parser.add_argument(
-        "--metadata-path", type=Path, metavar="DIR", help="the directory of that copy, which tools read with --path DIR"
+        "--metadata-path",
+        type=local_path,
+        metavar="DIR",
+        help="the directory of that copy, which tools read with --path DIR",
     )
     add_log_format(parser)
 

@@ -30,6 +30,7 @@ from pyspark_kafkalog.tools.command import (
     add_local_only,
     add_path,
     add_remote_storage,
+    local_path,
     open_log_dir,
 )
 from pyspark_kafkalog.tools.output import add_output, output_of
@@ -214,7 +215,10 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     """`--path`, the destination, and the topics."""
     add_path(parser)
     parser.add_argument(
-        "--to", metavar="DIR", type=Path, help="copy the partitions to this directory (default: write checkpoints only)"
+        "--to",
+        metavar="DIR",
+        type=local_path,
+        help="copy the partitions to this directory (default: write checkpoints only)",
     )
     parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
     parser.add_argument("--copy", action="store_true", help="copy closed segments instead of hard-linking them (--to)")
@@ -239,7 +243,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set-aside",
         metavar="DIR",
-        type=Path,
+        type=local_path,
         help="move there what the broker does not know, and print the broker's commands",
     )
     parser.add_argument(

@@ -18,6 +18,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (
     CorruptRecordError,
     InvalidConfigError,
+    InvalidOptionError,
     InvalidTopicError,
     LogDirError,
     OffsetOutOfRangeError,
@@ -435,3 +436,19 @@ def test_path_without_permission_is_named_in_error(tmp_path: Path, closed: str) 
     assert done.returncode == 0, done.stderr
     assert "Permission denied" in done.stdout
     assert str((root / closed).resolve()) in done.stdout
+
+
+@pytest.mark.parametrize("place", ["hdfs://node/log", "dbfs:/log", Path("s3://bucket/log")])
+@pytest.mark.parametrize("open_it", [LogDir.open, LogDir.create, LogDir.open_or_create])
+def test_a_url_that_is_no_place_for_a_log_directory_becomes_no_directory(
+    place: str | Path, open_it: Callable[[str | Path], LogDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidOptionError, match="expected a path, file://, s3://"):
+        open_it(place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_url_names_a_path(tmp_path: Path) -> None:
+    created = LogDir.create((tmp_path / "root").as_uri())
+    assert LogDir.open(tmp_path / "root").cluster_id == created.cluster_id

@@ -54,6 +54,8 @@ def test_a_path_or_file_url_is_a_path(text: str, expected: str) -> None:
     [
         ("", "expected a path, .*found an empty text"),
         ("hdfs://node/log", "found a URL with hdfs://"),
+        ("s3:/bucket/log", "found a URL with s3:/"),
+        ("dbfs:/log", "found a URL with dbfs:/"),
         ("s3://", "expected s3://bucket/prefix, found ''"),
         ("s3:///log", "expected s3://bucket/prefix, found ''"),
         ("s3://bu_cket!/log", "found 'bu_cket!'"),

@@ -157,3 +157,25 @@ def test_version_option_prints_package_version(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"kafkalog {__version__}\n"
+
+
+@pytest.mark.parametrize("url", ["hdfs://node/log", "s3:/bucket/log", "https://host/log", "file://host/log"])
+def test_path_of_another_scheme_is_refused_and_no_directory_gets_its_name(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["topics", "--path", url, "--create", "--topic", "t"])
+    assert "argument --path: expected" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_path_may_be_a_file_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "--path", (tmp_path / "root").as_uri(), "--create", "--topic", "t"]) == 0
+    assert LogDir.open(tmp_path / "root").topics() == ("t",)
+
+
+def test_export_to_an_object_store_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["export", "--path", "missing", "--to", "s3://bucket/log"])
+    assert "argument --to: expected a path on a file system, found s3://bucket/log" in capsys.readouterr().err
