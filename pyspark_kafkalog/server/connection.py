@@ -171,7 +171,7 @@ class Connection:
         limits = self._limits
         limit = limits.request_max_bytes if self._session.is_authenticated else limits.unauthenticated_max_bytes
         if not 0 < size <= limit:
-            raise CloseConnection(f"expected a request of 1 to {limit} bytes, found the size {size}")
+            raise CloseConnection(f"expected a request of 1 to {limit} bytes, found {_other_protocol(head, size)}")
         return int(size)
 
     async def _serve_frame(self, size: int) -> None:
@@ -380,6 +380,15 @@ class _Watch:
 
     def end(self) -> None:
         self._timer.cancel()
+
+
+def _other_protocol(head: bytes | bytearray, size: int) -> str:
+    """What the first bytes of a frame of an illegal size are, for the log: many clients are set up wrongly."""
+    if head[:2] == b"\x16\x03":  # a record of TLS that holds a handshake
+        return "the beginning of TLS: the client has security.protocol SSL or SASL_SSL, this listener takes no TLS"
+    if bytes(head) in (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"):
+        return "a request of HTTP"
+    return f"the size {size}"
 
 
 class _Input:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,8 @@ _LOG: Final = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 _ACCEPT_PAUSE_S: Final = 0.1
 _CANCEL_AGAIN_S: Final = 0.5
+#: What OpenSSL says of bytes that are no TLS, by its version.
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 
 T = TypeVar("T")
 
@@ -181,9 +184,10 @@ class Server:
         try:
             return await gate.start_tls(client, session, idle_max_s=self._config.idle_max_s)
         except (OSError, InvalidRecordError, asyncio.TimeoutError) as error:
-            self._refusals.info(
-                "no TLS with %s:%d: %s", session.host, session.port, error or "the handshake took too long"
-            )
+            reason = str(error) or "the handshake took too long"
+            if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+                reason = "the client does not speak TLS: expected security.protocol SSL or SASL_SSL"
+            self._refusals.info("no TLS with %s:%d: %s", session.host, session.port, reason)
             return None
 
     async def _end_connections(self) -> None:

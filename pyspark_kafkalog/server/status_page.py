@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from pyspark_kafkalog.server.config import Address
+from pyspark_kafkalog.server.workers import naming
 
 _TURN_S: Final = 0.5
 #: An event loop that has not turned for so long hangs.
@@ -53,9 +54,10 @@ class StatusPage:
         self._close: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the address is in use."""
+        """Listen. Raises OSError, which names the address, if that is in use."""
         host, port = self._address.host, self._address.port
-        server = make_server(host, port, self._answer, _BoundedServer, handler_class=_QuietHandler)
+        with naming(self._address):
+            server = make_server(host, port, self._answer, _BoundedServer, handler_class=_QuietHandler)
         thread = threading.Thread(target=server.serve_forever, name="kafkalog-status", daemon=True)
         thread.start()
         self.port = int(server.server_port)

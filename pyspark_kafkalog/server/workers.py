@@ -11,6 +11,7 @@ A worker is a server like any other (cluster): it has its own broker id, and may
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,10 +121,19 @@ def _accepts(address: Address) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def naming(address: Address) -> Iterator[None]:
+    """Let an OSError of the block name the address at which listening failed."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen: {error.strerror}", str(address)) from None
+
+
 def bound_socket(address: Address, *, is_shared: bool = False) -> socket.socket:
     """A socket bound to an address; if it `is_shared`, several processes of one user may have it.
 
-    Raises OSError if the address is in use.
+    Raises OSError, which names the address, if that is in use.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -131,7 +141,8 @@ def bound_socket(address: Address, *, is_shared: bool = False) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if is_shared:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind((address.host, address.port))
+        with naming(address):
+            bound.bind((address.host, address.port))
     except BaseException:
         bound.close()
         raise

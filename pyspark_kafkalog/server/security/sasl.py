@@ -141,6 +141,10 @@ class SaslAuthenticator:
             connection.is_reauthenticating = True
         is_other = connection.is_reauthenticating and mechanism != connection.mechanism
         if mechanism not in self.settings.mechanisms or is_other:
+            expected = connection.mechanism if is_other else ", ".join(self.settings.mechanisms)
+            self._log.info(
+                "%s:%d wants the SASL mechanism %r: expected %s", session.host, session.port, mechanism[:64], expected
+            )
             await self._fail(session, connection)
             raise UnsupportedMechanismError(f"Unsupported SASL mechanism {mechanism}")
         await self._refresh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -191,6 +192,28 @@ def test_illegal_size_ends_the_connection(size: int) -> None:
         assert await client.receive(1) == b""
 
     run(work)
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (bytes.fromhex("1603010200010001fc"), "found the beginning of TLS: the client has security.protocol SSL"),
+        (b"GET / HTTP/1.1\r\n", "found a request of HTTP"),
+        (struct.pack(">i", -5), "found the size -5"),
+    ],
+    ids=["tls", "http", "size"],
+)
+def test_log_names_the_protocol_of_a_client_that_wants_another_port(
+    data: bytes, found: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+        await client.send(data)
+        with contextlib.suppress(ConnectionError):
+            assert await client.receive(1) == b""
+
+    with caplog.at_level(logging.INFO):
+        run(work)
+    assert found in caplog.text
 
 
 @pytest.mark.parametrize("data", [frame(b"bad"), produce("fail"), fetch("fail")], ids=["bad", "produce", "fetch"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -127,14 +128,18 @@ def test_plain_password_is_checked_against_the_scram_credential(
     asyncio.run(run())
 
 
-def test_mechanism_that_is_not_enabled_is_refused(around: Surroundings, executor: ThreadPoolExecutor) -> None:
+def test_mechanism_that_is_not_enabled_is_refused_and_logged(
+    around: Surroundings, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
         with pytest.raises(UnsupportedMechanismError):
             await sasl.begin(session, "SCRAM-SHA-512", has_raw_tokens=False)
         assert session.is_closing
 
-    asyncio.run(run())
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert "10.0.0.1:1 wants the SASL mechanism 'SCRAM-SHA-512': expected " in caplog.text
     with pytest.raises(UnsupportedMechanismError):
         SaslSettings(("GSSAPI",))
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pyspark_kafkalog.server import metrics as metrics_module
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.metrics import ServerMetrics
 from pyspark_kafkalog.server.status_page import StatusPage
+from pyspark_kafkalog.server.workers import bound_socket
 
 
 def pages(metrics: ServerMetrics, *paths: str, check: Callable[[], None] = lambda: None) -> list[tuple[int, str]]:
@@ -139,3 +141,14 @@ def test_counters_of_topics_that_come_and_go_do_not_grow_without_end(monkeypatch
     samples = [each for metric in metrics.registry.collect() for each in metric.samples if "topic" in each.labels]
     assert 0 < len(samples) <= 2 * 10
     assert {each.labels["topic"] for each in samples} <= {f"t{number}" for number in range(990, 1000)}
+
+
+def test_address_in_use_is_named_by_the_page_and_by_a_server_that_would_listen_there() -> None:
+    with bound_socket(Address("127.0.0.1", 0)) as taken:
+        taken.listen()
+        address = Address(*taken.getsockname())
+        page = StatusPage(address, ServerMetrics().registry, check=lambda: None, facts=dict, monotonic_ms=lambda: 0)
+        with pytest.raises(OSError, match=re.escape(str(address))):
+            asyncio.run(page.start())
+        with pytest.raises(OSError, match=re.escape(str(address))):
+            bound_socket(address)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import socket
 import ssl
@@ -15,6 +17,8 @@ from certificates import Authority, Certificate, common_name, name_of
 from cryptography.x509.oid import NameOID
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
+from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
+from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.distinguished_name import subject_name
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings, TlsTransport, server_context
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile, send_pieces
@@ -237,3 +241,19 @@ def test_damaged_certificate_is_refused_and_nothing_else_happens(server: Certifi
                 subject_name(damaged)
             except InvalidRecordError:
                 continue
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"\0\0\0\x10\0\x12\0\x04\0\0\0\1\0\1a", b"GET / HTTP/1.1\r\n\r\n"], ids=["kafka", "http"]
+)
+def test_log_says_that_a_client_does_not_speak_tls(
+    request_bytes: bytes, authority: Authority, server: Certificate, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ServerConfig(listen=Address("127.0.0.1", 0), security=SecuritySettings(tls=settings(authority, server)))
+    with caplog.at_level(logging.INFO), serve(tmp_path / "root", config) as bootstrap:
+        port = int(bootstrap.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client, contextlib.suppress(ConnectionError):
+            client.sendall(request_bytes)
+            while client.recv(100):
+                pass
+    assert "the client does not speak TLS: expected security.protocol SSL or SASL_SSL" in caplog.text
