@@ -55,6 +55,8 @@ _TIMEOUT: Final = timedelta(seconds=120)
 _READ_TIMEOUT: Final = timedelta(seconds=60)
 _RETRY_TIMEOUT: Final = timedelta(seconds=90)
 _RETRIES: Final = 10
+#: The class of what the client raises, outside of Exception, for settings that it has not checked itself.
+_PANIC: Final = "PanicException"
 
 T = TypeVar("T")
 
@@ -249,6 +251,13 @@ class _ObstoreClient:
             return call()
         except self._errors as error:
             raise store_error(error, request, self._place(key), endpoint=self._config.endpoint) from None
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:
+                raise
+            raise ObjectStoreError(
+                f"{self._place(key)}: {request} failed: the client could not make the request; look for line breaks "
+                "and other control characters in key, secret, session token and endpoint"
+            ) from None
 
     def _place(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.settings import StoreSettings
+from pyspark_kafkalog.object_store.settings import StoreSettings, check_endpoint
 
 #: Where each cloud's variables name an endpoint, the most specific first.
 _ENDPOINT_VARIABLES: Final = {
@@ -45,9 +45,8 @@ class ClientConfig:
 
 
 def client_config(location: ObjectLocation, settings: StoreSettings, environ: Mapping[str, str]) -> ClientConfig:
-    """Raises InvalidOptionError if no account is known for an Azure container."""
-    variables = (environ.get(name, "").strip() for name in _ENDPOINT_VARIABLES[location.scheme])
-    endpoint = settings.endpoint or next((value for value in variables if value), "")
+    """Raises InvalidOptionError if no account is known for an Azure container, or a variable holds no endpoint."""
+    endpoint = settings.endpoint or _endpoint_of(environ, _ENDPOINT_VARIABLES[location.scheme])
     if location.scheme == "s3":
         return _s3_config(location, settings, endpoint)
     if location.scheme == "az":
@@ -58,6 +57,15 @@ def client_config(location: ObjectLocation, settings: StoreSettings, environ: Ma
     if settings.service_account:
         arguments["service_account"] = settings.service_account
     return ClientConfig("GCSStore", _with_prefix(arguments, location), endpoint, lists_in_order=True)
+
+
+def _endpoint_of(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    for name in names:
+        endpoint = environ.get(name, "").strip()
+        if endpoint:
+            check_endpoint(name, endpoint)
+            return endpoint
+    return ""
 
 
 def _s3_config(location: ObjectLocation, settings: StoreSettings, endpoint: str) -> ClientConfig:

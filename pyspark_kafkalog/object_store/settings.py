@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
+from urllib.parse import urlsplit
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.location import ObjectLocation
@@ -139,11 +140,21 @@ def _region_of(endpoint: str) -> str:
     return found[1] if found else ""
 
 
-def _check(location: ObjectLocation, settings: StoreSettings) -> None:
-    if settings.endpoint and not _ENDPOINT.fullmatch(settings.endpoint):
+def check_endpoint(source: str, endpoint: str) -> None:
+    """Raises InvalidOptionError, which does not repeat the endpoint: it could hold credentials. source: its option."""
+    try:
+        is_valid = _ENDPOINT.fullmatch(endpoint) is not None and urlsplit(endpoint).port != 0
+    except ValueError:  # of a port above 65535
+        is_valid = False
+    if not is_valid:
         raise InvalidOptionError(
-            "storeEndpoint: expected http://host:port or https://host, without credentials, found something else"
+            f"{source}: expected http://host:port or https://host, without credentials, found something else"
         )
+
+
+def _check(location: ObjectLocation, settings: StoreSettings) -> None:
+    if settings.endpoint:
+        check_endpoint("storeEndpoint", settings.endpoint)
     if settings.path_style not in ("", "true", "false"):
         raise InvalidOptionError(f"storePathStyle: expected true or false, found {settings.path_style!r}")
     if location.account and settings.account not in ("", location.account):

@@ -450,5 +450,5 @@ def test_a_url_that_is_no_place_for_a_log_directory_becomes_no_directory(
 
 
 def test_a_file_url_names_a_path(tmp_path: Path) -> None:
-    created = LogDir.create((tmp_path / "root").as_uri())
-    assert LogDir.open(tmp_path / "root").cluster_id == created.cluster_id
+    LogDir.create((tmp_path / "root").as_uri()).create_topic("t", partitions=1)
+    assert LogDir.open(tmp_path / "root").topics() == ("t",)

@@ -16,7 +16,7 @@ from email.utils import formatdate
 import pytest
 from http_relay import Answer, HttpRelay, Request
 
-from pyspark_kafkalog.errors import MissingPackageError
+from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.object_store import client
 from pyspark_kafkalog.object_store.client import merge_ranges, open_store
 from pyspark_kafkalog.object_store.location import ObjectLocation
@@ -219,6 +219,25 @@ def test_an_object_larger_than_the_bound_is_not_read() -> None:
 def test_a_store_that_sends_another_range_is_not_believed(answer: Answer) -> None:
     with HttpRelay(answer=answers(answer)) as relay, pytest.raises(ObjectStoreError, match="s3://bucket/log/key"):
         open_at(relay).get_ranges("key", [ByteRange(0, 10)])
+
+
+@pytest.mark.parametrize("secret", ["access_key", "session_token"])
+def test_a_line_break_in_a_credential_is_an_error_of_the_store_that_does_not_repeat_it(secret: str) -> None:
+    settings = {"access_key": "HIDDEN", "secret_key": "HIDDEN", "session_token": "HIDDEN", "region": "us-east-1"}
+    settings[secret] += "\n"  # as from a file or a secret that was mounted
+    with HttpRelay(answer=answers(Answer(200))) as relay:
+        store = open_store(S3, StoreSettings(endpoint=relay.endpoint, **settings))
+        with pytest.raises(ObjectStoreError, match="could not make the request; look for line breaks") as failed:
+            store.head("key")
+    assert "HIDDEN" not in "".join(traceback.format_exception(failed.value))
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "http://127.0.0.1:99999", "http://user:HIDDEN@host"])
+def test_a_variable_that_holds_no_endpoint_is_refused_by_name(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(InvalidOptionError, match="AWS_ENDPOINT_URL: expected http://host:port") as refused:
+        open_store(ObjectLocation("s3", "bucket-of-a-wrong-endpoint"))
+    assert "HIDDEN" not in str(refused.value)
 
 
 def test_a_listing_out_of_order_is_refused_where_order_is_promised() -> None:
