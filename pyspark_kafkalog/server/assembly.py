@@ -78,7 +78,9 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
     committer = (
         ReadOnlyCommitter(str(root.path))
         if native is None
-        else GroupCommitter(leader_writer(native, flush=config.flush), waiters.notify, metrics.committed)
+        else GroupCommitter(
+            leader_writer(native, flush=config.flush), waiters.notify, metrics.committed, monotonic_ms=monotonic_ms
+        )
     )
     cluster = _cluster(root, native, config, advertised, executor)
     context = ServerContext(

@@ -27,6 +27,7 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend, LeaderWriter, UnitResult
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
 
@@ -47,14 +48,22 @@ class GroupCommitter:
     """Commits units with `writer` in a thread of its own.
 
     After each commit, `notify` is told the partitions that it changed, and `committed` the number of its units.
+    Commits that fail one after the other, as on a full disk, while clients repeat their requests, are a line a second
+    in the log.
     """
 
     def __init__(
-        self, writer: LeaderWriter, notify: Notify, committed: Callable[[int], None] = lambda units: None
+        self,
+        writer: LeaderWriter,
+        notify: Notify,
+        committed: Callable[[int], None] = lambda units: None,
+        *,
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self._writer = writer
         self._notify = notify
         self._committed = committed
+        self._failures = BoundedLog(_LOG, monotonic_ms, lines_a_second=1)
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[list[_Submitted] | None] = queue.SimpleQueue()
         self._submitted: list[_Submitted] = []  # in this turn of the loop
@@ -104,7 +113,7 @@ class GroupCommitter:
         try:
             results = self._writer.commit(units)
         except (KafkalogError, OSError) as error:
-            _LOG.warning("a commit of %d units failed: %s", len(units), error)
+            self._failures.warning("a commit of %d units failed: %s", len(units), error)
             results = [error] * len(units)
         except BaseException as error:
             _LOG.exception("a commit of %d units failed", len(units))
