@@ -135,7 +135,10 @@ def test_access_control_entries_and_quotas_are_read(broker: Broker, leader: Clus
         *("--entity-type", "users", "--entity-name", "ann"),
     )
     assert done.returncode == 0, done.stderr
-    after = leader.describe(lambda _: False)
+    assert leader.describe(lambda _: False).acls == ()  # as of some seconds ago
+    later = ClusterLeader(broker.bootstrap)
+    after = later.describe(lambda _: False)
+    later.close()
     assert after.acls is not None
     assert [(each.resource_name, each.principal, each.operation.name) for each in after.acls] == [
         ("ord", "User:ann", "READ")

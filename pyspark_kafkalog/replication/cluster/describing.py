@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
@@ -65,31 +66,42 @@ def pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
         yield items[at : at + size]
 
 
+@dataclass(frozen=True, slots=True)
+class _TopicConfigs:
+    """The configurations of the topic with this id, and when they were asked for."""
+
+    topic_id: str
+    configs: Mapping[str, str]
+    asked_s: float
+
+
 class KnownConfigs:
     """The configurations of topics as of the last time each was asked for.
 
-    To describe a topic costs a broker about a millisecond. So new topics are asked for at once, and known ones in turn,
-    some at a time: of 1,000 topics each one's configurations are at most four refreshes old.
+    To describe a topic costs a broker about a millisecond. So new topics are asked for at once, and known ones after
+    `age_s`, some at a time.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[str, Mapping[str, str]]] = {}  # id and configurations; what is oldest comes first
+    def __init__(self, age_s: float) -> None:
+        self._age_s = age_s
+        self._known: dict[str, _TopicConfigs] = {}  # what is oldest comes first
 
-    def refresh(self, call: CallNode, topics: Mapping[str, str]) -> dict[str, Mapping[str, str] | str]:
+    def refresh(self, call: CallNode, topics: Mapping[str, str], now_s: float) -> dict[str, Mapping[str, str] | str]:
         """By topic its configurations, or why they cannot be read; `topics` are ids by name. Topics that are gone are
         left out. Raises LeaderUnavailableError."""
-        known = {name: each for name, each in self._known.items() if topics.get(name) == each[0]}
+        known = {name: each for name, each in self._known.items() if topics.get(name) == each.topic_id}
         new = sorted(topics.keys() - known.keys())
-        again = list(islice(known, _TOPICS_A_REQUEST))
+        old = (name for name, each in known.items() if now_s - each.asked_s >= self._age_s)
+        again = list(islice(old, _TOPICS_A_REQUEST))
         answers = topic_configs(call, [*again, *new])
         for name in again:
             del known[name]
         for name, found in answers.items():
             if name in topics and not isinstance(found, str):
-                known[name] = topics[name], found
+                known[name] = _TopicConfigs(topics[name], found, now_s)
         self._known = known
         refused = {name: found for name, found in answers.items() if isinstance(found, str)}
-        return {**{name: found for name, (_, found) in known.items()}, **refused}
+        return {**{name: each.configs for name, each in known.items()}, **refused}
 
 
 def topic_configs(call: CallNode, topics: Sequence[str]) -> dict[str, dict[str, str] | str]:

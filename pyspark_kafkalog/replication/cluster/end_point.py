@@ -3,7 +3,8 @@
 Each source has a connection of its own for fetches, so that they wait for records side by side; one more connection a
 broker serves everything else. Metadata is asked of any broker that answers: the one before, the others, and the
 bootstrap servers. It is asked again when a partition's leader is not known or has moved, and after
-`metadata_max_age_ms`.
+`metadata_max_age_ms`. What changes rarely (configurations, access control entries, quotas) is asked for at a tenth of
+that age, of new topics at once.
 
 A follower in a rack (client.rack) may be sent to a replica that is nearer than the leader (KIP-392). It stays with that
 replica for `metadata_max_age_ms`, or until an error there.
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from pyspark_kafkalog.errors import LeaderUnavailableError, UnsupportedApiError
 from pyspark_kafkalog.protocol.api import ApiKey
@@ -89,6 +90,8 @@ _LATEST: Final = -1
 _CONSUMER: Final = -1  # the replica id of a request that comes from no replica
 #: How often a leader that moves is asked for something else than records, before whoever asks has to try again.
 _ATTEMPTS: Final = 3
+#: Configurations, access control entries and quotas are asked for so often within `metadata_max_age_ms`: every 30 s.
+_DESCRIPTIONS_IN_AGE: Final = 10
 #: The topics of one Metadata that names them.
 _TOPICS_A_REQUEST: Final = 1_000
 #: What a response of Fetch has beyond its records, and beyond one batch that is larger than all limits.
@@ -150,9 +153,11 @@ class ClusterLeader:
         self._monotonic_s = monotonic_s
         self._sleep = sleep
         self._view = ClusterView()
-        self._configs = KnownConfigs()
+        self._description_age_s = self._settings.metadata_max_age_ms / SECOND_MS / _DESCRIPTIONS_IN_AGE
+        self._configs = KnownConfigs(self._description_age_s)
         self._configs_node = NOBODY
-        self._refused_until_s: dict[str, float] = {}
+        #: By what was asked for its answer, None for a refusal, and until when that is used.
+        self._described: dict[str, tuple[object, float]] = {}
         self._refreshed_s = float("-inf")
         self._is_stale = True
         self._calls = threading.RLock()  # held by all but fetches
@@ -169,7 +174,7 @@ class ClusterLeader:
             view, unreadable = self._merged(response, selects)
             self._view = view
             ids = {name: topic.topic_id for name, topic in view.topics.items()}
-            configs = self._configs.refresh(self._call_any, ids)
+            configs = self._configs.refresh(self._call_any, ids, self._monotonic_s())
             topics = {}
             for name, topic in view.topics.items():
                 found = configs.get(name)
@@ -182,22 +187,24 @@ class ClusterLeader:
                 cluster_id=view.cluster_id,
                 topics=topics,
                 unreadable=unreadable,
-                cluster_configs=self._if_permitted("configurations", lambda: self._cluster_configs(view)) or {},
-                acls=self._if_permitted("entries", lambda: cluster_acls(self._call_any)),
-                quotas=self._if_permitted("quotas", lambda: client_quotas(self._call_any)),
+                cluster_configs=self._known_or("configurations", lambda: self._cluster_configs(view)) or {},
+                acls=self._known_or("entries", lambda: cluster_acls(self._call_any)),
+                quotas=self._known_or("quotas", lambda: client_quotas(self._call_any)),
             )
 
-    def _if_permitted(self, what: str, ask: Callable[[], _T | None]) -> _T | None:
-        """What `ask` returns; after None, a refusal, it is asked again only after `metadata_max_age_ms`.
+    def _known_or(self, what: str, ask: Callable[[], _T | None]) -> _T | None:
+        """What `ask` has returned lately. After None, a refusal, it is asked again only after `metadata_max_age_ms`.
 
-        Brokers log each refusal, and a follower describes its leader every few seconds.
+        Answers cost a broker more than metadata, and a follower describes its leader every few seconds. Brokers log
+        each refusal.
         """
         now_s = self._monotonic_s()
-        if now_s < self._refused_until_s.get(what, now_s):
-            return None
+        known, until_s = self._described.get(what, (None, now_s))
+        if now_s < until_s:
+            return cast("_T | None", known)
         found = ask()
-        if found is None:
-            self._refused_until_s[what] = now_s + self._settings.metadata_max_age_ms / SECOND_MS
+        age_s = self._settings.metadata_max_age_ms / SECOND_MS if found is None else self._description_age_s
+        self._described[what] = found, now_s + age_s
         return found
 
     def _cluster_configs(self, view: ClusterView) -> Mapping[str, str] | None:
