@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,20 @@ if TIER != "full":
     # A third of the time of the quick tests is the wait for the disk, which no assertion needs: what a crash leaves is
     # tested with a file system that loses what was not flushed. Processes that a test starts do flush.
     os.fsync = os.fdatasync = lambda fd: None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the thousands of modules, tests and functions, which live as long as the process, from garbage collection.
+
+    Each collection would walk through all of them, and in a forked process copy them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pytest
-from commit_simulation import CRASHES, ERRORS, HOUR_MS
+from commit_simulation import CRASHES, ERRORS, HOUR_MS, share_decoded_commits
 from compacted_model import (
     COMPACTED_CONFIGS,
     LATEST,
@@ -125,6 +125,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No threads, and no chance but the seed's."""
     for module in (log_module, place_module):
         monkeypatch.setattr(module, "side_by_side", lambda requests: [request() for request in requests])
+    share_decoded_commits(monkeypatch)
     monkeypatch.setattr(run_source_module, "_POOL", _InlinePool())
     monkeypatch.setattr(byte_source_module, "ThreadPoolExecutor", _InlinePool)
     monkeypatch.setattr(record_chunks_module, "spare_threads", lambda: 0)
