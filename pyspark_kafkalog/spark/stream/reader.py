@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError
+from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.root.broker_notices import reading_notices
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions, at_location, locate_source
 from pyspark_kafkalog.spark.options.positions import Earliest
@@ -98,6 +98,7 @@ class GroupProgress:
 
 
 _LOSSES_REPORTED_MAX: Final = 10
+_TRIES: Final = 10
 
 
 class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -247,16 +248,26 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start == end:
             return []
-        starts, ends = from_json(start), from_json(end)
-        of_start, of_end = origin_from_json(start), origin_from_json(end)
-        self._opened(of_start.root)
-        source = self._opened(of_end.root)
-        if self._view is None:
-            self._view = source.refreshed_view()
-        view = self._view
+        self._opened(origin_from_json(start).root)
+        source = self._opened(origin_from_json(end).root)
         self._pinned = frozenset()
-        topic_ids = {**of_start.topic_ids, **of_end.topic_ids}
-        plan = plan_read(starts, ends, view, is_initial=self._is_initial_anew, topic_ids=topic_ids)
+        for _ in range(_TRIES - 1):
+            view = self._view = self._view or source.refreshed_view()
+            try:
+                return self._planned(start, end, view)
+            except (FileNotFoundError, UnknownTopicError):  # a topic was deleted since the view was taken
+                self._view = source.refreshed_view()
+                if self._view is view:
+                    raise
+        return self._planned(start, end, self._view or source.refreshed_view())
+
+    def _planned(self, start: dict[str, Any], end: dict[str, Any], view: StreamView) -> list[StreamTask]:
+        """The tasks by the state of the partitions in `view`. Raises FileNotFoundError, UnknownTopicError if it is
+        old."""
+        topic_ids = {**origin_from_json(start).topic_ids, **origin_from_json(end).topic_ids}
+        plan = plan_read(
+            from_json(start), from_json(end), view, is_initial=self._is_initial_anew, topic_ids=topic_ids
+        )
         self._report_losses(plan.losses)
         return self._tasks(self._cut(plan.ranges, view), view)
 

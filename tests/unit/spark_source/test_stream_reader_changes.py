@@ -111,6 +111,32 @@ def test_topic_recreated_between_plan_and_task_gives_no_new_row(root: RootPlace,
             assert list(reader.read(planned[0])) == []
 
 
+@pytest.mark.parametrize("state", ["deleted", "re-created"])
+def test_topic_deleted_between_end_and_plan_is_data_loss_or_warning(
+    root: RootPlace, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A small maxBytesPerPartition makes the plan look into the log, of which nothing is left."""
+    options = {"startingOffsets": "earliest", "maxBytesPerPartition": 100}
+    strict = stream(root, **options)
+    lenient = stream(root, **options, failOnDataLoss="false")
+    start = strict.initialOffset()
+    append(root, "u", 3)
+    ends = [each.latestOffset(start, ReadAllAvailable()) for each in (strict, lenient)]
+    log_dir = LogDir.open(root)
+    log_dir.delete_topic("t")
+    if state == "re-created":
+        log_dir.create_topic("t", partitions=2)
+        append(root, "t", 150)
+    with pytest.raises(DataLossError, match=r"t-0: offsets 0 to \d+ were requested, .*the topic was "):
+        for each in strict.partitions(start, ends[0]):
+            list(strict.read(each))
+    with caplog.at_level(logging.WARNING):
+        planned = lenient.partitions(start, ends[1])
+        read = [row for each in planned for batch in lenient.read(each) for row in batch.to_pylist()]
+    assert [tuple(row.values()) for row in read] == rows_of("u", 0, 0, 3)
+    assert "t-0: offsets 0 to " in caplog.text
+
+
 @pytest.mark.file_roots
 def test_topic_recreated_while_task_reads_fails_task(root: RootPlace) -> None:
     reader = stream(root, startingOffsets="earliest", subscribe="t", failOnDataLoss="false")
