@@ -1,7 +1,7 @@
 """The object store behind a URL: requests to S3, GCS or Azure by obstore, which is loaded on first use.
 
 Requests are repeated by the client for about a minute and a half while the store is busy or out of reach; `create` is
-sent once, with a time-out of 10 s, since `create_once` must see each of its answers. Up to 16 MiB go in one request,
+sent once, with a time-out of 10 s, since `create_once` must see each of its answers. Up to 80 MiB go in one request,
 more in parts of 16 MiB.
 
 The client's threads do not survive a fork: in the child each request would wait forever. So a process that has made a
@@ -39,6 +39,9 @@ from pyspark_kafkalog.object_store.store import (
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.units import SECOND_MS
 
+#: What one request puts: a data object of a task, which is one PUT then and not six. Four parts at once would need the
+#: same bandwidth to be in time.
+WHOLE_BYTES: Final = 80 << 20
 PART_BYTES: Final = 16 << 20
 _PARTS_AT_ONCE: Final = 4
 #: Ranges nearer to each other than this are read by one request.
@@ -50,7 +53,7 @@ _DELETES_AT_ONCE: Final = 10
 
 _CREATE_TIMEOUT: Final = timedelta(seconds=10)
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
-#: Of a request with its body: 16 MiB at 140 kB/s.
+#: Of a request with its body: 80 MiB at 700 kB/s.
 _TIMEOUT: Final = timedelta(seconds=120)
 _READ_TIMEOUT: Final = timedelta(seconds=60)
 _RETRY_TIMEOUT: Final = timedelta(seconds=90)
@@ -129,7 +132,7 @@ class _ObstoreClient:
 
     def put(self, key: str, body: Buffer) -> None:
         data = _bytes_view(body)
-        in_parts = len(data) > PART_BYTES
+        in_parts = len(data) > WHOLE_BYTES
         how = {"chunk_size": PART_BYTES, "max_concurrency": _PARTS_AT_ONCE, "use_multipart": in_parts}
         self._ask("put", key, lambda: self._obstore.put(self._store, key, data, **how))
 

@@ -14,7 +14,7 @@ import pytest
 from http_relay import HttpRelay, Request
 from s3_proxy import S3Proxy
 
-from pyspark_kafkalog.object_store.client import PART_BYTES, open_store
+from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
 from pyspark_kafkalog.object_store.create import Created, Taken, create_once
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
@@ -122,13 +122,13 @@ def test_many_objects_are_deleted_at_once(store: ObjectStore, relay: HttpRelay) 
 
 
 def test_only_large_objects_go_in_parts(store: ObjectStore, relay: HttpRelay) -> None:
-    body = np.random.default_rng(0).integers(0, 256, 2 * PART_BYTES + 1, dtype=np.uint8)
-    store.put("whole", body[:PART_BYTES])
+    body = np.random.default_rng(0).integers(0, 256, WHOLE_BYTES + 1, dtype=np.uint8)
+    store.put("whole", body[:WHOLE_BYTES])
     store.create("created", body[: PART_BYTES + 1])
     assert relay.requests == {"PUT": 2}
     relay.reset()
     store.put("parts", body)
-    assert relay.requests == {"POST?uploads": 1, "PUT?uploadId": 3, "POST?uploadId": 1}
+    assert relay.requests == {"POST?uploads": 1, "PUT?uploadId": WHOLE_BYTES // PART_BYTES + 1, "POST?uploadId": 1}
     assert store.get("parts", max_bytes=len(body)) == body.tobytes()
     assert store.head("created").size_bytes == PART_BYTES + 1
 

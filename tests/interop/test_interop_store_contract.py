@@ -19,7 +19,7 @@ import pytest
 from s3_proxy import S3Proxy
 from store_servers import AzuriteServer, MinioServer
 
-from pyspark_kafkalog.object_store.client import PART_BYTES, open_store
+from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
 from pyspark_kafkalog.object_store.create import Created, Taken, create_once
 from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
 from pyspark_kafkalog.object_store.probe import check_store
@@ -111,7 +111,7 @@ def test_ranges_end_with_the_object(store: ObjectStore) -> None:
 
 
 def test_large_objects_go_in_parts(store: ObjectStore) -> None:
-    body = os.urandom(2 * PART_BYTES + 1)
+    body = os.urandom(WHOLE_BYTES + 1)
     store.put("parts", body)
     assert store.get("parts", max_bytes=len(body)) == body
     store.create("created", body[: PART_BYTES + 1])
