@@ -1,6 +1,7 @@
 """Compares a log directory on an object store with the same one on a local disk, and with Delta in the same store.
 
-    python benchmarks/bench_object_store.py [--records N] [--rounds N] [--only PART[,PART]] [--scratch DIR]
+    python benchmarks/bench_object_store.py [--store s3proxy|minio] [--records N] [--rounds N] [--only PART[,PART]]
+                                            [--scratch DIR]
 
 Parts:
     write    a batch write by Spark
@@ -10,9 +11,12 @@ Parts:
     delta    batch writes and reads, large and small, beside Delta over S3A; its jars are fetched on first use. Not run
              without --only: a session has the jars from its start
 
-The store is S3Proxy on this machine, with its objects on the same disk, so it takes processor time from the contenders:
-the ratios are lower bounds, and what the store has used is printed with them. Latency is added by a second S3Proxy for
-the same objects. Quote ratios: machines drift.
+The store runs on this machine, with its objects on the same disk, so it takes processor time from the contenders: the
+ratios are lower bounds. So with each are printed the processor time of the contenders and of the store, and the ratio
+of the processor times without the store's. Where a read is compared, so is `only the bytes`: a loop that gets the same
+bytes by the same client, and does nothing with them. The store is warmed up before, as one in production is: S3Proxy's
+first requests are interpreted, and take several times as long. Latency is added by a second S3Proxy for the same
+objects; with MinIO there is none. Quote ratios: machines drift.
 """
 
 from __future__ import annotations
@@ -23,20 +27,23 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from bench_data import TOPIC, orders
 from bench_peers import DELTA, HERE
+from bench_processor import processor_seconds
 from bench_runs import OURS, Contender, Goal, measure, report, report_limit
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafkalog import LogDir, register
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import time_ms
 
@@ -44,6 +51,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 from s3_proxy import S3Proxy
 from s3_requests import REGION
+from store_servers import MinioServer
 
 PARTS = ("write", "read", "runs", "commit")
 DELTA_PART = "delta"
@@ -61,12 +69,22 @@ _RUNS = 1000
 _COMMITS = 40
 _SMALL = pa.table({"value": ["x" * 100] * 10})
 _LARGE = pa.table({"value": ["x" * 1000] * 1000})
+LOCAL = "local disk"
+BYTES = "only the bytes"
+#: One collector and all of the heap from the start: its memory is touched before anything is measured.
+_JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xms512m", "-XX:+AlwaysPreTouch")
+_WARM_UP_OBJECTS = 200
+_WARM_UP_GETS = 4000
+_GETS_AT_ONCE = 32
+_WINDOW_BYTES = 4 << 20
 
 
 class Bench:
-    """The store, the same one with latency, and a directory."""
+    """The store, the same one with latency if it can have any, and a directory."""
 
-    def __init__(self, server: S3Proxy, delayed: S3Proxy, scratch: Path, records: int, rounds: int) -> None:
+    def __init__(
+        self, server: S3Proxy | MinioServer, delayed: S3Proxy | None, scratch: Path, records: int, rounds: int
+    ) -> None:
         self.server = server
         self.delayed = delayed
         self.scratch = scratch
@@ -81,30 +99,90 @@ class Bench:
         return StoreAddress.parse(url, self.options(delayed=delayed))
 
     def options(self, *, delayed: bool = False) -> dict[str, str]:
-        return (self.delayed if delayed else self.server).options()
+        if not delayed:
+            return self.server.options()
+        assert self.delayed is not None
+        return self.delayed.options()
+
+    def warm_up(self) -> None:
+        """Put and get objects until nothing of it is new to the store."""
+        for delayed in (False, True) if self.delayed is not None else (False,):
+            warm_up(self.new_address(delayed=delayed))
 
     def compare(
-        self, title: str, run: Callable[[], object], local: Contender, *, goal: float, records: int
+        self,
+        title: str,
+        run: Callable[[], object],
+        local: Contender,
+        *,
+        goal: float,
+        records: int,
+        only_bytes: Callable[[], object] | None = None,
     ) -> list[str]:
         """Measure `run`, which uses the store, beside `local`; a line for a missed goal."""
-        store_seconds: list[float] = []
-
-        def run_counted() -> None:
-            before = self._store_seconds()
-            run()
-            store_seconds.append(self._store_seconds() - before)
-
-        medians = measure({OURS: Contender(run_counted), "local disk": local}, rounds=self.rounds)
-        missed = report(title, medians, records=records, goals=(Goal("local disk", goal),))
-        print(f"  processor time of the store: {statistics.median(store_seconds):.3f} s")
+        contenders = {OURS: Contender(run), LOCAL: local}
+        if only_bytes is not None:
+            contenders[BYTES] = Contender(only_bytes)
+        used: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+        medians = measure(
+            {name: self._counted(each, used[name]) for name, each in contenders.items()}, rounds=self.rounds
+        )
+        missed = report(title, medians, records=records, goals=(Goal(LOCAL, goal),))
+        own_seconds = {name: statistics.median(own for own, _ in times[1:]) for name, times in used.items()}
+        print(f"  {'':<18}processor time, own and the store's")
+        for name, times in used.items():
+            store_seconds = statistics.median(store for _, store in times[1:])
+            print(f"  {name:<18}{own_seconds[name]:8.2f} s {store_seconds:8.2f} s")
+        print(f"  {LOCAL} / {OURS}, by own processor time: {own_seconds[LOCAL] / own_seconds[OURS]:.2f}")
+        if BYTES in medians:
+            print(f"  {LOCAL} / {BYTES}, by time: {medians[LOCAL] / medians[BYTES]:.2f}", flush=True)
         return missed
 
-    def _store_seconds(self) -> float:
-        return self.server.processor_seconds() + self.delayed.processor_seconds()
+    def _counted(self, contender: Contender, used: list[tuple[float, float]]) -> Contender:
+        def run() -> None:
+            before = self._used_seconds()
+            contender.run()
+            after = self._used_seconds()
+            used.append((after[0] - before[0], after[1] - before[1]))
+
+        return Contender(run, contender.clean_up)
+
+    def _used_seconds(self) -> tuple[float, float]:
+        """Processor time so far: of all but the stores, and of the stores."""
+        stores = [self.server] if self.delayed is None else [self.server, self.delayed]
+        without = frozenset(each.pid for each in stores)
+        return processor_seconds(without=without), sum(each.processor_seconds() for each in stores)
+
+
+def warm_up(address: StoreAddress) -> None:
+    """Put and get objects, which remain."""
+    store, body = address.open(), bytes(1 << 20)
+    keys = [f"{number}" for number in range(_WARM_UP_OBJECTS)]
+    with ThreadPoolExecutor(_GETS_AT_ONCE) as threads:
+        list(threads.map(lambda key: store.put(key, body), keys))
+    whole = ByteRange(0, len(body))
+    get_all(address, [(keys[number % len(keys)], whole) for number in range(_WARM_UP_GETS)])
+
+
+def get_all(address: StoreAddress, ranges: Sequence[tuple[str, ByteRange]]) -> None:
+    """Get the ranges of objects, many at once, and drop them."""
+    store = address.open()
+    with ThreadPoolExecutor(_GETS_AT_ONCE) as threads:
+        list(threads.map(lambda each: len(store.get_ranges(each[0], [each[1]])[0]), ranges))
+
+
+def windows_of(address: StoreAddress, folder: str, suffix: str) -> list[tuple[str, ByteRange]]:
+    """The objects below `folder` with that suffix, in windows of the size that a reader requests."""
+    return [
+        (each.key, ByteRange(start, min(_WINDOW_BYTES, each.size_bytes - start)))
+        for each in address.open().list_objects(folder)
+        if each.key.endswith(suffix)
+        for start in range(0, each.size_bytes, _WINDOW_BYTES)
+    ]
 
 
 @contextmanager
-def spark_session(delta_at: S3Proxy | None = None) -> Iterator[SparkSession]:
+def spark_session(delta_at: S3Proxy | MinioServer | None = None) -> Iterator[SparkSession]:
     """A session, with Delta and S3A for buckets at `delta_at` if that is given."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     if delta_at is not None:
@@ -174,10 +252,16 @@ def bench_read(bench: Bench, spark: SparkSession) -> list[str]:
         drain(spark.read.format("kafkalog").options(**bench.options(delayed=delayed)).load(path))
 
     beside = Contender(lambda: drain(spark.read.format("kafkalog").load(str(local))))
+    windows = windows_of(address, "", ".log")
     missed: list[str] = []
     for title, delayed, goal in (("merged", False, 0.8), (f"merged, {LATENCY_MS} ms a request", True, 0.6)):
+        if delayed and bench.delayed is None:
+            continue
         ours = partial(read, address.location.url, delayed=delayed)
-        missed += bench.compare(f"Batch read, {title}", ours, beside, goal=goal, records=bench.records)
+        only_bytes = partial(get_all, bench.address(address.location.url, delayed=delayed), windows)
+        missed += bench.compare(
+            f"Batch read, {title}", ours, beside, goal=goal, records=bench.records, only_bytes=only_bytes
+        )
     return missed
 
 
@@ -234,7 +318,9 @@ def bench_runs(bench: Bench) -> list[str]:
     roots = {OURS: LogDir.open(address), "local disk": LogDir.open(local)}
     records, beside = _RUNS * _LARGE.num_rows, Contender(partial(roots["local disk"].read, TOPIC))
     ours = partial(roots[OURS].read, TOPIC)
-    return bench.compare(f"Read of {_RUNS:,} runs, not merged", ours, beside, goal=0.5, records=records)
+    only_bytes = partial(get_all, address, windows_of(address, "data", ".batches"))
+    title = f"Read of {_RUNS:,} runs, not merged"
+    return bench.compare(title, ours, beside, goal=0.5, records=records, only_bytes=only_bytes)
 
 
 def bench_commit(bench: Bench) -> list[str]:
@@ -257,6 +343,7 @@ def _milliseconds(run: Callable[[], object]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", choices=("s3proxy", "minio"), default="s3proxy")
     parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {','.join((*PARTS, DELTA_PART))}")
@@ -264,15 +351,20 @@ def main() -> int:
     options = parser.parse_args()
     parts = options.only.split(",")
     missed: list[str] = []
-    with (
-        tempfile.TemporaryDirectory(dir=options.scratch) as scratch,
-        S3Proxy(Path(scratch, "store"), on_disk=True, java_options=("-XX:+UseSerialGC",)) as server,
-        server.delayed(Path(scratch, "delayed"), LATENCY_MS) as delayed,
-    ):
-        bench = Bench(server, delayed, Path(scratch), options.records, options.rounds)
+    with ExitStack() as open_now:
+        scratch = Path(open_now.enter_context(tempfile.TemporaryDirectory(dir=options.scratch)))
+        server: S3Proxy | MinioServer
+        delayed: S3Proxy | None = None
+        if options.store == "minio":
+            server = open_now.enter_context(MinioServer(scratch / "store"))
+        else:
+            server = open_now.enter_context(S3Proxy(scratch / "store", on_disk=True, java_options=_JAVA_OPTIONS))
+            delayed = open_now.enter_context(server.delayed(scratch / "delayed", LATENCY_MS))
+        bench = Bench(server, delayed, scratch, options.records, options.rounds)
+        bench.warm_up()
         if "runs" in parts:
             missed += bench_runs(bench)
-        if "commit" in parts:
+        if "commit" in parts and delayed is not None:
             missed += bench_commit(bench)
         if {"write", "read", DELTA_PART} & set(parts):
             with spark_session(server if DELTA_PART in parts else None) as spark:

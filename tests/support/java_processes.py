@@ -110,6 +110,12 @@ def start_server(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[byt
     )
 
 
+def processor_seconds_of(pid: int) -> float:
+    """The processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _make_parent_death_signal() -> Any:
     """What a child runs first, so that it gets SIGKILL when its parent dies in any way (Linux), or None elsewhere."""
     try:

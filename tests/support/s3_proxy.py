@@ -8,7 +8,6 @@ for the same objects, which waits before each of its answers.
 
 from __future__ import annotations
 
-import os
 import secrets
 import subprocess
 import time
@@ -16,7 +15,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from java_processes import QUICK_START, JavaProcessError, accepts, cache_dir, fetch_jars, free_port, java, start_server
+from java_processes import (
+    QUICK_START,
+    JavaProcessError,
+    accepts,
+    cache_dir,
+    fetch_jars,
+    free_port,
+    java,
+    processor_seconds_of,
+    start_server,
+)
 from s3_requests import REGION, new_bucket
 
 from pyspark_kafkalog.object_store.location import ObjectLocation
@@ -82,11 +91,15 @@ class S3Proxy:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        """The id of the server's process."""
+        assert self._process is not None
+        return self._process.pid
+
     def processor_seconds(self) -> float:
         """The processor time that the server has used so far."""
-        assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_seconds_of(self.pid)
 
     def new_location(self) -> ObjectLocation:
         """A new bucket."""

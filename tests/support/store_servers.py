@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from java_processes import accepts, cache_dir, free_port, start_server
+from java_processes import accepts, cache_dir, free_port, processor_seconds_of, start_server
 from s3_requests import REGION, new_bucket
 
 from pyspark_kafkalog.object_store.location import ObjectLocation
@@ -66,6 +66,16 @@ class _Server:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The id of the server's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def processor_seconds(self) -> float:
+        """The processor time that the server has used so far."""
+        return processor_seconds_of(self.pid)
 
 
 class MinioServer(_Server):
