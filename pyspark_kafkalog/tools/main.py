@@ -286,7 +286,7 @@ _OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
         "--group": _NO_MEMBERS,
     },
     "consumer-groups": {"--validate-regex": _NO_MEMBERS},
-    "dump-log": {"--remote-log-metadata-decoder": "this package has no tiered storage"},
+    "dump-log": {"--remote-log-metadata-decoder": "kafkalog verify --remote-storage shows what they say"},
     "topics": {
         "--at-min-isr-partitions": _ONE_REPLICA,
         "--partition-size-limit-per-response": _NO_CLIENT,

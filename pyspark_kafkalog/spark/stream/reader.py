@@ -265,9 +265,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks by the state of the partitions in `view`. Raises FileNotFoundError, UnknownTopicError if it is
         old."""
         topic_ids = {**origin_from_json(start).topic_ids, **origin_from_json(end).topic_ids}
-        plan = plan_read(
-            from_json(start), from_json(end), view, is_initial=self._is_initial_anew, topic_ids=topic_ids
-        )
+        plan = plan_read(from_json(start), from_json(end), view, is_initial=self._is_initial_anew, topic_ids=topic_ids)
         self._report_losses(plan.losses)
         return self._tasks(self._cut(plan.ranges, view), view)
 

@@ -10,6 +10,7 @@ Source of the rules: kafka.tools.DumpLogSegments, AbstractIndex, TransactionInde
 from __future__ import annotations
 
 import os
+import re
 import struct
 from array import array
 from bisect import bisect_left
@@ -124,6 +125,7 @@ _TXN_ENTRY: Final = struct.Struct(">bxqqqq")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _MAX_SNAPSHOT_BYTES: Final = 256 << 20
 _BLOCK_ENTRIES: Final = 4096
+_TIERED_STEM: Final = re.compile(r"(\d{20})-[A-Za-z0-9_-]{22}")
 _WARM_BYTES: Final = 8192  # the end of an index, which Kafka searches separately
 
 
@@ -168,8 +170,13 @@ class EntryFile:
 
 
 def base_offset_of(path: str) -> int:
-    """The number before the first dot of the file's name. Raises DumpError if the name has no such number."""
+    """The number before the first dot of the file's name; of a tiered segment's the one before its id.
+
+    Raises DumpError if the name has no such number.
+    """
     stem = os.path.basename(path).split(".")[0]
+    tiered = _TIERED_STEM.fullmatch(stem)
+    stem = stem if tiered is None else tiered[1]
     offset = parse_long(stem)
     if offset is None:
         raise DumpError(f"{path}: the file's name does not begin with an offset: {stem!r}")

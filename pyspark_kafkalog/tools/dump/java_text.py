@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.units import INT64_MAX
 
 _LONG = re.compile(r"[+-]?\d+")
@@ -37,14 +38,17 @@ def parse_long(text: str) -> int | None:
 
 
 def normalize_path(path: str) -> str:
-    """java.io.File.toString of a path: repeated and trailing slashes removed, `.` and `..` kept."""
+    """java.io.File.toString of a path: repeated and trailing slashes removed, `.` and `..` kept. URLs stay as they
+    are."""
+    if is_object_url(path):
+        return path
     path = _REPEATED_SLASH.sub("/", path)
     return path if path == "/" else path.removesuffix("/")
 
 
 def absolute_path(path: str) -> str:
     """java.io.File.getAbsolutePath of a normalised path: prefixed with the working directory, nothing resolved."""
-    if path.startswith("/"):
+    if path.startswith("/") or is_object_url(path):
         return path
     return f"{os.getcwd()}/{path}" if path else os.getcwd()
 

@@ -1,13 +1,18 @@
 """`kafkalog dump-log`: print the contents of the files of a log, as Kafka's kafka-dump-log does.
 
 stdout, stderr and the exit code are those of kafka-dump-log 4.1. If that ends with a Java exception, this command
-prints the same stdout up to there, then one line on stderr, and exits with 1. It writes no file. It also reads
-`.staged` files.
+prints the same stdout up to there, then one line on stderr, and exits with 1. It also reads `.staged` files, and
+objects by their URLs.
+
+In place of --files, an offset of a partition names what is dumped: the segment with that offset, on a disk or in remote
+storage, also a compressed or encrypted one; in an object store also what is not merged into segments yet. Bytes of
+objects are copied to a scratch file first, in TMPDIR.
 
 examples:
   kafkalog dump-log --files /data/log/orders-0/00000000000000000000.log --print-data-log
   kafkalog dump-log --files /data/log/orders-0/00000000000000000000.index,/data/log/orders-0/00000000000000000000.log
   kafkalog dump-log --files /data/log/__consumer_offsets-0/00000000000000000000.log --offsets-decoder --output json
+  kafkalog dump-log --path s3://bucket/log --topic orders --partition 0 --offset 1234 --print-data-log
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ import os
 import sys
 from typing import Final
 
-from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.root.follower.cut_files import cut_file_first_offset
 from pyspark_kafkalog.storage.names import (
     CHECKPOINT_SUFFIX,
@@ -27,7 +31,9 @@ from pyspark_kafkalog.storage.names import (
     STAGED_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    TopicPartition,
 )
+from pyspark_kafkalog.tools.command import UsageError, add_path_or_remote_storage, open_log_dir
 from pyspark_kafkalog.tools.dump.indexes import (
     CorruptSnapshotError,
     Findings,
@@ -72,10 +78,14 @@ class _Once(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of kafka-dump-log, and `--output`."""
+    """The options of kafka-dump-log, `--output`, and those that name a segment by an offset."""
     parser.add_argument(
-        "--files", required=True, action=_Once, metavar="F[,F...]", help="files to dump, separated by commas"
+        "--files", action=_Once, metavar="F[,F...]", help="files to dump, or URLs of objects, separated by commas"
     )
+    add_path_or_remote_storage(parser)
+    parser.add_argument("--topic", metavar="NAME", help="in place of --files: dump what holds this topic's")
+    parser.add_argument("--partition", type=_int32, metavar="N", help="and partition's")
+    parser.add_argument("--offset", type=_int64, metavar="N", help="and this offset")
     parser.add_argument("--deep-iteration", action="store_true", help="show each record, not only the batches")
     parser.add_argument("--print-data-log", action="store_true", help="show keys and payloads (and each record)")
     parser.add_argument("--skip-record-metadata", action="store_true", help="show only the contents of records")
@@ -111,19 +121,25 @@ def _int32(text: str) -> int:
     return value
 
 
+def _int64(text: str) -> int:
+    value = parse_long(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a 64-bit number")
+    return value
+
+
 def run(options: argparse.Namespace) -> int:
     """Dump the files to sys.stdout and their errors to sys.stderr. Returns the exit code."""
+    _check(options)
     decoder = _decoder(options)
     printer_class = JsonPrinter if options.output == "json" else TextPrinter
     printer: Printer = printer_class(sys.stdout, decoder=decoder, skip_metadata=options.skip_record_metadata)
     findings = Findings()
     deep = options.deep_iteration or decoder is not None
     try:
-        for name in split_files(options.files):
-            if is_object_url(name):
-                raise DumpError(
-                    f"{name}: expected a file: get the object, or copy the log by `kafkalog export --to DIR`"
-                )
+        if options.files is None:
+            _dump_at(printer, findings, options, deep=deep)
+        for name in split_files(options.files) if options.files is not None else ():
             path = normalize_path(name)
             printer.file(path)
             _dump_file(path, printer, findings, options, deep=deep)
@@ -134,6 +150,17 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     findings.write(sys.stderr)
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    place = (options.topic, options.partition, options.offset)
+    is_by_offset = any(each is not None for each in (*place, options.path, options.remote_storage))
+    if options.files is not None and is_by_offset:
+        raise UsageError("--files cannot be used with --path, --remote-storage, --topic, --partition and --offset")
+    if options.files is None and not is_by_offset:
+        raise UsageError("the following arguments are required: --files, or --path, --topic, --partition and --offset")
+    if options.files is None and None in place:
+        raise UsageError("the following arguments are required with --path: --topic, --partition and --offset")
 
 
 def _decoder(options: argparse.Namespace) -> RecordDecoder | None:
@@ -177,6 +204,17 @@ def _report(message: str) -> None:
     sys.stderr.write(message + "\n")
 
 
+def _dump_at(printer: Printer, findings: Findings, options: argparse.Namespace, *, deep: bool) -> None:
+    from pyspark_kafkalog.tools.dump.remote import log_at
+
+    topic_partition = TopicPartition(options.topic, options.partition)
+    found = log_at(open_log_dir(options), topic_partition, options.offset, max_bytes=options.max_bytes)
+    printer.file(found.name)
+    printer.log_start(found.base_offset)
+    with LogFile(found.name, found.fd) as log:
+        _dump_batches(log, printer, findings, deep=deep, max_bytes=options.max_bytes)
+
+
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 _OFFSET_DIGITS = 20
 _EPOCH_DIGITS = 10
@@ -189,21 +227,25 @@ def dump_segment(path: str, printer: Printer, findings: Findings, *, deep: bool,
     """
     _start(path, printer)
     with LogFile(path) as log:
-        end = log.slice_end(0, max_bytes)
-        valid_bytes = 0
-        file = absolute_path(path)
-        last_offset = -1
-        for batch in log.batches(0, end):
-            printer.batch(batch)
-            if deep:
-                for record in batch.records():
-                    if last_offset != -1 and record.offset != wrap_int64(last_offset + 1):
-                        findings.non_consecutive(file, last_offset, record.offset)
-                    last_offset = record.offset
-                    printer.record(batch, record)
-            valid_bytes += batch.size_bytes
-        if end > valid_bytes and max_bytes == INT32_MAX:
-            printer.invalid_tail(os.path.basename(path), end - valid_bytes)
+        _dump_batches(log, printer, findings, deep=deep, max_bytes=max_bytes)
+
+
+def _dump_batches(log: LogFile, printer: Printer, findings: Findings, *, deep: bool, max_bytes: int) -> None:
+    end = log.slice_end(0, max_bytes)
+    valid_bytes = 0
+    file = absolute_path(log.path)
+    last_offset = -1
+    for batch in log.batches(0, end):
+        printer.batch(batch)
+        if deep:
+            for record in batch.records():
+                if last_offset != -1 and record.offset != wrap_int64(last_offset + 1):
+                    findings.non_consecutive(file, last_offset, record.offset)
+                last_offset = record.offset
+                printer.record(batch, record)
+        valid_bytes += batch.size_bytes
+    if end > valid_bytes and max_bytes == INT32_MAX:
+        printer.invalid_tail(os.path.basename(log.path), end - valid_bytes)
 
 
 def _start(path: str, printer: Printer) -> None:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -141,7 +142,17 @@ class DumpError(KafkalogError):
 
 
 def open_to_dump(path: str) -> int:
-    """A file descriptor to read `path`; a FIFO at that path does not block. Raises DumpError."""
+    """A file descriptor to read `path`, or a copy of the object that it is the URL of. Raises DumpError.
+
+    A FIFO at that path does not block.
+    """
+    if is_object_url(path):
+        from pyspark_kafkalog.tools.dump.remote import object_copy
+
+        try:
+            return object_copy(path)
+        except (KafkalogError, OSError) as error:
+            raise DumpError(str(error)) from error
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -222,11 +233,14 @@ class DumpedBatch:
 
 
 class LogFile:
-    """A log or checkpoint file opened for a dump. The largest batch whose records are read bounds the memory."""
+    """A log or checkpoint file opened for a dump. The largest batch whose records are read bounds the memory.
 
-    def __init__(self, path: str) -> None:
+    `fd`: where its bytes are, if not in the file `path`; is closed with it.
+    """
+
+    def __init__(self, path: str, fd: int | None = None) -> None:
         self.path = path
-        self._fd = open_to_dump(path)
+        self._fd = open_to_dump(path) if fd is None else fd
         self.size_bytes = os.fstat(self._fd).st_size
         self._ahead = b""
         self._ahead_position = 0

@@ -21,6 +21,7 @@ WORKING = [
     ("consumer-groups", "--list"),
     ("delete-records", "--offset-json-file", "offsets.json"),
     ("du", "--by", "kind"),
+    ("dump-log", *_ORDERS, "--partition", "0", "--offset", "1", "--print-data-log"),
     ("export", "--to", "copy"),
     ("get-offsets", "--time", "earliest"),
     ("history",),
@@ -56,7 +57,6 @@ ELSEWHERE = {
     "delta-to-topic",
     "completion",
     "warm-up",
-    "dump-log",
     "serve",
 }
 
@@ -98,11 +98,6 @@ def test_command_that_needs_files_names_the_way(
     assert main([name, *arguments, "--path", url]) == 1
     assert way in capsys.readouterr().err
     assert is_without_local_copy(tmp_path)
-
-
-def test_dump_log_of_object_names_the_way(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dump-log", "--files", "s3://bucket/00000000000000000000.log"]) == 1
-    assert "kafkalog export --to DIR" in capsys.readouterr().err
 
 
 def test_all_commands_are_tested() -> None:
