@@ -3,10 +3,12 @@
     <root>/orders-0/                     partition.metadata holds the topic's id
     <root>/orders-0.<32 hex>-delete/     of a deleted topic, removed after file.delete.delay.ms
 
-The commit log defines which topics exist; directories are changed after the commit. After a crash in between, the next
-writer repairs them: it creates missing directories, and first renames those with another topic's id. It then also
-removes the lines in the root's checkpoint files for an earlier log of the same name. If only the id of a partition with
-records is unreadable, it is rewritten.
+The commit log defines which topics exist; directories are changed after the commit. Creating them does not wait for
+the disk, as there may be thousands: who first writes to a partition makes its id durable, as in Kafka
+(PartitionMetadataFile.maybeFlush). After a crash the next writer repairs what is missing: it creates directories, and
+first renames those with another topic's id. It then also removes the lines in the root's checkpoint files for an
+earlier log of the same name. If only the id of a partition with records is unreadable, or that of one without any
+files, it is rewritten.
 
 A process that is killed after it has committed a topic's deletion may leave directories without renaming them. Creating
 a topic of the same name renames them. Retention searches for the others, which would take space for ever: directories
@@ -32,7 +34,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecor
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     PARTITION_METADATA,
@@ -49,21 +51,33 @@ _COMMITS_MAX: Final = 10_000
 _DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
-def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem) -> None:
-    """Create the missing directories of `topic`. The caller holds the root's lock."""
-    have_records = {
-        TopicPartition(topic.name, each.partition): each.state.log_end_offset > 0 for each in topic.partitions
-    }
+def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem, numbers: range | None = None) -> None:
+    """Create the missing directories of `topic`, or of those of its partitions. The caller holds the root's lock."""
+    some = topic.partitions if numbers is None else topic.partitions[numbers.start : numbers.stop]
+    have_records = {TopicPartition(topic.name, each.partition): each.state.log_end_offset > 0 for each in some}
     _ensure(root, have_records, topic.topic_id, fs)
 
 
 def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> None:
-    """Create the directory of a partition without records if it is missing; see `ensure_partition_directories`."""
+    """Have the directory of a partition without records on disk, with the topic's id. The caller holds the root's lock.
+
+    Called before its first records are written: what would be lost with them cannot be made again.
+    """
     _ensure(root, {topic_partition: False}, topic_id, fs)
+    directory = root / str(topic_partition)
+    fd = fs.open(directory / PARTITION_METADATA, READ_FLAGS)
+    try:
+        fs.fsync(fd)
+    finally:
+        fs.close(fd)
+    fs.fsync_dir(directory)
 
 
 def has_partition_directories(root: Path, topic: TopicImage) -> bool:
-    """Whether the directories of `topic` exist. They are created in order, so only the last one is checked."""
+    """Whether the directories of `topic` exist. They are created in order, so only the last one is checked.
+
+    A power failure may have lost others. Who writes to a partition looks for its own.
+    """
     last = TopicPartition(topic.name, topic.partitions[-1].partition)
     return topic_id_of(root / str(last)) == topic.topic_id
 
@@ -76,12 +90,12 @@ def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: s
     forget_partitions(root, {each for each in missing if not have_records[each]}, fs=fs)
     for topic_partition in missing:
         directory = root / str(topic_partition)
-        is_kept = have_records[topic_partition] and topic_id_of(directory) is None
-        if not is_kept and directory.exists() and _holds_a_log(directory):
+        has_other_id = topic_id_of(directory) is not None
+        if has_other_id or (not have_records[topic_partition] and directory.exists() and has_log(directory)):
             rename_for_deletion(root, topic_partition, fs)
         with contextlib.suppress(FileExistsError):
             fs.mkdir(directory)
-        write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs)
+        write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs, durable=have_records[topic_partition])
     fs.fsync_dir(root)
 
 
@@ -91,10 +105,6 @@ def topic_id_of(directory: Path) -> str | None:
         return read_topic_id(directory / PARTITION_METADATA)
     except (FileNotFoundError, DiskFormatError):
         return None
-
-
-def _holds_a_log(directory: Path) -> bool:
-    return has_log(directory) or (directory / PARTITION_METADATA).exists()
 
 
 def renamed_directory(topic_partition: TopicPartition, suffix: str) -> str:

@@ -43,6 +43,8 @@ from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage, che
 from pyspark_kafkalog.units import NS_PER_MS
 
 _LOG: Final = logging.getLogger(__name__)
+#: Directories that are made while the root is locked for it.
+_DIRECTORIES_TOGETHER: Final = 200
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -190,8 +192,9 @@ class FileRoot(NativeRoot):
         path = self.path / str(topic_partition) / lock_file
         try:
             fd = self._fs.open(path, os.O_RDWR | os.O_CREAT)
-        except FileNotFoundError:  # the topic's creator was killed before it created the directories
-            self.ensure_topic(topic_partition.topic)
+        except FileNotFoundError:  # a crash came before the topic's directories were on disk
+            with self._locked():
+                self._ensure_directories(self._store.refresh().topic(topic_partition.topic))
             fd = self._fs.open(path, os.O_RDWR | os.O_CREAT)
         try:
             acquire_flock(fd, path)
@@ -247,14 +250,15 @@ class FileRoot(NativeRoot):
         with self._locked():
             image = self._commit_locked(build, operation=operation, frees_space=frees_space)
             topics = [_topic(image, name) for name in names()]
-            for topic in topics[:1]:
-                self._ensure_directories(topic)
-        for topic in topics[1:]:
-            # Under a lock of its own, so that writers need not wait for the directories of all topics.
+            parts = [part for topic in topics for part in _parts(topic)]
+            for topic, numbers in parts[:1]:
+                self._ensure_directories(topic, numbers)
+        for topic, numbers in parts[1:]:
+            # Under a lock of its own, so that writers need not wait for the directories of all partitions.
             with self._locked():
                 newest = self._store.refresh().topics.get(topic.name)
                 if newest is not None and newest.topic_id == topic.topic_id:
-                    self._ensure_directories(newest)
+                    self._ensure_directories(newest, numbers)
 
     def follow_topics(self, before: MetadataImage, after: MetadataImage) -> None:
         """Let the directories follow a commit between two images: those of topics that it made, or removed.
@@ -270,9 +274,9 @@ class FileRoot(NativeRoot):
             if was is None or was.topic_id != topic.topic_id or len(was.partitions) != len(topic.partitions):
                 self._ensure_directories(topic)
 
-    def _ensure_directories(self, topic: TopicImage) -> None:
+    def _ensure_directories(self, topic: TopicImage, numbers: range | None = None) -> None:
         with _after_commit(f"topic {topic.name} has directories that are still to be made, by who writes to it first"):
-            ensure_partition_directories(self.path, topic, self._fs)
+            ensure_partition_directories(self.path, topic, self._fs, numbers)
 
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
         """As in NativeRoot, under the root's lock."""
@@ -287,6 +291,13 @@ class FileRoot(NativeRoot):
 
     def _commit_locked(self, build: Build, *, operation: str, frees_space: bool = False) -> MetadataImage:
         return self._store.commit(build, operation=operation, frees_space=frees_space).image
+
+
+def _parts(topic: TopicImage) -> Iterator[tuple[TopicImage, range]]:
+    """The topic with some of its partitions at a time."""
+    count = len(topic.partitions)
+    for begin in range(0, count, _DIRECTORIES_TOGETHER):
+        yield topic, range(begin, min(begin + _DIRECTORIES_TOGETHER, count))
 
 
 def _files(staged: Sequence[Staged]) -> list[StagedFile]:

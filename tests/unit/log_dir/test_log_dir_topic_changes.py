@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from root_places import RootPlace
+from staged_appends import Syncs
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (
@@ -19,6 +21,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.root.admin import TopicChange, create_topic
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 
 
 @pytest.fixture
@@ -104,3 +107,38 @@ def test_commit_without_a_possible_change_makes_no_directories(tmp_path: Path) -
     root = LogDir.create(tmp_path / "log").root.native()
     assert classes(root.change_topics([creation("bad name")], operation="create topics")) == [InvalidTopicError]
     assert [each.name for each in (tmp_path / "log").iterdir() if each.is_dir()] == ["__cluster_metadata-0"]
+
+
+def test_waits_for_the_disk_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
+    waits = {}
+    for partitions in (1, 150):
+        disk = Syncs()
+        log_dir = LogDir.create(tmp_path / str(partitions), fs=disk)
+        disk.names.clear()
+        log_dir.create_topic("orders", partitions)
+        waits[partitions] = len(disk.names)
+    assert waits[150] == waits[1]
+
+
+def test_first_write_makes_the_directory_of_its_partition_durable(tmp_path: Path) -> None:
+    disk = Syncs()
+    log_dir = LogDir.create(tmp_path / "root", fs=disk)
+    log_dir.create_topic("orders", 3)
+    disk.names.clear()
+    log_dir.append("orders", pa.table({"value": [b"x"]}), partition=1)
+    assert disk.names.index("partition.metadata") < disk.names.index("00000000000000000000.log")
+    assert "orders-1" in disk.names
+    assert "orders-0" not in disk.names
+
+
+def test_ids_that_a_power_failure_has_lost_are_written_by_who_writes_records(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("orders", 450)
+    (tmp_path / "root" / "orders-7" / "partition.metadata").write_bytes(b"")
+    (tmp_path / "root" / "orders-8" / "partition.metadata").unlink()
+    for number in (7, 8):
+        log_dir.append("orders", pa.table({"value": [b"x"]}), partition=number)
+    assert log_dir.topic("orders").partitions[8].high_watermark == 1
+    for number in (7, 8, 449):
+        path = tmp_path / "root" / f"orders-{number}" / "partition.metadata"
+        assert read_topic_id(path) == log_dir.topic("orders").topic_id

@@ -16,7 +16,6 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.notebook.html import escaped, heading, label, rect, table, view
 from pyspark_kafkalog.notebook.log_html import merged
 from pyspark_kafkalog.notebook.tables import SegmentInfo
-from pyspark_kafkalog.root import file_root
 from pyspark_kafkalog.root.broker import BrokerRoot
 
 HOSTILE = "<script>alert('x')</script>\"&\x00\x1b[31m\u202e"
@@ -80,8 +79,7 @@ def test_directory_with_hostile_name_is_no_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_partitions_render_fast_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_root, "ensure_partition_directories", lambda *_: None)  # which takes half a minute
+def test_ten_thousand_partitions_render_fast_and_bounded(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     log_dir.create_topic("wide", partitions=10_000)
     for number in range(60):
