@@ -7,6 +7,7 @@ In reading order:
 - config: the settings of one server process
 - run: starts and stops a server; `serve` runs one inside of another process
 - assembly: puts the parts of a server together
+- roles: whether a server writes or only reads, and the change while it runs
 - workers: several server processes on one machine
 - connection: reads requests ahead, answers in order
 - eager: coroutines that begin at once, without a task

@@ -1,7 +1,10 @@
-"""Puts the parts of a server together: for one root and one configuration, the context, the handlers, the services.
+"""Puts the parts of a server together: for one root and one configuration, its roles and what they share.
 
-A service runs as long as the server: it is started before the first connection is accepted, in the order of the list,
-and stopped after the last one has ended, in reverse.
+    for the whole time     who may do what, who waits for records, metrics
+    in one role            the context, the handlers, the committer, the live servers, the coordinators (roles.py)
+
+A service runs as long as the server, or its role: it is started before the first connection is accepted, in the order
+of the list, and stopped after the last one has ended, in reverse.
 """
 
 from __future__ import annotations
@@ -9,10 +12,10 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -33,6 +36,7 @@ from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
 from pyspark_kafkalog.server.metrics import ServerMetrics
 from pyspark_kafkalog.server.reads import handlers as reads
+from pyspark_kafkalog.server.roles import Role, Roles, Service
 from pyspark_kafkalog.server.security import handlers as security
 from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.transactions import handlers as transactions
@@ -48,21 +52,12 @@ _STORE_BEATS: Final = (3.0, 12_000)
 _NODE_ID_MAX: Final = 0x7FFF_FFFF
 
 
-class Service(Protocol):
-    """A part of the server that runs beside the connections."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """A server but for its sockets."""
 
-    context: ServerContext
+    roles: Roles
     gate: Gate
-    handlers: Mapping[ApiKey, Handler]
     services: Sequence[Service]
     metrics: ServerMetrics
 
@@ -73,62 +68,63 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
     Raises InvalidOptionError for security settings that cannot be used.
     """
     gate = Gate(config.security, root, executor=executor, monotonic_ms=monotonic_ms)
-    native = _native(root, config)
     waiters, metrics = PartitionWaiters(), ServerMetrics()
-    committer = (
-        ReadOnlyCommitter(str(root.path))
-        if native is None
-        else GroupCommitter(
-            leader_writer(native, flush=config.flush), waiters.notify, metrics.committed, monotonic_ms=monotonic_ms
+
+    def role(writes: bool) -> Role:
+        native = root.native() if writes else None
+        committer = (
+            ReadOnlyCommitter(str(root.path))
+            if native is None
+            else GroupCommitter(
+                leader_writer(native, flush=config.flush), waiters.notify, metrics.committed, monotonic_ms=monotonic_ms
+            )
         )
-    )
-    cluster = _cluster(root, native, config, advertised, executor)
-    context = ServerContext(
-        root=root,
-        native=native,
-        cluster=cluster,
-        committer=committer,
-        guard=gate.guard,
-        waiters=waiters,
-        executor=executor,
-        clock=time_ms,
-        monotonic_ms=monotonic_ms,
-        traffic=metrics,
-        quotas=gate.quotas,
-    )
+        cluster = _cluster(root, native, config, advertised, executor)
+        context = ServerContext(
+            root=root,
+            native=native,
+            cluster=cluster,
+            committer=committer,
+            guard=gate.guard,
+            waiters=waiters,
+            executor=executor,
+            clock=time_ms,
+            monotonic_ms=monotonic_ms,
+            traffic=metrics,
+            quotas=gate.quotas,
+        )
+        return _role(context, gate, [committer, cluster])
+
+    roles = Roles(root, role, gate.refresh, only_reads=config.read_only or root.is_broker_directory)
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
-    services: list[Service] = [committer, cluster, watcher, gate]
-    return Parts(context, gate, _handlers(context, gate, services), services, metrics)
+    return Parts(roles, gate, [watcher, gate, roles], metrics)
 
 
-def _native(root: Root, config: ServerConfig) -> NativeRoot | None:
-    """The root if the server writes to it. While a root follows a leader, it is served as one that is only read."""
-    if root.is_broker_directory or config.read_only:
-        return None
-    native = root.native()
-    return native if native.store.refresh().following is None else None
-
-
-def _handlers(context: ServerContext, gate: Gate, services: list[Service]) -> Mapping[ApiKey, Handler]:
-    """The handlers, whose services are added to `services`."""
+def _role(context: ServerContext, gate: Gate, services: list[Service]) -> Role:
+    """The role of `context`; to `services` are added those that handlers need."""
+    group_coordinator = GroupCoordinator(context)
     handlers: dict[ApiKey, Handler] = {
         **metadata.HANDLERS,
         **admin.HANDLERS,
         **reads.handlers(),
         **security.handlers(gate.guard, gate.sasl),
+        **groups.handlers(group_coordinator),
     }
-    group_coordinator = GroupCoordinator(context)
-    handlers |= groups.handlers(group_coordinator)
+    if context.root.is_broker_directory:
+        handlers |= writes.NO_PRODUCER_IDS
+    else:
+        # Also where a server only reads: transactions are described, and a client that asks what there is before the
+        # role changes finds the same afterwards.
+        coordinator = TransactionCoordinator(context, context.root.native())
+        handlers |= transactions.handlers(coordinator, TransactionalCommits(group_coordinator))
+        if context.native is not None:
+            services.append(coordinator)
+            handlers |= writes.handlers(TransactionGate(coordinator.logs))
     if context.native is None:
         handlers |= writes.READ_ONLY_HANDLERS
-    else:
-        coordinator = TransactionCoordinator(context)
-        services.append(coordinator)
-        handlers |= writes.handlers(TransactionGate(coordinator.logs))
-        handlers |= transactions.handlers(coordinator, TransactionalCommits(group_coordinator))
     services.append(group_coordinator)
     handlers[ApiKey.API_VERSIONS] = api_versions_handler(frozenset(handlers))
-    return handlers
+    return Role(context, handlers, group_coordinator, services)
 
 
 def _cluster(

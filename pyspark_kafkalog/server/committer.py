@@ -67,6 +67,7 @@ class GroupCommitter:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[list[_Submitted] | None] = queue.SimpleQueue()
         self._submitted: list[_Submitted] = []  # in this turn of the loop
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
 
     async def start(self) -> None:
@@ -75,6 +76,9 @@ class GroupCommitter:
     def submit(self, unit: CommitUnit) -> Appended:
         """The future result of the unit; see `Committer` in context.py."""
         result: Appended = self._loop.create_future()
+        if self._is_stopped:
+            result.set_exception(ReadOnlyLogDirError("this server does not write to the log directory any more"))
+            return result
         if not self._submitted:
             self._loop.call_soon(self._hand_over)
         self._submitted.append((unit, result))
@@ -89,7 +93,8 @@ class GroupCommitter:
         return await self.submit(unit)
 
     async def stop(self) -> None:
-        """Commit what was submitted, then end the thread and close the writer."""
+        """Commit what was submitted, then end the thread and close the writer. What comes later is refused."""
+        self._is_stopped = True
         self._hand_over()
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)

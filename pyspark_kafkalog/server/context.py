@@ -214,7 +214,10 @@ class UnlimitedRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
-    """The parts of one server process. `native` is `root` if it has a commit log, else None: all writes are refused."""
+    """The parts of one server process in its present role.
+
+    `native` is `root` if this server writes to it, else None: all writes are refused.
+    """
 
     root: Root
     native: NativeRoot | None
@@ -234,8 +237,7 @@ class ServerContext:
 
     def image(self) -> MetadataImage:
         """The newest image as of the last refresh. Only for a native root."""
-        assert self.native is not None
-        return self.native.store.image
+        return self.root.native().store.image
 
     def broker_config(self) -> BrokerConfig:
         """The broker-level settings; Kafka's defaults for a broker's directory."""

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias, cast
@@ -34,6 +34,7 @@ from pyspark_kafkalog.protocol.messages.records import FetchResponse
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
+from pyspark_kafkalog.server.roles import Roles
 from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.security.request_time import RequestTime, Timed
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
@@ -85,11 +86,8 @@ Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
 class Dispatcher:
     """Finds the handler of each request."""
 
-    def __init__(
-        self, context: ServerContext, handlers: Mapping[ApiKey, Handler], gate: Gate, handled: Handled
-    ) -> None:
-        self._context = context
-        self._handlers = handlers
+    def __init__(self, roles: Roles, gate: Gate, handled: Handled) -> None:
+        self._roles = roles
         self._gate = gate
         self._handled = handled
         self._long_requests = asyncio.Semaphore(_LONG_REQUESTS_MAX)
@@ -101,7 +99,8 @@ class Dispatcher:
             return TokenExchange(sasl, session, bytes(frame))
         try:
             parsed = parse_request(frame, elements_max=_FEW_ELEMENTS)
-            handler = self._handlers.get(parsed.api.key)
+            role = await self._roles.for_request()
+            handler = role.handlers.get(parsed.api.key)
             if handler is None:
                 raise CloseConnection(f"{parsed.api.key.name} is not served here")
             if not self._gate.admits(session, parsed.api.key):
@@ -109,7 +108,7 @@ class Dispatcher:
             body = self._body(parsed) if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:
             raise CloseConnection(str(error)) from None
-        exchange = Exchange(self._context, self._gate, parsed, handler, body, session, len(frame), self._handled)
+        exchange = Exchange(role.context, self._gate, parsed, handler, body, session, len(frame), self._handled)
         return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
 
     def _body(self, parsed: ParsedRequest) -> Message | None:

@@ -26,12 +26,13 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
-from pyspark_kafkalog.server.assembly import Parts, Service, assemble, monotonic_ms
+from pyspark_kafkalog.server.assembly import Parts, assemble, monotonic_ms
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.connection import ClientTransport, Connection, FrameLimits, PlainTransport
-from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.context import Cluster, Session
 from pyspark_kafkalog.server.dispatch import Dispatcher
 from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
+from pyspark_kafkalog.server.roles import Service
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.security.limits import (
@@ -82,7 +83,7 @@ class Server:
             for service in (*parts.services, *self._status_pages(parts)):
                 await self._run(service)
             self._closing.push_async_callback(self._end_connections)
-            dispatcher = Dispatcher(parts.context, parts.handlers, parts.gate, parts.metrics.handled)
+            dispatcher = Dispatcher(parts.roles, parts.gate, parts.metrics.handled)
             for listener in listeners:
                 accepting = asyncio.create_task(self._accept(listener, dispatcher, parts.gate))
                 self._closing.push_async_callback(_cancel, accepting)
@@ -92,11 +93,13 @@ class Server:
         return advertised
 
     def _status_pages(self, parts: Parts) -> Iterator[Service]:
-        cluster = parts.context.cluster
+        def cluster() -> Cluster:
+            return parts.roles.current.context.cluster
+
         parts.metrics.watch(
             connections=lambda: len(self._connections),
             request_bytes=lambda: self._requests.used_bytes,
-            servers=lambda: len(cluster.nodes()),
+            servers=lambda: len(cluster().nodes()),
         )
         if self._config.status is not None:
             yield StatusPage(
@@ -104,8 +107,9 @@ class Server:
                 parts.metrics.registry,
                 check=self._root.refresh,
                 facts=lambda: {
-                    "node_id": cluster.node_id,
-                    "servers": len(cluster.nodes()),
+                    "node_id": cluster().node_id,
+                    "servers": len(cluster().nodes()),
+                    "writes": parts.roles.current.writes,
                     "connections": len(self._connections),
                 },
                 monotonic_ms=monotonic_ms,

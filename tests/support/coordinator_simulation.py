@@ -162,7 +162,7 @@ class Server:
             clock=self._simulation.wall_ms,
             monotonic_ms=self._simulation.wall_ms,
         )
-        self._groups, self._transactions = GroupCoordinator(context), TransactionCoordinator(context)
+        self._groups, self._transactions = GroupCoordinator(context), TransactionCoordinator(context, root)
         self._gate = TransactionGate(self._transactions.logs)
         self._handlers = {
             **METADATA_HANDLERS,

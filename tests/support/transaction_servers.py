@@ -166,7 +166,7 @@ class Coordinated:
             clock=lambda: self.served.now_ms,
             monotonic_ms=lambda: self.served.now_ms,
         )
-        self.coordinator = TransactionCoordinator(self.context)
+        self.coordinator = TransactionCoordinator(self.context, self.served.root)
         self.gate = TransactionGate(self.coordinator.logs)
         self._handlers = handlers(self.coordinator, self.groups)
 

@@ -47,6 +47,4 @@ def why_read_only(context: ServerContext) -> ReadOnlyLogDirError | None:
         context.root.check_writable()
     except ReadOnlyLogDirError as error:
         return error
-    return ReadOnlyLogDirError(
-        f"{context.root.path} is served for reading only; if it may be written to now, restart the server"
-    )
+    return ReadOnlyLogDirError(f"{context.root.path} is served for reading only")

@@ -17,10 +17,10 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, parse_offset_key
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
@@ -30,7 +30,7 @@ from pyspark_kafkalog.server.groups.consumer import without
 from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, encoded
 from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
-from pyspark_kafkalog.server.groups.local_shard import GroupRecords, LocalShard
+from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups
 from pyspark_kafkalog.server.groups.migration import downgraded
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, encoded_classic, refresh
 from pyspark_kafkalog.server.groups.timers import Timers
@@ -58,7 +58,8 @@ class GroupCoordinator:
         self._wake = asyncio.Event()
         self._timers = Timers(context.monotonic_ms, on_earlier=self._wake.set)
         self._shards: dict[int, Shard] = {}
-        self._local: GroupRecords = {}
+        #: The groups in memory, of a server that only reads.
+        self.own = OwnGroups()
         self._loading: dict[int, asyncio.Task[Shard]] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -69,7 +70,7 @@ class GroupCoordinator:
         self._task = asyncio.create_task(self._run_timers())
 
     async def stop(self) -> None:
-        """Answer who waits, and let commits that are under way end."""
+        """Answer who waits, and let commits that are under way end. Requests that come later shall be sent again."""
         self._is_stopping = True  # before Python 3.12 asyncio.wait_for may swallow a cancellation (gh-86296)
         for task in [*self._loading.values(), *([self._task] if self._task else [])]:
             task.cancel()
@@ -80,6 +81,46 @@ class GroupCoordinator:
             self._unload(shard)
         for shard in shards:
             await shard.drained()
+
+    async def take_in(self, own: OwnGroups) -> None:
+        """Commit where groups have come to in the memory of a server that only read.
+
+        What is committed already is not committed again, so a call that failed may be repeated.
+
+        Raises GroupRequestError if a group could not be written.
+        """
+        if not own.records:
+            return
+        await self._ensure_topic()
+        by_partition: dict[int, list[str]] = {}
+        for group_id in own.records.keys() | own.taken.keys():
+            by_partition.setdefault(partition_of_group(self.context, group_id), []).append(group_id)
+        for partition, group_ids in by_partition.items():
+            async with self._read_for_once(partition) as shard:
+                await asyncio.gather(*(self._take_in_one(shard, each, own) for each in group_ids))
+
+    async def _take_in_one(self, shard: Shard, group_id: str, own: OwnGroups) -> None:
+        def plan() -> Planned:
+            return Planned(own.changes(group_id, shard.log.records(group_id)))
+
+        try:
+            await shard.write(group_id, plan, is_exclusive=True)
+        except (CorruptRecordError, UnsupportedFormatError) as error:
+            _LOG.error("group %s stays as it is in the log, whose records of it are damaged: %s", group_id, error)
+
+    @contextlib.asynccontextmanager
+    async def _read_for_once(self, partition: int) -> AsyncIterator[Shard]:
+        """A partition that need not be coordinated here, for the block. Raises GroupRequestError."""
+        shard = self._new_shard(partition)
+        try:
+            try:
+                await shard.load()
+            except (KafkalogError, OSError) as error:
+                _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, partition, error)
+                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+            yield shard
+        finally:
+            self._unload(shard)
 
     # Partitions
 
@@ -114,15 +155,8 @@ class GroupCoordinator:
         partition = partition_of_group(self.context, group_id)
         if self._is_read_only or self._is_here(partition):
             return await self.read_shard_of(group_id)
-        shard = self._new_shard(partition)
-        try:
-            await shard.load()
-        except (KafkalogError, OSError) as error:
-            _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, partition, error)
-            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        finally:
-            self._unload(shard)
-        return shard
+        async with self._read_for_once(partition) as shard:
+            return shard
 
     async def _shard_with(self, group_id: str) -> Shard:
         await self._ensure_topic()
@@ -172,6 +206,8 @@ class GroupCoordinator:
         return cluster.coordinator(OFFSETS_TOPIC, partition).node_id == cluster.node_id
 
     async def _shard(self, partition: int) -> Shard:
+        if self._is_stopping:
+            raise GroupRequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         shard = self._shards.get(partition)
         if not self._is_here(partition):
             if shard is not None:
@@ -212,7 +248,7 @@ class GroupCoordinator:
             return _GroupHost(self, shard, group_id)
 
         if self._is_read_only:
-            return LocalShard(self.context, host_of, own=self._local)
+            return LocalShard(self.context, host_of, own=self.own)
         return Shard(self.context, partition, host_of)
 
     def _unload(self, shard: Shard) -> None:

@@ -5,8 +5,10 @@
     taken over      with the first request that may change it here, the group is this server's: it begins with its
                     committed offsets, without the members, who are another server's, and the log counts no more for it
 
-Nothing is written. The end of the process loses what was committed here; clients then go on as of the log again.
-Offsets expire as in a log (`expiry.py`), those that were taken over no sooner than offsets.retention.minutes later.
+Nothing is written, unless the root comes to take writes while the server runs: `OwnGroups.changes` says what brings the
+log to where the groups are here. The end of the process loses what was committed here; clients then go on as of the log
+again. Offsets expire as in a log (`expiry.py`), those that were taken over no sooner than offsets.retention.minutes
+later.
 
 All partitions of `__consumer_offsets` are one shard: a broker's directory may hold only some of them, so that a group's
 own one cannot be told. A partition that cannot be read is logged, and its groups begin without offsets. Open
@@ -22,7 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group_log import GroupLog, LogTail, ReplayStep
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, parse_offset_key
+from pyspark_kafkalog.groups.offset_records import (
+    OFFSETS_TOPIC,
+    group_of_key,
+    parse_offset_key,
+    parse_offset_value,
+)
 from pyspark_kafkalog.groups.offsets_topic import offsets_partitions
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicHost
@@ -37,8 +44,54 @@ _LOG: Final = logging.getLogger(__name__)
 #: The log is looked at so often at most: for a broker's directory, that means to list it and read the ends of logs.
 _LOOK_MS: Final = 1_000
 
-#: The live records of groups, value by key, by group.
-GroupRecords = dict[str, dict[bytes, bytes]]
+
+@dataclass(slots=True)
+class OwnGroups:
+    """The groups that were taken over, or have begun here.
+
+    `records` are their live records, value by key, by group; `taken` those that the log had then.
+    """
+
+    records: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
+    taken: dict[str, Mapping[bytes, bytes]] = field(default_factory=dict)
+
+    def changes(self, group_id: str, logged: Mapping[bytes, bytes]) -> dict[bytes, bytes | None]:
+        """What makes the group in the log, where its records are `logged`, that of this server; None deletes.
+
+        The log may have gone on since: the group's consumers were moved too early, or another server has it too. Of two
+        commits of an offset the later one counts, and one counts more than a deletion. Members count as a whole, and
+        those of the log if it has changed them.
+
+        Raises CorruptRecordError, UnsupportedFormatError for an offset of the log that has to be compared.
+        """
+        own, taken = self.records.get(group_id, {}), self.taken.get(group_id, {})
+        changes: dict[bytes, bytes | None] = {}
+        for key in filter(_is_offset, own.keys() | taken.keys()):
+            mine, theirs = own.get(key), logged.get(key)
+            if mine in (taken.get(key), theirs):
+                continue
+            if theirs == taken.get(key) or (mine is not None and _is_later(mine, theirs)):
+                changes[key] = mine
+        members = _members(own)
+        if members and _members(logged) == _members(taken):
+            changes |= dict.fromkeys(_members(logged))
+            changes |= members
+        return changes
+
+
+def _is_offset(key: bytes) -> bool:
+    return parse_offset_key(key) is not None
+
+
+def _members(records: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The records of a group but its offsets."""
+    return {key: value for key, value in records.items() if not _is_offset(key)}
+
+
+def _is_later(mine: bytes, theirs: bytes | None) -> bool:
+    return (
+        theirs is None or parse_offset_value(mine).commit_timestamp_ms > parse_offset_value(theirs).commit_timestamp_ms
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +106,10 @@ class _Read:
 class LocalGroupLog(GroupLog):
     """The live records of all groups: those of the log's partitions, but of groups in `own` the ones there."""
 
-    def __init__(self, own: GroupRecords) -> None:
+    def __init__(self, own: OwnGroups) -> None:
         super().__init__(partition=0)
-        self._own = own
+        self._taken = own.taken
+        self._own = own.records
         self._logs: dict[int, GroupLog] = {}
         self._unreadable: dict[int, str] = {}
 
@@ -65,8 +119,8 @@ class LocalGroupLog(GroupLog):
             return False
         found = self._logged(group_id)
         if found:
-            offsets = {key: value for key, value in found.items() if parse_offset_key(key) is not None}
-            self._own[group_id] = offsets
+            self._taken[group_id] = dict(found)
+            self._own[group_id] = {key: value for key, value in found.items() if _is_offset(key)}
         return bool(found)
 
     def own_groups(self) -> set[str]:
@@ -98,6 +152,7 @@ class LocalGroupLog(GroupLog):
                 records[key] = value
             if not records and not self._logged(named[1]):
                 del self._own[named[1]]
+                self._taken.pop(named[1], None)
 
     # The log
 
@@ -146,14 +201,12 @@ class LocalShard(Shard):
 
     log: LocalGroupLog
 
-    def __init__(
-        self, context: ServerContext, host_of: Callable[[Shard, str], ClassicHost], *, own: GroupRecords
-    ) -> None:
+    def __init__(self, context: ServerContext, host_of: Callable[[Shard, str], ClassicHost], *, own: OwnGroups) -> None:
         super().__init__(context, 0, host_of)
         self.log = LocalGroupLog(own)
         self._looked_ms: int | None = None
         # When groups were taken over, or else this shard was made.
-        self._taken_ms: dict[str, int] = dict.fromkeys(own, context.clock())
+        self._taken_ms: dict[str, int] = dict.fromkeys(own.records, context.clock())
 
     async def load(self) -> None:
         """Read the log. Raises KafkalogError, OSError."""

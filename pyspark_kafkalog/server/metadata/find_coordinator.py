@@ -47,7 +47,7 @@ def _find(context: ServerContext, request: Request, key_type: int, key: str) -> 
         return _failed(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is neither a group nor a transactional id")
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, resource_type, key):
         return _failed(key, denied, denied.message)
-    if key_type == _TRANSACTION and context.native is None:
+    if key_type == _TRANSACTION and context.root.is_broker_directory:
         return _failed(key, denied, READ_ONLY)  # of the errors, one that all clients take as final
     return _coordinator(key, context.cluster.coordinator(topic, partition))
 

@@ -53,11 +53,10 @@ DecideWithId: TypeAlias = Callable[[TransactionMetadata | None, int | None, int]
 class TransactionCoordinator:
     """The transactions of one server. All methods are called in the event loop's thread."""
 
-    def __init__(self, context: ServerContext) -> None:
-        """The root of `context` must be writable."""
-        assert context.native is not None
+    def __init__(self, context: ServerContext, root: NativeRoot) -> None:
+        """`root` is that of `context`. Where a server only reads it, transactions are described, and not swept."""
         self.context = context
-        self.root: NativeRoot = context.native
+        self.root = root
         self.logs = StateLogs(self.root, context.clock)
         self.producer_ids = ProducerIds(context.committer)
         self._tasks: tuple[asyncio.Task[None], ...] = ()

@@ -150,6 +150,7 @@ class DescribingHandlers:
         may_write = allows(
             session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
         ) or allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        may_write = may_write and context.native is not None
         context.root.refresh()
         results = await gather_in_turns(_write(context, each, may_write) for each in body.markers)
         return WriteTxnMarkersResponse(markers=tuple(results))

@@ -66,8 +66,8 @@ async def decided(transaction: Awaitable[Decision]) -> Decision:
         return await transaction
     except RefusedError as refused:
         return Decision(error=refused.error_code)
-    except ReadOnlyLogDirError:
-        raise
+    except ReadOnlyLogDirError:  # the root has begun to follow another one
+        return Decision(error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except (CommitConflictError, CommitStateUnknownError, ObjectStoreError, OSError) as error:
         _LOG.warning("a transaction's commit failed: %s", error)
         return Decision(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -95,7 +95,10 @@ class ProducerHandlers:
         if error is not ErrorCode.NONE:
             return _init_refused(error)
         if body.transactional_id is None:
-            return InitProducerIdResponse(producer_id=await self._coordinator.producer_ids.take(), producer_epoch=0)
+            try:
+                return InitProducerIdResponse(producer_id=await self._coordinator.producer_ids.take(), producer_epoch=0)
+            except ReadOnlyLogDirError:
+                return _init_refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         decision = await decided(self._init(body.transactional_id, body))
         if decision.error is not ErrorCode.NONE or decision.after is None:
             return _init_refused(told(decision.error, knows_fenced=request.api_version >= _INIT_KNOWS_FENCED_FROM))
@@ -249,13 +252,20 @@ class ProducerHandlers:
 
 
 def may_write_as(context: ServerContext, request: Request, transactional_id: str) -> bool:
-    """Whether the client may write with the transactional id."""
-    return context.guard.allows(request.session, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    """Whether the client may write with the transactional id: nobody, where a server only reads.
+
+    All clients take it as final if they may not; after other errors some ask again for ever.
+    """
+    return context.native is not None and context.guard.allows(
+        request.session, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
 
 
 def may_write_idempotently(context: ServerContext, request: Request) -> bool:
     """Whether the client may write to some topic."""
     guard, session = context.guard, request.session
+    if context.native is None:
+        return False
     return guard.allows(
         session, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
     ) or guard.allows_any(session, AclOperation.WRITE, ResourceType.TOPIC)

@@ -11,10 +11,9 @@ from pyspark_kafkalog.server.writes.produce import TransactionGate, produce_hand
 from pyspark_kafkalog.server.writes.read_only import refuse_produce, refuse_producer_id
 
 #: The handlers of a server that only reads.
-READ_ONLY_HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    ApiKey.PRODUCE: refuse_produce,
-    ApiKey.INIT_PRODUCER_ID: refuse_producer_id,
-}
+READ_ONLY_HANDLERS: Final[Mapping[ApiKey, Handler]] = {ApiKey.PRODUCE: refuse_produce}
+#: Those of a server over a broker's directory, which has no coordinator of transactions.
+NO_PRODUCER_IDS: Final[Mapping[ApiKey, Handler]] = {ApiKey.INIT_PRODUCER_ID: refuse_producer_id}
 
 
 def handlers(gate: TransactionGate) -> Mapping[ApiKey, Handler]:

@@ -98,7 +98,7 @@ def cluster(node_id: int, root: Path, executor: Executor) -> ClusterOfServers:
         f"incarnation {node_id}",
         BeatFiles(root),
         executor,
-        interval_s=0.1,
+        interval_s=0.4,
         timeout_ms=60_000,
         monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
     )

@@ -10,9 +10,12 @@ import pytest
 from group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value
+from pyspark_kafkalog.metadata.messages.coordinator_records import ConsumerGroupMemberMetadataKey, GroupMetadataKey
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import groups
+from pyspark_kafkalog.server.groups.local_shard import OwnGroups
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A0 = TopicPartition("a", 0)
@@ -167,7 +170,91 @@ def test_offsets_in_memory_expire_and_those_of_the_log_live_on_from_when_they_we
         assert await server.fetch(partition=1) == (8, ErrorCode.NONE)
         await server.pass_time(50_000)
         assert await server.fetch(partition=1) == (-1, ErrorCode.NONE)
-        assert not server.coordinator._local.get(GROUP)
+        assert not server.coordinator.own.records.get(GROUP)
 
     run(scenario())
     assert logged(path) == {0: 3}
+
+
+def offset_at(offset: int, commit_ms: int) -> bytes:
+    return offset_value(OffsetAndMetadata(offset=offset, commit_timestamp_ms=commit_ms))
+
+
+TAKEN, HERE, THERE = offset_at(1, 100), offset_at(2, 200), offset_at(3, 300)
+KEY = offset_key(GROUP, A0)
+OTHER_KEY = offset_key(GROUP, TopicPartition("a", 1))
+MEMBERS = group_key(GroupMetadataKey(group=GROUP))
+
+
+@pytest.mark.parametrize(
+    ("taken", "own", "logged", "expected"),
+    [
+        ({KEY: TAKEN}, {KEY: TAKEN}, {KEY: THERE}, {}),
+        ({KEY: TAKEN}, {KEY: HERE}, {KEY: TAKEN}, {KEY: HERE}),
+        ({KEY: TAKEN}, {KEY: HERE}, {KEY: HERE}, {}),
+        ({KEY: TAKEN}, {KEY: HERE}, {KEY: THERE}, {}),
+        ({KEY: TAKEN}, {KEY: THERE}, {KEY: HERE}, {KEY: THERE}),
+        ({KEY: TAKEN}, {}, {KEY: TAKEN}, {KEY: None}),
+        ({KEY: TAKEN}, {}, {KEY: THERE}, {}),
+        ({KEY: TAKEN}, {KEY: HERE}, {}, {KEY: HERE}),
+        ({}, {KEY: HERE}, {}, {KEY: HERE}),
+        ({KEY: TAKEN}, {KEY: HERE}, {KEY: TAKEN, OTHER_KEY: THERE}, {KEY: HERE}),
+        ({MEMBERS: b"old"}, {}, {MEMBERS: b"old"}, {}),
+        ({MEMBERS: b"old"}, {MEMBERS: b"here"}, {MEMBERS: b"old"}, {MEMBERS: b"here"}),
+        ({MEMBERS: b"old"}, {MEMBERS: b"here"}, {MEMBERS: b"there"}, {}),
+        ({}, {MEMBERS: b"here", KEY: HERE}, {}, {MEMBERS: b"here", KEY: HERE}),
+    ],
+    ids=[
+        "changed there only",
+        "changed here only",
+        "both alike",
+        "later there",
+        "later here",
+        "deleted here",
+        "deleted here, committed there",
+        "committed here, deleted there",
+        "new here",
+        "another partition there",
+        "members of the log, none here",
+        "members here",
+        "members here and others there",
+        "new group with members",
+    ],
+)
+def test_log_of_a_promoted_root_gets_what_is_newer_here(
+    taken: dict[bytes, bytes],
+    own: dict[bytes, bytes],
+    logged: dict[bytes, bytes],
+    expected: dict[bytes, bytes | None],
+) -> None:
+    assert OwnGroups({GROUP: own}, {GROUP: taken}).changes(GROUP, logged) == expected
+
+
+def test_members_of_the_log_that_are_replaced_leave_no_record() -> None:
+    member = group_key(ConsumerGroupMemberMetadataKey(group_id=GROUP, member_id="m"))
+    own = OwnGroups({GROUP: {MEMBERS: b"here"}}, {GROUP: {member: b"old"}})
+    assert own.changes(GROUP, {member: b"old"}) == {member: None, MEMBERS: b"here"}
+
+
+def test_groups_in_memory_are_committed_once_and_those_with_damaged_offsets_are_left(
+    server: GroupServer, path: Path
+) -> None:
+    async def scenario() -> None:
+        LogDir.open(path).group(GROUP).commit({A0: 3})
+        LogDir.open(path).group("damaged").commit({A0: 3})
+        await server.pass_time(1000)
+        assert await server.commit(7) is ErrorCode.NONE
+        own = server.coordinator.own
+        damaged = offset_key("damaged", A0)
+        own.records["damaged"], own.taken["damaged"] = {damaged: HERE}, {damaged: b"\0\4"}
+        writing = GroupServer(path)
+        own.records["damaged"][damaged] = b"\0\4damaged"
+        await writing.coordinator.take_in(own)
+        assert logged(path) == {0: 7}
+        version = LogDir.open(path).version
+        await writing.coordinator.take_in(own)
+        assert LogDir.open(path).version == version
+        assert LogDir.open(path).group("damaged").fetch()[A0].offset == 3
+        writing.close()
+
+    run(scenario())

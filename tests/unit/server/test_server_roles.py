@@ -1,0 +1,254 @@
+"""A served root is promoted, or begins to follow: the server changes its role, and clients stay connected."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from group_servers import subscription
+from hostile_clients import batch_of
+from root_places import RootPlace
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsResponse
+from pyspark_kafkalog.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from pyspark_kafkalog.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from pyspark_kafkalog.protocol.messages.records import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from pyspark_kafkalog.protocol.messages.transactions import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from pyspark_kafkalog.root.follower.open import begin_following
+from pyspark_kafkalog.root.follower.promote import promote
+from pyspark_kafkalog.security.open import open_root
+from pyspark_kafkalog.server.config import Address, ServerConfig
+from pyspark_kafkalog.server.groups.local_shard import OwnGroups
+from pyspark_kafkalog.server.roles import Roles
+from pyspark_kafkalog.server.run import serve
+from pyspark_kafkalog.storage.names import TopicPartition
+
+GROUP, TOPIC = "g", "orders"
+DEADLINE_S = 20.0
+SERVED = ServerConfig(listen=Address("127.0.0.1", 0), flush="os")
+
+
+class Client:
+    """One connection, which stays open."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.wire = WireClient.connect(host, int(port), client_id="c", timeout_s=DEADLINE_S)
+        self.apis: ApiVersionsResponse = self.wire.negotiate()
+
+    def produce(self) -> ErrorCode:
+        data = PartitionProduceData(index=0, records=batch_of(b"x"))
+        body = ProduceRequest(
+            acks=-1, timeout_ms=10_000, topic_data=(TopicProduceData(name=TOPIC, partition_data=(data,)),)
+        )
+        (topic,) = self.wire.call(body, ProduceResponse, version=12).responses
+        return ErrorCode(topic.partition_responses[0].error_code)  # type: ignore[call-arg]
+
+    def init(self, name: str | None = None) -> InitProducerIdResponse:
+        body = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            response = self.wire.call(body, InitProducerIdResponse)
+            if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                return response
+        raise AssertionError
+
+    def end_transaction(self, producer: InitProducerIdResponse) -> ErrorCode:
+        body = EndTxnRequest(
+            transactional_id="t", producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+        )
+        return ErrorCode(self.wire.call(body, EndTxnResponse).error_code)  # type: ignore[call-arg]
+
+    def join(self) -> tuple[str, int]:
+        """Become the group's only member; the id and the generation."""
+        protocol = JoinGroupRequestProtocol(name="range", metadata=subscription(TOPIC))
+        member_id = ""
+        while True:
+            body = JoinGroupRequest(
+                group_id=GROUP,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=10_000,
+                member_id=member_id,
+                protocol_type="consumer",
+                protocols=(protocol,),
+            )
+            joined = self.wire.call(body, JoinGroupResponse)
+            member_id = joined.member_id
+            if joined.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                break
+        assert joined.error_code == ErrorCode.NONE
+        sync = SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=joined.generation_id,
+            member_id=member_id,
+            assignments=(SyncGroupRequestAssignment(member_id=member_id, assignment=b"all"),),
+        )
+        assert self.wire.call(sync, SyncGroupResponse).assignment == b"all"
+        return member_id, joined.generation_id
+
+    def heartbeat(self, member_id: str, generation: int) -> ErrorCode:
+        body = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
+        return ErrorCode(self.wire.call(body, HeartbeatResponse).error_code)  # type: ignore[call-arg]
+
+    def commit(self, offset: int, member_id: str, generation: int) -> ErrorCode:
+        one = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        body = OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            topics=(OffsetCommitRequestTopic(name=TOPIC, partitions=(one,)),),
+        )
+        (topic,) = self.wire.call(body, OffsetCommitResponse, version=9).topics
+        return ErrorCode(topic.partitions[0].error_code)  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def place(root_place: RootPlace) -> RootPlace:
+    settings = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
+    log_dir = LogDir.create(root_place)
+    log_dir.alter_broker_configs(add={**settings, "transaction.state.log.num.partitions": "1"})
+    log_dir.create_topic(TOPIC, 2)
+    return root_place
+
+
+@pytest.fixture
+def client(place: RootPlace) -> Iterator[Callable[[], Client]]:
+    """Makes a client of a server over the place as it is then."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+
+        def connected() -> Client:
+            found = Client(stack.enter_context(serve(place, SERVED)))
+            stack.callback(found.wire.close)
+            return found
+
+        yield connected
+
+
+def follow(place: RootPlace) -> None:
+    begin_following(open_root(place).native(), leader="a:9092", cluster_id="theirs", topics=".*")
+
+
+def until(expected: object, ask: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while (found := ask()) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_group_and_connection_go_on_when_the_copy_that_serves_them_is_promoted(
+    place: RootPlace, client: Callable[[], Client]
+) -> None:
+    LogDir.open(place).group(GROUP).commit({TopicPartition(TOPIC, 0): 1, TopicPartition(TOPIC, 1): 4})
+    follow(place)
+    asking = client()
+    assert asking.produce() is ErrorCode.POLICY_VIOLATION
+    assert asking.init().error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert asking.init("t").error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert asking.wire.call(ListTransactionsRequest(), ListTransactionsResponse).error_code == ErrorCode.NONE
+    member = asking.join()
+    assert asking.commit(7, *member) is ErrorCode.NONE
+    promote(open_root(place).native())
+    # The first request that might be refused waits for the new role; the look at the root is a second old at most.
+    until(0, lambda: asking.init("t").error_code)
+    assert asking.heartbeat(*member) is ErrorCode.NONE
+    assert asking.produce() is ErrorCode.NONE
+    committed = LogDir.open(place).group(GROUP).fetch()
+    assert {at.partition: found.offset for at, found in committed.items()} == {0: 7, 1: 4}
+    assert asking.commit(8, *member) is ErrorCode.NONE
+    assert asking.init().error_code == ErrorCode.NONE
+
+
+def test_server_only_reads_once_its_root_follows_and_says_so_to_producers(
+    place: RootPlace, client: Callable[[], Client]
+) -> None:
+    asking = client()
+    assert asking.produce() is ErrorCode.NONE
+    producer = asking.init("t")
+    assert producer.error_code == ErrorCode.NONE
+    member = asking.join()
+    assert asking.commit(1, *member) is ErrorCode.NONE
+    apis = asking.apis.api_keys
+    follow(place)
+    assert asking.produce() is ErrorCode.POLICY_VIOLATION
+    assert asking.end_transaction(producer) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    until(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, lambda: asking.init().error_code)
+    until(ErrorCode.UNKNOWN_MEMBER_ID, lambda: asking.heartbeat(*member))
+    assert asking.wire.negotiate().api_keys == apis
+    again = asking.join()
+    assert asking.commit(2, *again) is ErrorCode.NONE
+    committed = LogDir.open(place).group(GROUP).fetch()
+    assert [each.offset for each in committed.values()] == [1]
+
+
+def test_role_that_cannot_start_is_tried_again_with_the_groups(
+    place: RootPlace, client: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
+
+    take_in, failures = GroupCoordinator.take_in, [OSError("the disk is full")] * 2
+
+    async def failing(self: GroupCoordinator, own: OwnGroups) -> None:
+        if failures:
+            raise failures.pop()
+        await take_in(self, own)
+
+    monkeypatch.setattr(GroupCoordinator, "take_in", failing)
+    follow(place)
+    asking = client()
+    member = asking.join()
+    assert asking.commit(7, *member) is ErrorCode.NONE
+    promote(open_root(place).native())
+    until(ErrorCode.NONE, asking.produce)
+    assert not failures
+    assert asking.heartbeat(*member) is ErrorCode.NONE
+    assert [each.offset for each in LogDir.open(place).group(GROUP).fetch().values()] == [7]
+
+
+def test_fixed_role_does_not_look_at_the_root() -> None:
+    class Root:
+        follows = None
+
+        def refresh(self) -> None:
+            raise AssertionError
+
+    made: list[bool] = []
+
+    async def refresh() -> None:
+        raise AssertionError
+
+    roles = Roles(Root(), lambda writes: made.append(writes), refresh, only_reads=True)  # type: ignore[arg-type, func-returns-value, return-value]
+    assert asyncio.run(roles.for_request()) is None
+    assert made == [False]
