@@ -55,6 +55,8 @@ class NativeRoot(_Unguarded, ABC):
     def __init__(self, store: MetadataStore, *, clock: Callable[[], int]) -> None:
         self._store = store
         self._clock = clock
+        #: The settings that the configuration was parsed from, and it: an image keeps them until a commit changes them.
+        self._parsed_config: tuple[Mapping[str, Mapping[str, str]], BrokerConfig] | None = None
 
     @property
     @abstractmethod
@@ -92,7 +94,10 @@ class NativeRoot(_Unguarded, ABC):
 
     def broker_config(self) -> BrokerConfig:
         """The broker-level configuration, parsed."""
-        return admin.broker_config(self._store.image)
+        image = self._store.image
+        if self._parsed_config is None or self._parsed_config[0] is not image.broker_configs:
+            self._parsed_config = image.broker_configs, admin.broker_config(image)
+        return self._parsed_config[1]
 
     # Describing
 

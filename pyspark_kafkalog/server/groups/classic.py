@@ -164,7 +164,8 @@ class ClassicProtocol:
         group, max_size = self.group, self._limits.max_size
         member = group.members.get(member_id)
         if group.state is ClassicState.PREPARING_REBALANCE:
-            return (member is not None and member.answer_join is not None) or group.joined_count < max_size
+            has_joined = member is not None and member.answer_join is not None
+            return has_joined or len(group.members) < max_size or group.joined_count < max_size
         return group.state is ClassicState.EMPTY or member is not None or len(group.members) < max_size
 
     def _join_new(self, request: JoinRequest, answer: Callable[[JoinAnswer], None]) -> None:
@@ -223,7 +224,7 @@ class ClassicProtocol:
     def _update_member(self, member: ClassicMember, request: JoinRequest, answer: Callable[[JoinAnswer], None]) -> None:
         # A client that asks again has given up the first request; its answer would be read by nobody.
         self._answer_join(member, JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
-        member.protocols = request.protocols
+        self.group.set_protocols(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         member.answer_join = answer

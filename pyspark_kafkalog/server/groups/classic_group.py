@@ -109,6 +109,8 @@ class ClassicGroup:
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, ClassicMember] = {}
+        #: How many members know each protocol.
+        self._supporters: Counter[str] = Counter()
         self.static_members: dict[str, str] = {}
         #: Ids that were given to clients that have not joined with them yet, in their order.
         self.pending_joins: dict[str, None] = {}
@@ -126,7 +128,7 @@ class ClassicGroup:
         group.protocol_name = value.protocol
         group.leader = value.leader
         for each in value.members:
-            group.members[each.member_id] = ClassicMember(
+            member = group.members[each.member_id] = ClassicMember(
                 member_id=each.member_id,
                 instance_id=each.group_instance_id,
                 client_id=each.client_id,
@@ -136,6 +138,7 @@ class ClassicGroup:
                 protocols=((value.protocol or "", each.subscription),),
                 assignment=each.assignment,
             )
+            group._supporters.update(_names(member.protocols))
             if each.group_instance_id is not None:
                 group.static_members[each.group_instance_id] = each.member_id
         if group.members:
@@ -181,17 +184,27 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
+        self._supporters.update(_names(member.protocols))
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending one. If it was the leader, another member becomes it."""
         removed = self.members.pop(member_id, None)
+        if removed is not None:
+            self._supporters.subtract(_names(removed.protocols))
+            self._supporters = +self._supporters  # no names of protocols that nobody knows any more
         if removed is not None and removed.instance_id is not None:
             self.static_members.pop(removed.instance_id, None)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.discard(member_id)
+
+    def set_protocols(self, member: ClassicMember, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        self._supporters.subtract(_names(member.protocols))
+        member.protocols = protocols
+        self._supporters.update(_names(protocols))
+        self._supporters = +self._supporters
 
     def replace_static(self, old: ClassicMember, new: ClassicMember) -> None:
         """Give the place of a static member to the same instance with a new member id."""
@@ -223,7 +236,7 @@ class ClassicGroup:
 
     @property
     def have_all_joined(self) -> bool:
-        return not self.pending_joins and self.joined_count == len(self.members)
+        return not self.pending_joins and all(each.answer_join is not None for each in self.members.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -249,8 +262,7 @@ class ClassicGroup:
             return False
         if not self.members:  # all have left, and the rebalance waits for those with a new id
             return bool(protocols)
-        common = self._common_protocols()
-        return any(name in common for name, _ in protocols)
+        return any(self._supporters[name] == len(self.members) for name, _ in protocols)
 
     def select_protocol(self) -> str:
         """The protocol with the most votes; each member votes for its first one that all members support."""
@@ -261,8 +273,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def _common_protocols(self) -> set[str]:
-        counts = Counter(name for member in self.members.values() for name in dict(member.protocols))
-        return {name for name, count in counts.items() if count == len(self.members)}
+        return {name for name, count in self._supporters.items() if count == len(self.members)}
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """The topics that the members consume; None if the protocol does not say so."""
@@ -297,3 +308,7 @@ class ClassicGroup:
         else:
             self.protocol_name = None
             self.transition_to(ClassicState.EMPTY, now_ms=now_ms)
+
+
+def _names(protocols: tuple[tuple[str, bytes], ...]) -> frozenset[str]:
+    return frozenset(name for name, _ in protocols)
