@@ -223,11 +223,12 @@ def _in_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[
     together: list[tuple[bytes, bytes | None]] = []
     size_bytes = 0
     for key, value in records:
-        together.append((key, value))
-        size_bytes += len(key) + len(value or b"")
-        if size_bytes >= _BATCH_BYTES:
+        record_bytes = len(key) + len(value or b"")
+        if together and size_bytes + record_bytes > _BATCH_BYTES:  # a large record has a batch of its own
             yield together
             together, size_bytes = [], 0
+        together.append((key, value))
+        size_bytes += record_bytes
     if together:
         yield together
 

@@ -25,6 +25,7 @@ from pyspark_kafkalog.server.groups.classic_group import (
     ClassicState,
     JoinAnswer,
     SyncAnswer,
+    protocols_bytes,
 )
 
 #: Ids given out and not used yet, over which the oldest is forgotten: clients make them at will.
@@ -58,9 +59,13 @@ _SYNC: Final[TimerKey] = ("sync", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicLimits:
-    """group.max.size, group.initial.rebalance.delay.ms, and how long a new member may take to join."""
+    """group.max.size, group.initial.rebalance.delay.ms, and how long a new member may take to join.
+
+    `max_protocol_bytes` is what the protocols of all members may have together: names and metadata.
+    """
 
     max_size: int = 0x7FFFFFFF
+    max_protocol_bytes: int = 8 << 20
     initial_rebalance_delay_ms: int = 3000
     new_member_join_timeout_ms: int = 300_000
 
@@ -154,7 +159,7 @@ class ClassicProtocol:
     def _refuses_join(self, request: JoinRequest) -> ErrorCode:
         if self.group.state is ClassicState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if not self._has_room_for(request.member_id):
+        if not self._has_room_for(request.member_id) or not self._has_memory_for(request):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not self.group.supports(request.protocol_type, request.protocols):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -167,6 +172,12 @@ class ClassicProtocol:
             has_joined = member is not None and member.answer_join is not None
             return has_joined or len(group.members) < max_size or group.joined_count < max_size
         return group.state is ClassicState.EMPTY or member is not None or len(group.members) < max_size
+
+    def _has_memory_for(self, request: JoinRequest) -> bool:
+        member = self.group.members.get(request.member_id)
+        held_bytes = 0 if member is None else protocols_bytes(member.protocols)
+        asked_bytes = protocols_bytes(request.protocols)
+        return self.group.protocols_bytes - held_bytes + asked_bytes <= self._limits.max_protocol_bytes
 
     def _join_new(self, request: JoinRequest, answer: Callable[[JoinAnswer], None]) -> None:
         group = self.group

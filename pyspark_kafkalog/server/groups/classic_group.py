@@ -111,6 +111,8 @@ class ClassicGroup:
         self.members: dict[str, ClassicMember] = {}
         #: How many members know each protocol.
         self._supporters: Counter[str] = Counter()
+        #: What the protocols of all members have together.
+        self.protocols_bytes = 0
         self.static_members: dict[str, str] = {}
         #: Ids that were given to clients that have not joined with them yet, in their order.
         self.pending_joins: dict[str, None] = {}
@@ -138,7 +140,7 @@ class ClassicGroup:
                 protocols=((value.protocol or "", each.subscription),),
                 assignment=each.assignment,
             )
-            group._supporters.update(_names(member.protocols))
+            group._count_protocols(member.protocols)
             if each.group_instance_id is not None:
                 group.static_members[each.group_instance_id] = each.member_id
         if group.members:
@@ -184,15 +186,14 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
-        self._supporters.update(_names(member.protocols))
+        self._count_protocols(member.protocols)
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending one. If it was the leader, another member becomes it."""
         removed = self.members.pop(member_id, None)
         if removed is not None:
-            self._supporters.subtract(_names(removed.protocols))
-            self._supporters = +self._supporters  # no names of protocols that nobody knows any more
+            self._discount_protocols(removed.protocols)
         if removed is not None and removed.instance_id is not None:
             self.static_members.pop(removed.instance_id, None)
         if self.leader == member_id:
@@ -201,10 +202,20 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def set_protocols(self, member: ClassicMember, protocols: tuple[tuple[str, bytes], ...]) -> None:
-        self._supporters.subtract(_names(member.protocols))
+        self._discount_protocols(member.protocols)
         member.protocols = protocols
+        self._count_protocols(protocols)
+
+    def _count_protocols(self, protocols: tuple[tuple[str, bytes], ...]) -> None:
         self._supporters.update(_names(protocols))
-        self._supporters = +self._supporters
+        self.protocols_bytes += protocols_bytes(protocols)
+
+    def _discount_protocols(self, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        for name in _names(protocols):
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
+        self.protocols_bytes -= protocols_bytes(protocols)
 
     def replace_static(self, old: ClassicMember, new: ClassicMember) -> None:
         """Give the place of a static member to the same instance with a new member id."""
@@ -312,3 +323,8 @@ class ClassicGroup:
 
 def _names(protocols: tuple[tuple[str, bytes], ...]) -> frozenset[str]:
     return frozenset(name for name, _ in protocols)
+
+
+def protocols_bytes(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    """The characters of the names, and the bytes of the metadata."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)

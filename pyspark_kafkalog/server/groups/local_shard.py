@@ -37,6 +37,7 @@ from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup
 from pyspark_kafkalog.server.groups.shard import Changes, Shard
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.server.context import ServerContext
 
@@ -270,6 +271,10 @@ class LocalShard(Shard):
         """Those that were taken over: members of the others have their sessions elsewhere."""
         found = (self.consumer(group_id) for group_id in self.log.own_groups())
         return [each for each in found if each is not None]
+
+    def _log_config(self) -> LogConfig:
+        """Nothing is written, but the memory has the same bounds."""
+        return self._context.broker_config().log_config({})
 
     async def _follow_log(self) -> None:
         pass  # the log does not count for a group that is written

@@ -40,6 +40,7 @@ from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.config.topic import LogConfig
     from pyspark_kafkalog.metadata.image import MetadataImage
     from pyspark_kafkalog.server.context import ServerContext
 
@@ -48,6 +49,10 @@ _CLASSIC_VALUE_VERSION: Final = 3
 #: How often a batch is planned again because somebody else wrote to the partition meanwhile.
 _CONFLICTS_MAX: Final = 50
 _BATCH_WRITES: Final = 1000
+#: What a batch has besides the key and the value of its only record.
+_OVERHEAD_BYTES: Final = 128
+#: A group's members may have so many times the bytes of protocols that its record may have: only one is recorded.
+_PROTOCOLS_FACTOR: Final = 8
 #: In an object store the newest commit is asked for so often at most, to answer what changes nothing. A server that has
 #: shown no sign of life is replaced after a longer time (`server.assembly`).
 _LOOK_MS: Final = 2_000
@@ -199,7 +204,9 @@ class Shard:
             group = ClassicGroup.of_record(group_id, found[1], value_version=found[0])
         config = self._context.broker_config()
         limits = ClassicLimits(
-            max_size=config.group_max_size, initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms
+            max_size=config.group_max_size,
+            max_protocol_bytes=self._record_bytes_max() * _PROTOCOLS_FACTOR,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         )
         machine = ClassicProtocol(group, self._host_of(self, group_id), limits)
         machine.last_record = None if found is None else found[1]
@@ -214,7 +221,10 @@ class Shard:
     def consumer(self, group_id: str) -> ConsumerGroup | None:
         """The group, if it is one of the consumer protocol."""
         if group_id not in self._consumers:
-            self._consumers[group_id] = consumer_group_of(group_id, self.log.records(group_id))
+            records = self.log.records(group_id)
+            if not records:
+                return None  # not noted: clients make up names at will
+            self._consumers[group_id] = consumer_group_of(group_id, records)
         return self._consumers[group_id]
 
     def consumers(self) -> list[ConsumerGroup]:
@@ -329,7 +339,8 @@ class Shard:
             try:
                 await self._follow_log()
                 batch = [each for each in batch if not each.result.done()]
-                await self._commit([(each, planned) for each in batch if (planned := _plan(each)) is not None])
+                limit = self._record_bytes_max()
+                await self._commit([(each, planned) for each in batch if (planned := _plan(each, limit)) is not None])
                 return
             except (TailMovedError, CommitConflictError):
                 continue
@@ -341,6 +352,13 @@ class Shard:
                 _fail(batch, failure)
                 raise
         _fail(batch, error)
+
+    def _record_bytes_max(self) -> int:
+        """What a record may have, so that its batch is not above max.message.bytes of the topic."""
+        return self._log_config().max_message_bytes - _OVERHEAD_BYTES
+
+    def _log_config(self) -> LogConfig:
+        return self._context.root.log_config(OFFSETS_TOPIC)
 
     async def _follow_log(self) -> None:
         """Read all that writes have to be planned on."""
@@ -366,7 +384,7 @@ class Shard:
         """Commit the records; the offsets that they got."""
         context, expected_offset, topic_id = self._context, self.log.end_offset, self._topic_id
         codec = CompressionType(context.broker_config().offsets_topic_compression_codec)
-        data = b"".join(encode_records(changes, context.root.log_config(OFFSETS_TOPIC), codec, now_ms=context.clock()))
+        data = b"".join(encode_records(changes, self._log_config(), codec, now_ms=context.clock()))
         topic_partition = TopicPartition(OFFSETS_TOPIC, self.partition)
         append = LeaderAppend(
             topic_partition=topic_partition, data=data, topic_id=topic_id, origin=AppendOrigin.COORDINATOR
@@ -400,13 +418,21 @@ class Shard:
                 await self._writer
 
 
-def _plan(write: _Write) -> Planned | None:
-    """What the write does now; None if it is refused."""
+def _plan(write: _Write, record_bytes_max: int) -> Planned | None:
+    """What the write does now; None if it is refused: a record that is too large must not fail the others' commit."""
     try:
-        return write.plan()
+        planned = write.plan()
     except Exception as error:
         write.result.set_exception(error)
         return None
+    largest = max((len(key) + len(value or b"") for key, value in planned.changes.items()), default=0)
+    if largest <= record_bytes_max:
+        return planned
+    _LOG.warning("group %s: a record of %d bytes is refused, %d are allowed", write.group_id, largest, record_bytes_max)
+    write.result.set_exception(
+        GroupRequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of the group would have {largest} bytes")
+    )
+    return None
 
 
 def _fail(writes: Sequence[_Write], error: BaseException) -> None:

@@ -1,0 +1,143 @@
+"""Clients that make groups large, or without end: they are refused, and other groups of the partition go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+
+import pytest
+from group_servers import GROUP, GroupServer
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
+from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.server.groups.shard import Planned
+
+RECORD_MAX = 4000
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GroupServer]:
+    log_dir = LogDir.create(tmp_path / "log")
+    settings = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+    log_dir.alter_broker_configs(add={**settings, "message.max.bytes": str(RECORD_MAX)})
+    log_dir.create_topic("a", partitions=2)
+    made = GroupServer(tmp_path / "log")
+    yield made
+    made.close()
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 20)
+
+    asyncio.run(bounded())
+
+
+def joining(group: str, *protocols: tuple[str, int], member_id: str = "") -> groups.JoinGroupRequest:
+    return groups.JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=tuple(
+            groups.JoinGroupRequestProtocol(name=name, metadata=b"m" * size_bytes) for name, size_bytes in protocols
+        ),
+    )
+
+
+async def join(server: GroupServer, *protocols: tuple[str, int], version: int = 3) -> groups.JoinGroupResponse:
+    """Join with a version in which a member needs no id first."""
+    found = asyncio.create_task(server.ask(ApiKey.JOIN_GROUP, version, joining(GROUP, *protocols)))
+    while not found.done():
+        await asyncio.sleep(0)
+        server.coordinator.run_due()
+    joined: groups.JoinGroupResponse = found.result()
+    return joined
+
+
+def test_members_whose_protocols_are_larger_than_any_record_are_refused(server: GroupServer) -> None:
+    async def scenario() -> None:
+        refused = await join(server, ("range", 10), ("other", 8 * RECORD_MAX))
+        assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        member = await join(server, ("range", 10), ("other", 2 * RECORD_MAX))
+        assert member.error_code == ErrorCode.NONE
+        shard = await server.coordinator.shard_of(GROUP)
+        machine = shard.classic(GROUP)
+        assert machine is not None
+        held = machine.group.protocols_bytes
+        assert held == 2 * RECORD_MAX + 20
+        again = joining(GROUP, ("range", 10), ("other", 7 * RECORD_MAX), member_id=member.member_id)
+        assert (await server.ask(ApiKey.JOIN_GROUP, 3, again)).error_code == ErrorCode.NONE
+        assert machine.group.protocols_bytes == held + 5 * RECORD_MAX
+        leaving = groups.LeaveGroupRequest(group_id=GROUP, member_id=member.member_id)
+        await server.ask(ApiKey.LEAVE_GROUP, 2, leaving)
+        assert machine.group.protocols_bytes == 0
+
+    run(scenario())
+
+
+def test_group_whose_record_is_too_large_gets_the_error_of_a_broker_and_no_other_does(server: GroupServer) -> None:
+    async def scenario() -> None:
+        member = await join(server, ("range", RECORD_MAX))
+        assert member.error_code == ErrorCode.NONE
+        shard = await server.coordinator.shard_of("other")
+        sync = groups.SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            assignments=(groups.SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"a"),),
+        )
+        written: list[str] = []
+        small = Planned({}, done=lambda: written.append("other"))
+        answers = await asyncio.gather(
+            server.ask(ApiKey.SYNC_GROUP, 3, sync), shard.write("other", lambda: small), return_exceptions=True
+        )
+        assert getattr(answers[0], "error_code", None) == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert written == ["other"]
+        assert await server.commit(3) is not ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    run(scenario())
+
+
+def test_large_record_fails_alone_among_writes_of_one_commit(server: GroupServer) -> None:
+    async def scenario() -> None:
+        assert await server.commit(1) is ErrorCode.NONE
+        shard = await server.coordinator.shard_of(GROUP)
+        large = shard.write("large", lambda: Planned({b"\0\2\0\5large": b"x" * RECORD_MAX}))
+        results = await asyncio.gather(large, server.commit(2), return_exceptions=True)
+        assert isinstance(results[0], GroupRequestError)
+        assert results[0].code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert results[1] is ErrorCode.NONE
+
+    run(scenario())
+
+
+def test_names_of_groups_that_are_only_asked_for_leave_nothing_behind(server: GroupServer) -> None:
+    async def scenario() -> None:
+        assert await server.commit(1) is ErrorCode.NONE
+        shard = await server.coordinator.shard_of(GROUP)
+        before = set(shard.classics), set(shard._consumers), set(server.coordinator._timers._live)
+        for at in range(20):
+            name = f"made-up-{at}"
+            asked = offsets.OffsetFetchRequestGroup(group_id=name, topics=None)
+            for api, version, body in (
+                (ApiKey.DESCRIBE_GROUPS, 5, groups.DescribeGroupsRequest(groups=(name,))),
+                (ApiKey.HEARTBEAT, 4, groups.HeartbeatRequest(group_id=name, generation_id=1, member_id="m")),
+                (ApiKey.LEAVE_GROUP, 2, groups.LeaveGroupRequest(group_id=name, member_id="m")),
+                (ApiKey.OFFSET_FETCH, 8, offsets.OffsetFetchRequest(groups=(asked,))),
+                (ApiKey.DELETE_GROUPS, 2, groups.DeleteGroupsRequest(groups_names=(name,))),
+                (
+                    ApiKey.CONSUMER_GROUP_DESCRIBE,
+                    1,
+                    consumer_groups.ConsumerGroupDescribeRequest(group_ids=(name,)),
+                ),
+            ):
+                await server.ask(api, version, body)
+        assert (set(shard.classics), set(shard._consumers), set(server.coordinator._timers._live)) == before
+
+    run(scenario())
