@@ -140,6 +140,8 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         leader = stack.enter_context(closing(address.open()))
         root = open_or_create_root(options.path).native()
+        if address.is_root and _is_at(root, address.text):
+            raise UsageError(f"{root.path} cannot follow itself: --from and --path name the same log directory")
         _check_may_follow(root, may_demote=options.demote)
         if options.spark:
             leader = stack.enter_context(_task_leader(leader, address, root))
@@ -162,6 +164,16 @@ def run(options: argparse.Namespace) -> int:
         stack.enter_context(_stopping(follower))
         follower.run()
         return _outcome(follower, settings)
+
+
+def _is_at(root: NativeRoot, text: str) -> bool:
+    """Whether the path or URL is where `root` is, also by another name of the same directory."""
+    from pyspark_kafkalog.object_store.location import parse_location
+
+    place = parse_location(text)
+    if isinstance(place, Path) and isinstance(root.path, Path):
+        return place.exists() and place.samefile(root.path)
+    return place == root.path
 
 
 def _check_may_follow(root: NativeRoot, *, may_demote: bool) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from following_roots import check_equal, has_all, wait_until
+from root_places import RootPlace
 from tiers import SEED, TIER
 
 from pyspark_kafkalog.errors import FollowingRootError
@@ -121,6 +122,23 @@ def test_former_leader_is_cut_back_and_the_file_of_its_records_is_dumped(
     printed = capsys.readouterr().out
     assert "Log starting offset: 100" in printed
     assert "payload: written late" in printed
+
+
+def test_log_directory_does_not_follow_itself(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    log_dir = LogDir.create(root_place)
+    arguments = ["follow", "--from", str(root_place), "--path", str(root_place), "--once", "--demote"]
+    assert main(arguments) == 1
+    assert "cannot follow itself" in capsys.readouterr().err
+    log_dir.create_topic("t", partitions=1)
+
+
+def test_another_name_of_the_same_directory_is_known(
+    tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "copy").symlink_to(tmp_path / "leader")
+    assert follow_once(tmp_path, "--demote") == 1
+    assert "cannot follow itself" in capsys.readouterr().err
+    leader_dir.append("orders", rows(100, 1))
 
 
 @pytest.mark.parametrize(
