@@ -117,10 +117,24 @@ def _metrics_of_kind(root: Root, logs: Mapping[TopicPartition, LogSize], now_ms:
     native = None if root.is_broker_directory else root.native()
     yield from _uncleanable_metrics(logs, root, now_ms)
     yield from _cleaner_metrics(record_place(root), now_ms)
+    if native is not None:
+        yield from _following_metrics(native.store.image)
     if isinstance(native, ObjectRoot):
         yield from _object_metrics(native.store.image)
     elif native is not None:
         yield from _remote_metrics(native.store.image, logs)
+
+
+def _following_metrics(image: MetadataImage) -> Iterator[Metric]:
+    """Of a root that follows: since when, and when it has last got something. Its lag is known to the follower only."""
+    if image.following is None:
+        return
+    leader = (image.following.leader,)
+    for name, meaning, time_ms in (
+        ("SinceTimestampSeconds", "since when the log directory follows this leader", image.following.since_ms),
+        ("LastCommitTimestampSeconds", "when it has last changed", image.last_timestamp_ms),
+    ):
+        yield Metric("kafkalog", "Following", name, meaning, ("leader",), {leader: time_ms / 1000})
 
 
 def _remote_metrics(image: MetadataImage, logs: Mapping[TopicPartition, LogSize]) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ writer that was admitted earlier is refused too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError
@@ -45,6 +46,18 @@ def following_error(following: Following, change: str = "") -> FollowingRootErro
         f"{subject} follows {following.leader}, and only its follower may write to it; kafkalog promote makes it a "
         "root that takes writes"
     )
+
+
+def following_text(image: MetadataImage) -> str | None:
+    """Which leader the root follows, since when, and as of when; None if it takes writes itself."""
+    following = image.following
+    if following is None:
+        return None
+    since, until = (
+        datetime.fromtimestamp(each / 1000, timezone.utc).isoformat(timespec="seconds")
+        for each in (following.since_ms, image.last_timestamp_ms)
+    )
+    return f"follows {following.leader} since {since}, with the last change at {until}"
 
 
 def check_follower(image: MetadataImage, following_id: str) -> None:

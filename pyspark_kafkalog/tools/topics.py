@@ -11,6 +11,8 @@ offset on it has other records, or that it is of a deleted topic of that name.
 Of a copy of a cluster's metadata log (kafkalog follow --metadata-path) the topics are those of the cluster, with their
 leaders and replicas as of the end of the copy.
 
+Of a log directory that follows a leader, standard error says which one, since when, and as of when.
+
 --topic takes a name or, as in kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
 delete all topics that match it; if a topic has exactly that name, only that topic is selected.
 
@@ -25,10 +27,12 @@ examples:
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.metadata.following import following_text
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -161,6 +165,8 @@ def _describe(options: argparse.Namespace, output: Output) -> None:
         for name in _find(metadata.topics, options, must_exist=not options.if_exists):
             show_topic(output, metadata.topics[name], metadata)
         return
+    if log_dir.follows is not None:
+        sys.stderr.write(f"{log_dir.path} {following_text(log_dir.root.native().store.image)}\n")
     node_id = node_id_of(log_dir.root)
     node = _node_text(node_id)
     assigned = _assigned(log_dir) if len(log_dir.root.directories) > 1 else {}

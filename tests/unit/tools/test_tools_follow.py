@@ -21,6 +21,7 @@ from tiers import SEED, TIER
 
 from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.metrics import collect_metrics
 from pyspark_kafkalog.tools.main import main
 
 
@@ -72,6 +73,30 @@ def test_once_copies_and_writes_a_report(
         ("orders", 0, 100),
         ("orders", 1, 0),
     ]
+
+
+def test_copy_says_which_leader_it_follows_since_when(
+    tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = str(tmp_path / "copy")
+    assert follow_once(tmp_path) == 0
+    following = LogDir.open(copy).root.native().store.image.following
+    assert following is not None
+    leader_dir.append("orders", rows(0, 10))
+    assert follow_once(tmp_path) == 0  # another run, but since the first one
+    capsys.readouterr()
+    assert main(["topics", "--path", copy, "--describe"]) == 0
+    shown = capsys.readouterr()
+    assert f"{copy} follows {tmp_path / 'leader'} since 20" in shown.err
+    assert "follows" not in shown.out
+    metrics = {each.prometheus_name: each for each in collect_metrics(LogDir.open(copy).root, now_ms=0)}
+    since = metrics["kafkalog_following_sincetimestampseconds"].values
+    last = metrics["kafkalog_following_lastcommittimestampseconds"].values
+    assert since == {(str(tmp_path / "leader"),): following.since_ms / 1000}
+    assert min(last.values()) >= following.since_ms / 1000
+    assert main(["promote", "--path", copy]) == 0
+    assert main(["topics", "--path", copy, "--describe"]) == 0
+    assert "since" not in capsys.readouterr().err
 
 
 def test_only_selected_topics_are_followed(tmp_path: Path, leader_dir: LogDir) -> None:
