@@ -7,7 +7,7 @@ happened; they are killed with what they had submitted, and stopped. Members fre
 
 In the end each value of `in` is in `out` once, as read_committed sees it, and the group has committed all offsets.
 
-Members of KIP-848 say no more than Kafka's clients do: what they own when that has changed, everything after a
+Members of KIP-848 say no more than Kafka's clients do: what they own until that was answered, everything after a
 heartbeat that failed, as Java's, or not even then, as librdkafka's. No partition is ever two members' in the log, and
 what a member that is no zombie believes to own is its own there. In the end each partition has one member.
 """
@@ -266,6 +266,7 @@ class Member:
         self._id, self._generation = "", 0
         self._owned: dict[int, int] = {}
         self._said_owned: frozenset[int] = frozenset()
+        self._told_owned: frozenset[int] | None = None
         self._producer: ProducerIdAndEpoch | None = None
         self._heartbeat_s = 0.0
         self._coordinators: dict[int, Server] = {}
@@ -405,6 +406,7 @@ class Member:
         if found.error_code:
             raise RefusedError(found.error_code)
         self._generation = found.member_epoch
+        self._told_owned = self._said_owned
         if found.assignment is not None:
             await self._own([number for each in found.assignment.topic_partitions for number in each.partitions])
         self._simulation.check_owners()
@@ -415,7 +417,7 @@ class Member:
         parts = consumer_groups.ConsumerGroupHeartbeatRequestTopicPartitions(
             topic_id=self._simulation.topic_id, partitions=tuple(sorted(owned))
         )
-        says_owned = is_full or owned != self._said_owned
+        says_owned = is_full or owned != self._told_owned
         self._said_owned = owned
         return consumer_groups.ConsumerGroupHeartbeatRequest(
             group_id=GROUP,

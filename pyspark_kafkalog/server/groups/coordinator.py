@@ -249,7 +249,7 @@ class GroupCoordinator:
 
         if self._is_read_only:
             return LocalShard(self.context, host_of, own=self.own)
-        return Shard(self.context, partition, host_of)
+        return Shard(self.context, partition, host_of, self._followed)
 
     def _unload(self, shard: Shard) -> None:
         _LOG.debug(
@@ -331,6 +331,19 @@ class GroupCoordinator:
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._fence_in(shard, group_id, member.member_id, ("session", member.member_id), timeout_ms, lambda _: True)
+
+    def _followed(self, shard: Shard, before: ConsumerGroup | None, after: ConsumerGroup | None) -> None:
+        """Another server has written to the group, and may do so no more: its members have their sessions here, too."""
+        members = {} if after is None else after.members
+        known = {} if before is None else before.members
+        group_id = after.group_id if after is not None else before.group_id if before is not None else ""
+        for member_id, member in members.items():
+            has_changed = before is not None and known.get(member_id) != member
+            if has_changed or (shard, group_id, ("session", member_id)) not in self._timers:
+                self.await_heartbeat(shard, group_id, member)
+                self.await_revocation(shard, group_id, member)
+        for member_id in known.keys() - members.keys():
+            self.forget_member(shard, group_id, member_id)
 
     def await_join(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
         """A classic member that was asked to join again has its rebalance timeout for it, from the first time on."""

@@ -203,7 +203,7 @@ class LocalShard(Shard):
     log: LocalGroupLog
 
     def __init__(self, context: ServerContext, host_of: Callable[[Shard, str], ClassicHost], *, own: OwnGroups) -> None:
-        super().__init__(context, 0, host_of)
+        super().__init__(context, 0, host_of, lambda *_: None)
         self.log = LocalGroupLog(own)
         self._looked_ms: int | None = None
         # When groups were taken over, or else this shard was made.

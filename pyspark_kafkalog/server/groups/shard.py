@@ -90,18 +90,28 @@ class _Write:
 class Shard:
     """The groups of one partition. Used in the event loop's thread only."""
 
-    def __init__(self, context: ServerContext, partition: int, host_of: Callable[[Shard, str], ClassicHost]) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        partition: int,
+        host_of: Callable[[Shard, str], ClassicHost],
+        followed: Callable[[Shard, ConsumerGroup | None, ConsumerGroup | None], None],
+    ) -> None:
+        """`followed` is told the groups of the consumer protocol that others have written to, before (if that is known)
+        and after."""
         self.partition = partition
         self.log = GroupLog(partition)
         self.classics: dict[str, ClassicProtocol] = {}
         self.is_closed = False
         self._context = context
         self._host_of = host_of
+        self._followed = followed
         self._consumers: dict[str, ConsumerGroup | None] = {}
         self._topic_id = ""
         self._queue: list[_Write] = []
         self._writer: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
+        self._following = asyncio.Lock()
         self._refreshed_ms = 0
 
     # Reading
@@ -132,6 +142,8 @@ class Shard:
             tail = self.log.tail(root, root.topic(OFFSETS_TOPIC, without_links=True).topic_id)
             if tail.is_new:
                 await self._load()
+                for group in self.consumers():
+                    self._followed(self, None, group)
                 return
             steps = await self._context.run(lambda: list(tail.steps))
             if tail.start_offset != self.log.end_offset:
@@ -140,8 +152,9 @@ class Shard:
             changed = self.log.apply(type(tail)(tail.origin, False, tail.start_offset, tail.end_offset, steps))
             _LOG.debug("%s-%d: read %d to %d", OFFSETS_TOPIC, self.partition, start_offset, self.log.end_offset)
             for group_id in changed or ():
-                self._consumers.pop(group_id, None)
+                before = self._consumers.pop(group_id, None)
                 self._follow_classic(group_id)
+                self._followed(self, before, self.consumer(group_id))
 
     async def follow(self) -> None:
         """Read what others have written, unless the partition was looked at a moment ago.
@@ -150,9 +163,11 @@ class Shard:
         one, and members that it answers from memory would be told partitions that are another's. Raises KafkalogError,
         OSError.
         """
-        is_due = self._context.monotonic_ms() - self._refreshed_ms >= _LOOK_MS
-        if is_due or self._context.root.directories or not self._is_at_end():
-            await self.catch_up()
+        asked_ms = self._context.monotonic_ms()
+        async with self._following:  # who comes while the store is asked shares the next answer
+            is_due = asked_ms - self._refreshed_ms >= _LOOK_MS
+            if is_due or self._context.root.directories or not self._is_at_end():
+                await self.catch_up()
 
     async def _refresh(self) -> None:
         refreshed_ms = self._context.monotonic_ms()

@@ -423,6 +423,20 @@ def test_assignment_of_another_server_is_told_by_one_that_had_told_an_older_one(
     run(scenario())
 
 
+def test_member_that_joined_at_another_server_and_died_is_removed(servers: Callable[[], GroupServer]) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        await first.beat("m1", 0)
+        two = await second.beat("m2", 0)
+        for _ in range(12):
+            await first.pass_time(5_000)
+            one = await first.beat("m1", 0)
+        assert [each.partitions for each in one.assignment.topic_partitions] == [(0, 1)]
+        assert (await first.beat("m2", two.member_epoch)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
 def owned_by(answer: Any) -> tuple[consumer_groups.ConsumerGroupHeartbeatRequestTopicPartitions, ...]:
     """What a member that has taken over the answer's assignment says that it has."""
     return tuple(
