@@ -103,6 +103,7 @@ class MetadataStore:
         self._root_state = place.opened
         self._file_state: object = None  # of the image's last file; None: not read yet
         self._refresh_lock = threading.Lock()
+        self._refreshes_begun = self._last_refresh = 0  # the last one that ended well, by its number
         #: By the key of a commit that may have been published: its commit id, and the first offset that it may have.
         self._unknown_outcomes: dict[str | None, tuple[str, int]] = {}
         cached = _CACHE.get(self._cache_key())
@@ -190,12 +191,17 @@ class MetadataStore:
     def refresh(self) -> MetadataImage:
         """Read the commits since the last refresh and return the newest image.
 
-        Without new commits this costs one failed open and one stat. If the commits after the image have been removed,
-        the image is loaded from the newest snapshot.
+        Without new commits this costs one failed open and one stat, or a request to an object store. If the commits
+        after the image have been removed, the image is loaded from the newest snapshot. Threads that wait for another
+        one's refresh share the next: what began after their call is as new as what each of them would find.
 
         Raises LogDirError if another root, or none, is at the path now.
         """
+        begun_before = self._refreshes_begun
         with self._refresh_lock:
+            if self._last_refresh > begun_before:
+                return self._loaded.image
+            self._refreshes_begun += 1
             try:
                 loaded = self._read_on(self._loaded)
             except CommitsRemovedError:
@@ -207,6 +213,7 @@ class MetadataStore:
             if loaded is not self._loaded or state is None or state != self._file_state:
                 loaded = self._checked(loaded)
             self._set_loaded(loaded)
+            self._last_refresh = self._refreshes_begun
             return loaded.image
 
     def follow(self, other: MetadataStore) -> None:

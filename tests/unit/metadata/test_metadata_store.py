@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from pyspark_kafkalog.errors import (
     LogDirError,
     ReadOnlyLogDirError,
 )
-from pyspark_kafkalog.metadata.commit_log import encode_commit
+from pyspark_kafkalog.metadata.commit_log import LoadedImage, encode_commit
 from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DataObjectRecord,
@@ -324,3 +327,32 @@ def test_image_after_small_commit_shares_unchanged_parts(store: MetadataStore) -
 def test_commit_that_changes_format_version_is_refused(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
         store.commit(lambda image: [FormatRecord(format_version=9)], operation="x")
+
+
+def test_threads_that_wait_for_a_refresh_share_the_next_which_sees_what_was_committed_before(
+    store: MetadataStore, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = place.open()
+    read_on = store._read_on
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    calls = 0
+
+    def slow(loaded: LoadedImage) -> LoadedImage:
+        nonlocal calls
+        calls += 1
+        found = read_on(loaded)
+        has_begun.set()
+        assert may_go_on.wait(20)
+        return found
+
+    monkeypatch.setattr(store, "_read_on", slow)
+    with ThreadPoolExecutor(9) as executor:
+        first = executor.submit(store.refresh)
+        assert has_begun.wait(20)
+        add_topic(other, "late")
+        waiting = [executor.submit(store.refresh) for _ in range(8)]
+        time.sleep(0.3)  # they wait for the first
+        may_go_on.set()
+        assert "late" not in first.result(20).topics
+        assert all("late" in each.result(20).topics for each in waiting)
+    assert calls == 2
