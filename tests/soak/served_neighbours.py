@@ -2,7 +2,7 @@
 
     python served_neighbours.py ROOT NAME HISTORY CONTROL SEED
 
-The arguments, and what ends it, are those of served_clients.py.
+The arguments, and what ends it, are those of served_clients.py; CONTROL/stop-maintaining ends maintenance.
 
     writer       LogDir.append to topic `plain`, as Spark's driver commits
     query, rerun two that write the versions of one transactional id to several topics at once, as two runs of a
@@ -153,7 +153,7 @@ def snapshot(process: Process, root: str, at: int) -> None:
 
 def maintain(process: Process, root: str, at: int) -> None:
     drawn = process.random("maintenance")
-    while not process.has("stop"):
+    while not process.has("stop-maintaining"):
         time.sleep(drawn.uniform(1, 3))
         command = drawn.choice(COMMANDS)
         status = run_command([command, "--path", root, "--local", "--output", "json"])
@@ -169,7 +169,7 @@ def main(root: str, name: str, history: str, control: str, seed: str) -> None:
         "query": (partial(write_versions, process, "query"), "stop-writing"),
         "rerun": (partial(write_versions, process, "rerun"), "stop-writing"),
         "snapshots": (partial(snapshot, process), "stop"),
-        "maintenance": (partial(maintain, process), "stop"),
+        "maintenance": (partial(maintain, process), "stop-maintaining"),
     }
     threads = [
         Thread(target=run_again, args=(process, role, partial(work, root), until))

@@ -453,6 +453,8 @@ def run_soak(cluster: Cluster, log_dir: LogDir, drawn: random.Random) -> History
     cluster.wait_until("writers end", lambda: have_finished(cluster, writers), PROGRESS_SECONDS_MAX)
     took = cluster.wait_until("groups at the end", lambda: groups_behind(log_dir), PROGRESS_SECONDS_MAX)
     print(f"all groups were at the end {took:.1f} s after the last write")
+    (cluster.control / "stop-maintaining").touch()  # what reads at the end are compared with must stay
+    cluster.wait_until("maintenance ends", lambda: have_finished(cluster, ("maintenance",)), PROGRESS_SECONDS_MAX)
     (cluster.control / "read").touch()
     cluster.wait_until("all is read", lambda: have_finished(cluster, LAST_ROLES["java"]), PROGRESS_SECONDS_MAX)
     (cluster.control / "stop").touch()
