@@ -7,6 +7,7 @@ servers over one root believe to coordinate everything, unless a test says other
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,15 @@ from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.handlers import handlers as transaction_handlers
 
 GROUP = "g"
+
+
+def run(work: Awaitable[None]) -> None:
+    """Run a scenario, for some seconds at most."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 20)
+
+    asyncio.run(bounded())
 
 
 class GroupServer:

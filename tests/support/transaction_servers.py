@@ -7,10 +7,11 @@ server under load does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from leader_writers import T0, Served, append, batch
 
@@ -32,8 +33,12 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.transactions.appends import state_append
+from pyspark_kafkalog.root.transactions.states import TransactionStatus, transaction_states_of
 from pyspark_kafkalog.server.context import Node, Request, ServerContext, Session
+from pyspark_kafkalog.server.error_codes import RefusedError
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
@@ -42,6 +47,8 @@ from pyspark_kafkalog.server.transactions.offsets import Permission
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")
+#: Starts a server's coordinator over the root of a test.
+Start: TypeAlias = "Callable[[], Coordinated]"
 MINUTE_MS: Final = 60_000
 SESSION: Final = Session("127.0.0.1", 40_000)
 
@@ -333,3 +340,32 @@ def code(number: int) -> ErrorCode:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, in an event loop of its own."""
     return asyncio.run(work)
+
+
+def error_of(result: object) -> ErrorCode:
+    assert isinstance(result, RefusedError), result
+    return result.error_code
+
+
+def epoch_after(result: ProducerIdAndEpoch | ErrorCode) -> ProducerIdAndEpoch:
+    assert isinstance(result, ProducerIdAndEpoch), result
+    return result
+
+
+def status_of(server: Coordinated, name: str = "t") -> TransactionStatus:
+    root = server.served.root
+    assert isinstance(root, FileRoot)
+    root.refresh()
+    return TransactionStatus(transaction_states_of(root)[name].status)
+
+
+async def with_epoch(server: Coordinated, epoch: int) -> ProducerIdAndEpoch:
+    """The producer after so many transactions that it has this epoch."""
+    found = await server.coordinator.find("t")
+    log = server.coordinator.logs.of(server.context.image(), "t")
+    assert found is not None
+    assert log is not None
+    topic_id = server.context.image().topic("__transaction_state").topic_id
+    step = replace(found, producer_epoch=epoch)
+    server.served.append(state_append(log.topic_partition, [step], topic_id=topic_id, now_ms=server.served.now_ms))
+    return ProducerIdAndEpoch(found.producer_id, epoch)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group_servers import GROUP, GroupServer
+from group_servers import GROUP, GroupServer, run
 from leader_writers import mark, marker
 
 from pyspark_kafkalog import LogDir
@@ -24,34 +24,6 @@ from pyspark_kafkalog.server.transactions.offsets import offsets_batch
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A0 = TopicPartition("a", 0)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    log_dir = LogDir.create(tmp_path / "log")
-    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "1000"})
-    log_dir.create_topic("a", partitions=2)
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def servers(path: Path) -> Iterator[Callable[[], GroupServer]]:
-    made: list[GroupServer] = []
-
-    def make() -> GroupServer:
-        made.append(GroupServer(path))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 20)
-
-    asyncio.run(bounded())
 
 
 def test_commits_of_servers_and_of_python_are_seen_by_all(servers: Callable[[], GroupServer], path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from group_servers import GROUP, GroupServer
+from group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.protocol.api import ApiKey
@@ -28,13 +28,6 @@ def server(tmp_path: Path) -> Iterator[GroupServer]:
     made = GroupServer(tmp_path / "log")
     yield made
     made.close()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 20)
-
-    asyncio.run(bounded())
 
 
 def joining(group: str, *protocols: tuple[str, int], member_id: str = "") -> groups.JoinGroupRequest:

@@ -6,12 +6,12 @@ tests/support/group_scripts.py compares the answers with those of a broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group_servers import GROUP, GroupServer
+from group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.messages.coordinator_records import (
@@ -24,34 +24,6 @@ from pyspark_kafkalog.protocol.messages import consumer_groups, groups
 
 #: Comes before the ids that servers make, so that the assignor `range` gives it the first partitions.
 CONSUMER = "!consumer"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    log_dir = LogDir.create(tmp_path / "log")
-    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"})
-    log_dir.create_topic("a", partitions=2)
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def servers(path: Path) -> Iterator[Callable[[], GroupServer]]:
-    made: list[GroupServer] = []
-
-    def make() -> GroupServer:
-        made.append(GroupServer(path))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 20)
-
-    asyncio.run(bounded())
 
 
 def assigned(*partitions: int) -> bytes:

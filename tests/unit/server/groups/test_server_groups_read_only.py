@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from group_servers import GROUP, GroupServer
+from group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value
@@ -22,25 +21,10 @@ A0 = TopicPartition("a", 0)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    log_dir = LogDir.create(tmp_path / "log")
-    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "1000"})
-    log_dir.create_topic("a", partitions=2)
-    return tmp_path / "log"
-
-
-@pytest.fixture
 def server(path: Path) -> Iterator[GroupServer]:
     made = GroupServer(path, read_only=True)
     yield made
     made.close()
-
-
-def run(work: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work, 20)
-
-    asyncio.run(bounded())
 
 
 def logged(path: Path) -> dict[int, int]:

@@ -1,0 +1,256 @@
+"""Transactions as producers see them: begun, ended, fenced, repeated, timed out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from transaction_servers import MINUTE_MS, Start, epoch_after, error_of, run, status_of, with_epoch
+
+from pyspark_kafkalog.errors import OutOfOrderSequenceError
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.root.leader.units import AppendedRange
+from pyspark_kafkalog.root.transactions.states import TransactionStatus
+from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
+
+
+def test_committed_transaction_over_partitions_becomes_visible_with_one_commit(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        await server.produce(producer, [b"1", b"2"])
+        await server.produce(producer, [b"3"], topic="b")
+        assert server.committed() == []
+        assert len(server.unstable()) == 2
+        version = server.served.root.version
+        after = await server.end(producer)
+        server.served.root.refresh()
+        offsets = {each.offset for each in server.served.root.history() if each.offset >= version}
+        assert len(offsets) == 1
+        assert after == ProducerIdAndEpoch(producer.producer_id, producer.producer_epoch + 1)
+        assert (server.committed(), server.committed("b"), server.unstable()) == ([b"1", b"2"], [b"3"], [])
+        assert status_of(server) is TransactionStatus.COMPLETE_COMMIT
+
+    run(scenario())
+
+
+def test_aborted_transaction_is_never_visible(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        await server.produce(producer, [b"1"])
+        producer = epoch_after(await server.end(producer, is_commit=False))
+        await server.produce(producer, [b"2"])
+        await server.end(producer)
+        assert (server.committed(), server.unstable()) == ([b"2"], [])
+
+    run(scenario())
+
+
+def test_producer_unknown_to_a_partition_begins_with_sequence_zero_in_transactions_of_version_2(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        assert isinstance(await server.produce(producer, [b"1"], sequence=1), OutOfOrderSequenceError)
+        assert isinstance(await server.produce(producer, [b"0"]), AppendedRange)
+        assert isinstance(await server.produce(producer, [b"1"], sequence=1), AppendedRange)
+        await server.end(producer)
+        assert server.committed() == [b"0", b"1"]
+
+    run(scenario())
+
+
+def test_producer_unknown_to_a_partition_begins_with_any_sequence_in_earlier_transactions(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        assert await server.add(producer, [("a", 0)]) is ErrorCode.NONE
+        assert isinstance(await server.produce(producer, [b"1"], sequence=4, version=9), AppendedRange)
+
+    run(scenario())
+
+
+def test_old_client_adds_partitions_before_it_writes(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        assert error_of(await server.produce(producer, [b"0"], version=11)) is ErrorCode.TRANSACTION_ABORTABLE
+        assert error_of(await server.produce(producer, [b"0"], version=9)) is ErrorCode.INVALID_TXN_STATE
+        assert await server.add(producer, [("a", 0), ("b", 0)]) is ErrorCode.NONE
+        assert isinstance(await server.produce(producer, [b"1"], version=9), AppendedRange)
+        assert await server.end(producer, version=3) == producer
+        assert (server.committed(), server.unstable()) == ([b"1"], [])
+
+    run(scenario())
+
+
+def test_second_producer_aborts_the_first_ones_transaction_and_fences_it(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        first = await server.begin()
+        await server.produce(first, [b"1"])
+        second = await server.begin()
+        assert second.producer_id == first.producer_id
+        assert second.producer_epoch == first.producer_epoch + 2
+        assert server.unstable() == []
+        assert error_of(await server.produce(first, [b"2"], sequence=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await server.end(first) is ErrorCode.PRODUCER_FENCED
+        assert await server.end(first, version=1) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await server.add(first, [("a", 0)]) is ErrorCode.PRODUCER_FENCED
+        assert await server.add(first, [("a", 0)], version=1) is ErrorCode.INVALID_PRODUCER_EPOCH
+        fenced = await server.init(expected=first)
+        assert fenced.error_code == ErrorCode.PRODUCER_FENCED
+        assert (await server.init(expected=first, version=3)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        await server.produce(second, [b"3"])
+        await server.end(second)
+        assert server.committed() == [b"3"]
+
+    run(scenario())
+
+
+def test_zombie_that_asks_for_its_epoch_does_not_end_the_next_ones_transaction(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        zombie = await server.begin()
+        producer = await server.begin()
+        await server.produce(producer, [b"1"])
+        assert (await server.init(expected=zombie)).error_code == ErrorCode.PRODUCER_FENCED
+        await server.end(producer)
+        assert server.committed() == [b"1"]
+
+    run(scenario())
+
+
+def test_end_that_is_repeated_succeeds_with_the_same_epoch(start: Start) -> None:
+    async def scenario() -> None:
+        server, other = start(), start()
+        producer = await server.begin()
+        await server.produce(producer, [b"1"])
+        after = await server.end(producer)
+        end_offset = server.served.state().log_end_offset
+        assert await server.end(producer) == after
+        assert await other.end(producer) == after
+        assert await server.end(producer, is_commit=False) is ErrorCode.INVALID_TXN_STATE
+        assert server.served.state().log_end_offset == end_offset
+
+    run(scenario())
+
+
+def test_end_of_an_old_client_that_is_repeated_succeeds(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        await server.add(producer, [("a", 0)])
+        await server.produce(producer, [b"1"], version=9)
+        for _ in range(2):
+            assert await server.end(producer, version=3) == producer
+        assert await server.end(producer, is_commit=False, version=3) is ErrorCode.INVALID_TXN_STATE
+
+    run(scenario())
+
+
+def test_abort_without_a_partition_raises_the_epoch_and_commit_is_refused(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        assert await server.end(producer) is ErrorCode.INVALID_TXN_STATE
+        after = epoch_after(await server.end(producer, is_commit=False))
+        assert after.producer_epoch == producer.producer_epoch + 1
+        assert await server.end(after, is_commit=False, version=3) == after
+
+    run(scenario())
+
+
+def test_unknown_id_and_other_producer_id_are_no_mapping(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        other = replace(producer, producer_id=producer.producer_id + 1)
+        assert await server.end(producer, name="unknown") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await server.end(other) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert error_of(await server.produce(other, [b"1"])) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await server.add_group(producer, "g", name="unknown") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+    run(scenario())
+
+
+def test_producer_that_goes_on_after_an_error_gets_the_next_epoch_once(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        first = await server.init(expected=producer)
+        again = await server.init(expected=producer)
+        assert first.producer_epoch == again.producer_epoch == producer.producer_epoch + 1
+
+    run(scenario())
+
+
+def test_exhausted_epochs_end_in_a_new_producer_id(start: Start) -> None:
+    async def scenario() -> None:
+        server, other = start(), start()
+        producer = await server.begin()
+        await server.produce(producer, [b"1"])
+        producer = epoch_after(await server.end(producer))
+        producer = await with_epoch(server, 32766)
+        await server.produce(producer, [b"2"])
+        after = epoch_after(await server.end(producer))
+        assert after.producer_id != producer.producer_id
+        assert after.producer_epoch == 0
+        assert await server.end(producer) == after  # repeated
+        assert await other.end(producer) == after  # by another server, which has read it from the log
+        await other.produce(after, [b"3"])
+        await other.end(after)
+        assert server.committed() == [b"1", b"2", b"3"]
+
+    run(scenario())
+
+
+def test_transaction_over_its_timeout_is_aborted_and_its_producer_fenced(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin(timeout_ms=1000)
+        await server.produce(producer, [b"1"])
+        await server.coordinator.abort_timed_out()
+        assert server.unstable() != []
+        server.served.now_ms += 1001
+        await server.coordinator.abort_timed_out()
+        assert (server.unstable(), status_of(server)) == ([], TransactionStatus.COMPLETE_ABORT)
+        assert error_of(await server.produce(producer, [b"2"], sequence=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        # It may go on with the epoch after, as the retry of an abort tells it.
+        after = epoch_after(await server.end(producer, is_commit=False))
+        await server.produce(after, [b"3"])
+        await server.end(after)
+        assert server.committed() == [b"3"]
+
+    run(scenario())
+
+
+def test_unused_id_is_removed_and_its_name_begins_anew(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        await server.produce(producer, [b"1"])
+        server.served.now_ms += 8 * 24 * 60 * MINUTE_MS
+        await server.coordinator.remove_expired()
+        assert await server.coordinator.find("t") is not None  # it has a transaction open
+        await server.end(producer)
+        await server.coordinator.remove_expired()
+        assert await server.coordinator.find("t") is not None  # it was just used
+        server.served.now_ms += 8 * 24 * 60 * MINUTE_MS
+        await server.coordinator.remove_expired()
+        assert await server.coordinator.find("t") is None
+        assert await server.end(producer) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert (await server.begin()).producer_id != producer.producer_id
+
+    run(scenario())
+
+
+def test_timeout_out_of_bounds_and_bad_producer_are_refused(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        for timeout_ms in (0, -1, 15 * MINUTE_MS + 1):
+            assert (await server.init(timeout_ms=timeout_ms)).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        assert (await server.init("")).error_code == ErrorCode.INVALID_REQUEST
+        half = ProducerIdAndEpoch(5, -1)
+        assert (await server.init(expected=half)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(scenario())
