@@ -39,8 +39,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.native import NativeRoot
 
 _LOG: Final = logging.getLogger(__name__)
+_FIRST_ANSWER_S: Final = 60.0
 _REPORT_S: Final = 10.0
 _PROGRESS_S: Final = 1.0
 
@@ -130,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     """Follow until a signal, or with --once until all is copied."""
     from pyspark_kafkalog.replication.follower import Follower, FollowSettings
     from pyspark_kafkalog.replication.report import FollowReport
-    from pyspark_kafkalog.security.open import open_or_create_root
+    from pyspark_kafkalog.security.open import find_root, open_or_create_root
 
     set_up_log(options.log_format)
     pattern = include_pattern(options.topics)
@@ -139,6 +142,8 @@ def run(options: argparse.Namespace) -> int:
     address = _leader(options)
     with ExitStack() as stack:
         leader = stack.enter_context(closing(address.open()))
+        if find_root(options.path) is None:
+            _await_leader(leader, is_once=options.once)
         root = open_or_create_root(options.path).native()
         if address.is_root and _is_at(root, address.text):
             raise UsageError(f"{root.path} cannot follow itself: --from and --path name the same log directory")
@@ -174,6 +179,28 @@ def _is_at(root: NativeRoot, text: str) -> bool:
     if isinstance(place, Path) and isinstance(root.path, Path):
         return place.exists() and place.samefile(root.path)
     return place == root.path
+
+
+def _await_leader(leader: LeaderEndPoint, *, is_once: bool) -> None:
+    """Wait for the leader's first answer, so that a wrong address leaves no empty log directory behind.
+
+    Raises LeaderUnavailableError after a minute with `is_once`.
+    """
+    from pyspark_kafkalog.errors import LeaderUnavailableError
+    from pyspark_kafkalog.replication.partition_state import retry_delay_ms
+
+    deadline_s, failures = time.monotonic() + _FIRST_ANSWER_S, 0
+    while True:
+        try:
+            leader.describe(lambda _: False)
+            return
+        except LeaderUnavailableError as error:
+            if is_once and time.monotonic() > deadline_s:
+                raise
+            failures += 1
+            if failures == 1:
+                _LOG.warning("the leader does not answer, and the log directory is created once it does: %s", error)
+        time.sleep(retry_delay_ms(failures, random.SystemRandom()) / 1000)
 
 
 def _check_may_follow(root: NativeRoot, *, may_demote: bool) -> None:

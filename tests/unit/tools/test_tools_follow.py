@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -97,6 +98,17 @@ def test_copy_says_which_leader_it_follows_since_when(
     assert main(["promote", "--path", copy]) == 0
     assert main(["topics", "--path", copy, "--describe"]) == 0
     assert "since" not in capsys.readouterr().err
+
+
+def test_leader_that_never_answers_leaves_no_log_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pyspark_kafkalog.tools.follow._FIRST_ANSWER_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    assert main(["follow", "--from", address, "--path", str(tmp_path / "copy"), "--once"]) == 1
+    assert address in capsys.readouterr().err
+    assert not (tmp_path / "copy").exists()
 
 
 def test_only_selected_topics_are_followed(tmp_path: Path, leader_dir: LogDir) -> None:
