@@ -83,7 +83,10 @@ class FollowSettings:
 
 
 class Follower:
-    """Follows `leader` with `root`. `run` once; `stop` from any thread or signal handler."""
+    """Follows `leader` with `root`. `run` once; `stop` from any thread or signal handler.
+
+    `is_working` says whether records are on their way that the leader does not answer with yet; then nothing is stuck.
+    """
 
     def __init__(
         self,
@@ -92,10 +95,12 @@ class Follower:
         settings: FollowSettings,
         *,
         on_event: Callable[[Event], None],
+        is_working: Callable[[], bool] = lambda: False,
         monotonic_s: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
         self._leader = leader
+        self._is_working = is_working
         self._root = root
         self._settings = settings
         self._on_event = on_event
@@ -224,7 +229,9 @@ class Follower:
             if progress != before:
                 moved_s = self._monotonic_s()
             elif self._monotonic_s() - moved_s > self._settings.gives_up_after_s:
-                raise self._stuck()
+                if not self._is_working():
+                    raise self._stuck()
+                moved_s = self._monotonic_s()
             self.board.wait(_TURN_S / 10)
 
     def _take_turn(self) -> None:

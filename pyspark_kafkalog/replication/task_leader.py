@@ -165,6 +165,14 @@ class TaskLeader:
     def name(self) -> str:
         return self._leader.name
 
+    def is_working(self) -> bool:
+        """Whether tasks are to fetch what was not tried before: they may wait for executors, or take their time."""
+        with self._changed:
+            ranges = [each for plan in self._plans.values() for each in plan.ranges]
+            return self._tasks.is_alive and any(
+                each.tries == 1 and each.future is not None and not each.future.done() for each in ranges
+            )
+
     def describe(self, selects: SelectsTopic) -> LeaderDescription:
         """As in LeaderEndPoint."""
         with self._calls:

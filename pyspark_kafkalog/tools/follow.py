@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.replication.leader import LeaderEndPoint
     from pyspark_kafkalog.replication.range_task import LeaderAddress
     from pyspark_kafkalog.replication.report import FollowReport
+    from pyspark_kafkalog.replication.task_leader import TaskLeader
     from pyspark_kafkalog.root.native import NativeRoot
 
 _LOG: Final = logging.getLogger(__name__)
@@ -148,8 +149,9 @@ def run(options: argparse.Namespace) -> int:
         if address.is_root and _is_at(root, address.text):
             raise UsageError(f"{root.path} cannot follow itself: --from and --path name the same log directory")
         _check_may_follow(root, may_demote=options.demote)
+        tasks: TaskLeader | None = None
         if options.spark:
-            leader = stack.enter_context(_task_leader(leader, address, root))
+            leader = tasks = stack.enter_context(_task_leader(leader, address, root))
         report = FollowReport(leader=leader.name, root=str(root.path), clock_ms=time_ms)
         settings = FollowSettings(
             topics=options.topics,
@@ -159,7 +161,8 @@ def run(options: argparse.Namespace) -> int:
             max_bytes_per_s=options.max_rate,
             flush=options.flush,
         )
-        follower = Follower(leader, root, settings, on_event=report.note)
+        is_working = (lambda: False) if tasks is None else tasks.is_working
+        follower = Follower(leader, root, settings, on_event=report.note, is_working=is_working)
         if options.metrics_listen is not None:
             stack.enter_context(_metrics(follower.board, report, options.metrics_listen))
         if options.report is not None:
@@ -266,7 +269,7 @@ def _observed(options: argparse.Namespace) -> Iterator[None]:
 
 
 @contextmanager
-def _task_leader(leader: LeaderEndPoint, address: LeaderAddress, root: NativeRoot) -> Iterator[LeaderEndPoint]:
+def _task_leader(leader: LeaderEndPoint, address: LeaderAddress, root: NativeRoot) -> Iterator[TaskLeader]:
     """The leader with tasks of Spark that fetch ahead. Those that still run at the end of the block are ended."""
     from pyspark_kafkalog.maintenance.jobs.session import job_session
     from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks

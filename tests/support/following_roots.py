@@ -53,6 +53,7 @@ def make_follower(
     is_once: bool = False,
     gives_up_after_s: float = DEADLINE_S,
     flush: FlushMode = "os",
+    is_working: Callable[[], bool] = lambda: False,
 ) -> Follower:
     settings = FollowSettings(
         topics=".*",
@@ -64,7 +65,7 @@ def make_follower(
         gives_up_after_s=gives_up_after_s,
     )
     root = open_or_create_root(place).native()
-    return Follower(leader, root, settings, on_event=events.append, rng=random.Random(7))
+    return Follower(leader, root, settings, on_event=events.append, is_working=is_working, rng=random.Random(7))
 
 
 def copy_once(leader_place: RootPlace, place: RootPlace, *, may_cut: bool = False) -> list[Event]:

@@ -223,3 +223,43 @@ def test_small_lag_begins_no_tasks(leader: LogDir, tmp_path: Path) -> None:
         make_follower(end_point, tmp_path / "copy", [], is_once=True).run()
     assert not tasks.calls
     check_equal(leader.path, tmp_path / "copy")
+
+
+class WaitingTasks(CountedTasks):
+    """Tasks that wait for their executors: none begins before `granted`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted = threading.Event()
+
+    def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
+        def call() -> T:
+            assert self.granted.wait(60)
+            return work()
+
+        return super().submit(call, first=first)
+
+
+@pytest.mark.usefixtures("small_first_answers")
+def test_follower_waits_longer_for_tasks_than_for_its_leader(leader: LogDir, tmp_path: Path) -> None:
+    tasks = WaitingTasks()
+    with task_leader_of(Path(str(leader.path)), tmp_path / "copy", tasks) as end_point:
+        asked = 0
+
+        def is_working() -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                tasks.granted.set()
+            return end_point.is_working()
+
+        follower = make_follower(
+            end_point, tmp_path / "copy", [], is_once=True, gives_up_after_s=1.0, is_working=is_working
+        )
+        try:
+            follower.run()
+        finally:
+            tasks.granted.set()
+        assert asked >= 2
+        assert not end_point.is_working()
+    check_equal(leader.path, tmp_path / "copy")
