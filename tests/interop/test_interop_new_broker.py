@@ -1,4 +1,4 @@
-"""A broker starts on an exported directory as on its own: topics, groups, settings, new leader epochs, transactions."""
+"""A broker starts on an exported directory as on its own: topics, groups, users, settings, epochs, transactions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, ScramMechanism
 from tiered_exports import consumed, new_broker
 
 from pyspark_kafkalog import LogDir
@@ -30,6 +30,9 @@ def test_broker_starts_on_export_and_goes_on(tmp_path: Path) -> None:
         )
         log_dir.append("orders", table, transactional_id="job", transaction_version=number)
         log_dir.append("users", table)
+    ann = ("--entity-type", "users", "--entity-name", "ann")
+    password = ("--add-config", "SCRAM-SHA-256=[iterations=5000,password=secret]")
+    assert main(["configs", "--path", str(log_dir.path), "--alter", *ann, *password]) == 0
     log_dir.group("readers").commit({("orders", 0): 17, ("orders", 1): 3}, "note")
     log_dir.refresh()
     topic_id = log_dir.topic("orders").topic_id
@@ -48,6 +51,8 @@ def test_broker_starts_on_export_and_goes_on(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         configs = admin.describe_configs([resource])[resource].result(20)
         assert (configs["cleanup.policy"].value, configs["retention.ms"].value) == ("compact", "-1")
+        (credential,) = admin.describe_user_scram_credentials(["ann"])["ann"].result(20).scram_credential_infos
+        assert (credential.mechanism, credential.iterations) == (ScramMechanism.SCRAM_SHA_256, 5000)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "own", "batch.size": 500})
         producer.init_transactions(30)
         producer.begin_transaction()
