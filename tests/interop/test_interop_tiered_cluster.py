@@ -47,7 +47,8 @@ def test_disks_of_a_cluster_whose_leaders_changed_read_as_its_consumers_did(tmp_
         times_ms = [round(each.timestamp() * 1000) for each in found["timestamp"]]
         assert list(zip(found["partition"], found["offset"], times_ms, found["value"], strict=True)) == consumed
     partition = LogDir.open(disks, remote_storage=tier).partition("orders", 0)
-    assert (partition.log_start_offset, partition.leader_epoch) == (0, 1)
+    assert partition.log_start_offset == 0
+    assert partition.leader_epoch >= 1  # a slow controller may elect a leader once more
     assert partition.local_log_start_offset > 500
     verification = verify(LogDir.open(disks, remote_storage=tier).root, are_records_checked=True)
     assert verification.is_sound, verification.findings

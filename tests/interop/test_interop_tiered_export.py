@@ -201,7 +201,9 @@ def test_new_broker_serves_what_another_one_tiered(fixture: TieredFixture, tmp_p
     disk, tier = tmp_path / "disk", tmp_path / "tier"
     shutil.copytree(fixture.log_dir, disk)
     shutil.copytree(fixture.remote, tier)
-    broker = new_broker(tmp_path / "broker", tier, log_retention_ms="-1")  # the records are years old
+    # The records are years old, and so is a transaction that is open.
+    old = {"log_retention_ms": "-1", "transaction_abort_timed_out_transaction_cleanup_interval_ms": "3600000"}
+    broker = new_broker(tmp_path / "broker", tier, **old)
     export = ["export", "--path", str(disk), "--remote-storage", str(tier), "--to", str(broker.data), "--new-broker"]
     assert main([*export, "--tiered", "--metadata-partitions", str(METADATA_PARTITIONS)]) == 0
     left = sorted(path for path in disk.rglob("*") if path.is_file())

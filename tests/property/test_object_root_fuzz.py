@@ -90,12 +90,12 @@ def store_with(
 
 def check(store: FaultyStore, about: object) -> str:
     """How the root is read: "right", or the class of an error that says where."""
-    began = time.monotonic()
+    began = time.process_time()  # nothing here waits for anybody
     try:
         outcome: Any = rows_through(store)
     except KafkalogError as error:
         outcome = error
-    assert time.monotonic() - began < SECONDS_MAX, about
+    assert time.process_time() - began < SECONDS_MAX, about
     if not isinstance(outcome, KafkalogError):
         assert outcome == expected(), about
         return "right"

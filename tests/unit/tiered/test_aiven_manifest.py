@@ -14,7 +14,7 @@ import pytest
 import zstandard
 from aiven_objects import encoded_sizes
 from cryptography.hazmat.primitives.serialization import load_der_private_key
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiered_fixtures import TIERED_FIXTURES
 
@@ -96,6 +96,7 @@ def test_example_of_the_plugin_is_read() -> None:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 1 << 20), min_size=10, max_size=10))
 def test_sizes_of_compressed_chunks_are_those_that_were_encoded(sizes: list[int]) -> None:
     found = parse_manifest(changed(variable(encoded_sizes(sizes))), name="m")
