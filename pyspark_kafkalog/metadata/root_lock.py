@@ -67,7 +67,7 @@ def root_lock(
     finally:
         # An error of close() still releases the lock, and must not make the work under it look failed.
         with contextlib.suppress(OSError):
-            fs.close(fd)
+            fs.close(fd, path)
 
 
 def file_system_time_ns(root: Path, fs: FileSystem) -> int:

@@ -196,12 +196,13 @@ class FileSystem:
         """os.open with O_CLOEXEC and O_NOFOLLOW; the umask limits the mode."""
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
-    def close(self, fd: int) -> None:
-        name = _name(fd)  # cannot be found once the descriptor is closed
+    def close(self, fd: int, path: Path | None = None) -> None:
+        """Close the descriptor; `path` is the name of the file for an error, and is looked up otherwise."""
+        name = path if path is not None else Path(_name(fd))  # cannot be found once the descriptor is closed
         try:
             os.close(fd)
         except OSError as error:
-            raise described(error, Path(name)) from None
+            raise described(error, name) from None
 
     @_described
     def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
@@ -343,8 +344,8 @@ class UnflushedFileSystem(FileSystem):
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
         return self._inner.open(path, flags, mode)
 
-    def close(self, fd: int) -> None:
-        self._inner.close(fd)
+    def close(self, fd: int, path: Path | None = None) -> None:
+        self._inner.close(fd, path)
 
     def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
         self._inner.pwrite_all(fd, data, position)

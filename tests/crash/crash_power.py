@@ -203,7 +203,7 @@ class PowerFileSystem(SeamFileSystem):
         self._files[fd] = self.disk.find(path)
         return fd
 
-    def _close(self, act: Callable[[], Any], fd: int) -> None:
+    def _close(self, act: Callable[[], Any], fd: int, path: Path | None = None) -> None:
         self._files.pop(fd, None)
         act()
 

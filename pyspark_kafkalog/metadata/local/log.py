@@ -244,7 +244,7 @@ class LocalCommitLog(CommitLog):
                 self._fs.pwrite_all(fd, data, 0)
                 self._fs.fsync(fd)
             finally:
-                self._fs.close(fd)
+                self._fs.close(fd, temporary)
         except OSError:
             self._discard(temporary)
             raise

@@ -52,4 +52,4 @@ class OffsetHint:
         try:
             self._fs.pwrite_all(fd, _hint_text(offset), 0)
         finally:
-            self._fs.close(fd)
+            self._fs.close(fd, self.path)

@@ -150,8 +150,7 @@ def _joined(parts: Sequence[LeaderBatches]) -> tuple[NDArray[np.uint8], NDArray[
     if len(parts) == 1:
         return parts[0].data, parts[0].batches
     # As bytes: numpy would compare the fields of the tables, which takes longer than to copy them.
-    rows = [np.ascontiguousarray(each.batches).view(np.uint8) for each in parts]
-    batches = np.concatenate(rows).view(BATCH_DTYPE)
+    batches = np.frombuffer(bytearray().join([each.batches.tobytes() for each in parts]), dtype=BATCH_DTYPE)
     sizes = batches["size_bytes"]
     batches["position"] = np.cumsum(sizes) - sizes
-    return np.concatenate([each.data for each in parts]), batches
+    return np.frombuffer(b"".join([each.data.data for each in parts]), dtype=np.uint8), batches
