@@ -52,8 +52,8 @@ class FileLeaderWriter:
         """As in LeaderWriter."""
         with self._commits.locked():
             results = self._commit_locked(units)
-            if self._commits.fs.waits_for_disk and any(map(_has_duplicate, results)):
-                # Who stored the batch may have been killed before its commit was on disk.
+            if self._commits.fs.waits_for_disk and any(map(_tells_of_earlier, results)):
+                # Who stored the batch, or decided the request, may have been killed before its commit was on disk.
                 flush_earlier(self._root.path, self._commits.fs)
                 self._commits.store.log.sync()
         return results
@@ -141,8 +141,9 @@ class _PlannedAppend:
         return log.state()
 
 
-def _has_duplicate(result: UnitResult) -> bool:
-    return not isinstance(result, KafkalogError) and any(each.is_duplicate for each in result)
+def _tells_of_earlier(result: UnitResult) -> bool:
+    """Whether a unit has succeeded by what an earlier commit has stored."""
+    return not isinstance(result, KafkalogError) and (not result or any(each.is_duplicate for each in result))
 
 
 def _joined(parts: Sequence[LeaderBatches]) -> tuple[NDArray[np.uint8], NDArray[np.void]]:

@@ -35,7 +35,7 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeade
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FileSystem
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
@@ -256,6 +256,21 @@ def test_log_append_time_is_told_also_of_a_duplicate(serve: Callable[[], Served]
         assert isinstance(result, AppendedRange)
         assert result.log_append_time_ms == T0 + 60_000
         server.now_ms += 5
+
+
+@pytest.mark.parametrize("is_append", [True, False], ids=["duplicate", "nothing-to-append"])
+def test_success_by_an_earlier_commit_is_told_when_that_is_on_disk(
+    serve: Callable[[], Served], tmp_path: Path, is_append: bool
+) -> None:
+    retried = CommitUnit.of(append(batch(producer=(7, 0, 0)))) if is_append else CommitUnit(appends=lambda image: ())
+    serve().append(append(batch(producer=(7, 0, 0))))
+    marker_file = tmp_path / "root" / UNFLUSHED_MARKER
+    assert marker_file.exists()
+    durable = Served(tmp_path / "root", flush="fsync")
+    (result,) = durable.commit(retried)
+    assert not isinstance(result, KafkalogError)
+    assert not marker_file.exists()
+    durable.writer.close()
 
 
 def test_empty_commit_publishes_nothing(serve: Callable[[], Served]) -> None:
