@@ -157,10 +157,6 @@ class BatchHeader:
         return bool(self.attributes & CONTROL_MASK)
 
     @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id > NO_PRODUCER_ID
-
-    @property
     def delete_horizon_ms(self) -> int | None:
         """The delete horizon (KIP-534), stored in place of the base timestamp, or None."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None

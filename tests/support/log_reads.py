@@ -15,19 +15,17 @@ from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader, TimestampAndOffset
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.segment import read_range
+from pyspark_kafkalog.storage.segment.segment import LogSegment, read_range
 
 
 class Isolation(Enum):
     """The end of a log for a reader.
 
-    LOG_END         everything stored
-    HIGH_WATERMARK  committed records: read_uncommitted
-    COMMITTED       up to the last stable offset, without batches of aborted transactions: read_committed
+    LOG_END    everything stored: read_uncommitted
+    COMMITTED  up to the last stable offset, without batches of aborted transactions: read_committed
     """
 
     LOG_END = auto()
-    HIGH_WATERMARK = auto()
     COMMITTED = auto()
 
 
@@ -57,36 +55,39 @@ def read(
         raise OffsetOutOfRangeError(
             f"offset {start_offset} is out of range [{log.log_start_offset}, {log.log_end_offset}] of {log.directory}"
         )
-    end_offset = _end_offset(log, isolation)
+    end_offset = log.log_end_offset if isolation is Isolation.LOG_END else log.last_stable_offset
     for segment in log.segments.from_offset(start_offset):
-        found = segment.find_batch(start_offset)
+        found = _find_batch(segment, start_offset)
         if found is None:
             continue
-        length = max(max_bytes, found.size_bytes)
-        data = read_range(segment.fd, found.position, min(length, segment.size_bytes - found.position))
+        position, size_bytes = found
+        length = max(max_bytes, size_bytes)
+        data = read_range(segment.fd, position, min(length, segment.size_bytes - position))
         file = str(segment.log_path)
-        batches = scan_batches(data, file=file, file_position=found.position).batches
+        batches = scan_batches(data, file=file, file_position=position).batches
         batches = batches[batches["base_offset"] < end_offset]
-        verify_crcs(data, batches, data_position=found.position, file=file)
+        verify_crcs(data, batches, data_position=position, file=file)
         if not len(batches):
             break
         next_offset = int(batches["last_offset"][-1]) + 1
         if isolation is Isolation.COMMITTED:
             aborted = AbortedTransactions.overlapping(log.directory, start_offset, next_offset)
             batches = aborted.keep(batches)
-        return FetchedBatches(data, found.position, batches, file, next_offset)
+        return FetchedBatches(data, position, batches, file, next_offset)
     empty = np.empty(0, dtype=np.uint8)
     return FetchedBatches(empty, 0, np.empty(0, dtype=BATCH_DTYPE), "", start_offset)
+
+
+def _find_batch(segment: LogSegment, offset: int) -> tuple[int, int] | None:
+    """Position and size of the batch that holds `offset` or, if none does, of the first one above it."""
+    for chunk in segment.chunks(segment.position_at_or_before(offset)):
+        above = chunk.batches[chunk.batches["last_offset"] >= offset]
+        if len(above):
+            return int(above["position"][0]), int(above["size_bytes"][0])
+    return None
 
 
 def offset_for_timestamp(log: UnifiedLog, timestamp_ms: int) -> TimestampAndOffset | None:
     """The first record from the log start offset on with a timestamp of at least `timestamp_ms`."""
     reader = LogReader(LocalExtents(log.directory), TopicPartition(log.directory.name, 0))
     return reader.offset_for_timestamp(timestamp_ms, log.log_start_offset, log.log_end_offset)
-
-
-def _end_offset(log: UnifiedLog, isolation: Isolation) -> int:
-    """The offset at which a reader with `isolation` ends."""
-    if isolation is Isolation.LOG_END:
-        return log.log_end_offset
-    return log.high_watermark if isolation is Isolation.HIGH_WATERMARK else log.last_stable_offset

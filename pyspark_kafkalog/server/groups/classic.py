@@ -13,7 +13,7 @@ Source of the rules: the methods classicGroup... of org.apache.kafka.coordinator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
@@ -554,15 +554,6 @@ class ClassicProtocol:
         waiting, member.answer_sync = member.answer_sync, None
         waiting(answer)
         return True
-
-
-def waiting_members(group: ClassicGroup) -> Collection[str]:
-    """The members whose join or sync waits for an answer."""
-    return [
-        each.member_id
-        for each in group.members.values()
-        if each.answer_join is not None or each.answer_sync is not None
-    ]
 
 
 def _heartbeat_of(member_id: str) -> TimerKey:

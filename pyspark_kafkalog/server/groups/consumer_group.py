@@ -165,13 +165,6 @@ class ConsumerGroup:
     def subscribed_topics(self) -> frozenset[str]:
         return frozenset[str]().union(*(self.topics_of(each) for each in self.members.values()))
 
-    def target_of(self, member: ConsumerMember) -> Assignment:
-        """The target of the member, or of the static member that it replaces."""
-        held_by = member.member_id
-        if member.instance_id is not None:
-            held_by = self.static_members.get(member.instance_id, held_by)
-        return self.targets.get(held_by, NO_PARTITIONS)
-
 
 def replay(group: ConsumerGroup, changes: Iterable[GroupRecord]) -> ConsumerGroup:
     """The group after these records, in their order."""

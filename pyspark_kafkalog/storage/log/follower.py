@@ -221,11 +221,11 @@ def _drop_segments_below(log: UnifiedLog) -> None:
 def delete_records(log: UnifiedLog, before_offset: int) -> int:
     """Increase the log start offset to `before_offset`, which may be inside a segment; returns the new value.
 
-    Raises OffsetOutOfRangeError above the high watermark. Retention deletes segments that are entirely below it.
+    Raises OffsetOutOfRangeError above the log end. Retention deletes segments that are entirely below it.
     """
-    if before_offset > log.high_watermark:
+    if before_offset > log.log_end_offset:
         raise OffsetOutOfRangeError(
-            f"cannot delete records before offset {before_offset}, the high watermark is {log.high_watermark}"
+            f"cannot delete records before offset {before_offset}, the log ends at {log.log_end_offset}"
         )
     if before_offset > log.log_start_offset:
         log.log_start_offset = before_offset

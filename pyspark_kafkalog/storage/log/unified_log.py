@@ -121,7 +121,6 @@ class UnifiedLog:
         self._flush_from = loaded.recovery_point
         self._names_changed = loaded.names_changed
         self._producers = loaded.producers
-        self._high_watermark: int | None = None
         self.high_watermark_moved()
 
     @classmethod
@@ -184,18 +183,12 @@ class UnifiedLog:
     # State
 
     @property
-    def high_watermark(self) -> int:
-        if self._high_watermark is None:
-            return self.log_end_offset
-        return min(max(self._high_watermark, self.log_start_offset), self.log_end_offset)
-
-    @property
     def last_stable_offset(self) -> int:
-        """The end for read_committed: the first offset of the oldest open transaction, at most the high watermark."""
+        """The end for read_committed: the first offset of the oldest open transaction, else the log end."""
         first_unstable = self.producers.first_unstable_offset
         if first_unstable is None:
-            return self.high_watermark
-        return min(max(first_unstable, self.log_start_offset), self.high_watermark)
+            return self.log_end_offset
+        return min(max(first_unstable, self.log_start_offset), self.log_end_offset)
 
     @property
     def active_segment(self) -> LogSegment:
@@ -215,16 +208,10 @@ class UnifiedLog:
         self._producers = producers
         self.high_watermark_moved()
 
-    def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, kept within log start and log end; returns it."""
-        self._high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
-        self.high_watermark_moved()
-        return self._high_watermark
-
     def high_watermark_moved(self) -> None:
-        """Pass the new high watermark to the producer state."""
+        """Pass the log end to the producer state as the high watermark: nobody else has to confirm what is appended."""
         if isinstance(self._producers, ProducerStateManager):
-            self._producers.high_watermark_moved(self.high_watermark)
+            self._producers.high_watermark_moved(self.log_end_offset)
 
     def state(self) -> LogState:
         """The state that a commit must carry so that `resume` can continue from here."""

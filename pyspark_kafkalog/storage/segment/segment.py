@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -333,14 +333,6 @@ def _batch_bytes(data: NDArray[np.uint8], *, file: str, position: int) -> int | 
     return batch_length + LOG_OVERHEAD_BYTES
 
 
-class BatchPosition(NamedTuple):
-    """A batch's base offset, its first byte in the `.log` file and its total length."""
-
-    base_offset: int
-    position: int
-    size_bytes: int
-
-
 class LogSegment(SegmentFiles):
     """A segment open for writing; `size_bytes` is the valid length of the `.log`.
 
@@ -421,15 +413,6 @@ class LogSegment(SegmentFiles):
             max_timestamp_offset=timestamp.offset,
             bytes_since_last_index_entry=self.bytes_since_last_index_entry,
         )
-
-    def find_batch(self, offset: int) -> BatchPosition | None:
-        """The batch that holds `offset` or, if none does, the first one above it; None if all are below."""
-        for chunk in self.chunks(self.position_at_or_before(offset)):
-            at = int(np.searchsorted(chunk.batches["last_offset"], offset, side="left"))
-            if at < len(chunk.batches):
-                batch = chunk.batches[at]
-                return BatchPosition(int(batch["base_offset"]), int(batch["position"]), int(batch["size_bytes"]))
-        return None
 
     def position_at_or_before(self, offset: int) -> int:
         """A position, by the index, where a batch starts and at or after which `offset` and all later ones are stored.

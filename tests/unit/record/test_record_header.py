@@ -63,7 +63,6 @@ def test_attribute_bits_are_read_as_properties() -> None:
     assert not plain.is_transactional
     assert not plain.is_control
     assert plain.delete_horizon_ms is None
-    assert not plain.has_producer_id
     assert plain.last_sequence == -1
 
 

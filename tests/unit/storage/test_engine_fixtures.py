@@ -190,7 +190,7 @@ def test_reads_return_records_that_a_consumer_received(part: FixturePartition, i
         clean_shutdown=True,
         clock=lambda: now_ms,
     )
-    level = Isolation.COMMITTED if isolation == "read_committed" else Isolation.HIGH_WATERMARK
+    level = Isolation.COMMITTED if isolation == "read_committed" else Isolation.LOG_END
     found = []
     position = log.log_start_offset
     while True:

@@ -219,15 +219,6 @@ def test_read_and_delete_outside_of_log_raise_offset_out_of_range(logs: OpenLogs
     assert read(log, 4).batches["base_offset"].tolist() == [0]
 
 
-def test_high_watermark_bounds_the_read(logs: OpenLogs) -> None:
-    log = logs()
-    for _ in range(3):
-        append_as_leader(log, batch(2), leader_epoch=0)
-    assert log.update_high_watermark(4) == 4
-    assert read(log, 0, isolation=Isolation.HIGH_WATERMARK).next_offset == 4
-    assert read(log, 0, isolation=Isolation.LOG_END).next_offset == 6
-
-
 def test_segment_ms_without_timestamps_rolls_by_clock(logs: OpenLogs) -> None:
     log = logs(segment_ms="1000")
     data = encode_batch([Record(offset=0, timestamp_ms=-1, key=None, value=b"v")])
@@ -310,16 +301,6 @@ def test_last_stable_offset_is_first_offset_of_open_transactions(logs: OpenLogs)
         (1, 2, 6, 4)
     ]
     assert read(log, 0, isolation=Isolation.COMMITTED).batches["base_offset"].tolist() == [0, 4, 6, 7]
-
-
-def test_transaction_with_marker_above_high_watermark_stays_unstable(logs: OpenLogs) -> None:
-    log = logs()
-    append_as_leader(log, batch(2, producer_id=1, epoch=0, sequence=0, transactional=True), leader_epoch=0)
-    log.update_high_watermark(2)
-    end_transaction(log, marker(1, 0))
-    assert log.last_stable_offset == 0
-    log.update_high_watermark(3)
-    assert log.last_stable_offset == 3
 
 
 def test_marker_of_older_coordinator_epoch_is_fenced(logs: OpenLogs) -> None:
