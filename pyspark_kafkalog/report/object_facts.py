@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from pyspark_kafkalog.maintenance.objects.clean import inspect_log
 from pyspark_kafkalog.maintenance.objects.stored import stored_extents
-from pyspark_kafkalog.maintenance.retention.plan import plan_retention
-from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart
+from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention
 from pyspark_kafkalog.report.facts import (
     NO_TIME_MS,
     CleanerFacts,

@@ -48,7 +48,7 @@ from pyspark_kafkalog.maintenance.objects.merge import merge_all
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
 from pyspark_kafkalog.maintenance.objects.stored import stored_extents, topic_id_partition
-from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart
+from pyspark_kafkalog.maintenance.retention.plan import StoredPart
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ObjectStore

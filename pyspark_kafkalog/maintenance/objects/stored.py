@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
+from pyspark_kafkalog.maintenance.retention.plan import StoredPart, segment_parts
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition

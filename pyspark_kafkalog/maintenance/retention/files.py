@@ -21,8 +21,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import (
     mark_deleted_below_log_start,
     write_log_start_checkpoint,
 )
-from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, plan_retention
-from pyspark_kafkalog.maintenance.retention.stored_parts import StoredPart, segment_parts
+from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, StoredPart, plan_retention, segment_parts
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
