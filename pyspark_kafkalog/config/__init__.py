@@ -3,5 +3,6 @@
 definitions      a configuration's name, type, default and allowed values, and how their texts are parsed
 topic            the table of topic configurations, and a topic's effective values
 broker           the settings of a whole log directory
+entries          configurations as Kafka describes them: effective values, and where each comes from
 properties_file  Java's properties files
 """

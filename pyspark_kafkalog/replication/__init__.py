@@ -10,6 +10,8 @@ Reading order:
     fetch_loop.py      the threads that move records: fetchers and a committer; their bound of bytes a second
     local_logs.py      the follower's own logs as they are committed
     follower.py        `Follower`: the controller of it all
+    report.py          what happened, how often, and where each partition is
+    metrics.py         the same for Prometheus
     root_leader.py     another root as a leader
     root_batches.py    whole batches of a root's partitions by bytes
     task_leader.py     a leader whose records are fetched ahead by tasks, for a large back-fill

@@ -14,6 +14,8 @@ In reading order:
 - write: the commit of a write
 - log_starts: increases of log start offsets
 - transactions: states of transactional ids, transactions that are open, and how they end
+- leader: appends as the leader of partitions, for a server
+- follower: appends as the follower of a leader, and promotion
 - read_only: topics and partitions of a root that is only read
 - broker, broker_notices: a Kafka broker's directory
 - replicas: several brokers' directories as one root

@@ -12,4 +12,8 @@ In reading order:
 - remote_storage: which store and which layout, as it travels to tasks
 - extents: remote and local segments as one log
 - bucket: a partition's log from the objects alone
+- own_layouts: the layouts in which this package writes segments
+- own_segments: segments that this package writes: merged runs of object roots, and tiered segments of file roots
+- own_storage: where a root on a file system copies its closed segments to
+- metadata_topic: `__remote_log_metadata` as it is written
 """

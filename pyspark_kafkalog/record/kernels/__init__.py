@@ -7,5 +7,6 @@ scan      batch headers and CRCs of a run of bytes
 layout    the fields of one record, checked
 decode    records to columns
 encode    columns to batches
+validate  checks of the records that clients send
 zstd      zstd frames of many batches
 """

@@ -6,6 +6,7 @@ See "The code" in docs/ARCHITECTURE.md.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -122,6 +123,20 @@ def test_modules_import_each_other_in_no_circle() -> None:
 def test_modules_are_short() -> None:
     lines = {name: path.read_text().count("\n") for name, path in modules().items()}
     assert not {name: count for name, count in lines.items() if count > LINES_MAX}
+
+
+def test_docstring_of_each_folder_names_its_modules_and_folders() -> None:
+    missing = []
+    for path in modules().values():
+        if path.name != "__init__.py" or path.parent.name == PACKAGE:
+            continue
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        inside = {each.stem for each in path.parent.glob("*.py")} | {
+            each.parent.name for each in path.parent.glob("*/__init__.py")
+        }
+        named = set(re.findall(r"[a-z_0-9]+", docstring))
+        missing += [f"{path.parent.name}: {name}" for name in sorted(inside - named - {"__init__"})]
+    assert not missing
 
 
 def test_modules_and_folders_are_few() -> None:
