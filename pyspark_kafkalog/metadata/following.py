@@ -3,8 +3,8 @@
 While the image has a `Following`, the root is a copy of its leader. Only the follower that knows its id changes what is
 copied: topics, partitions, their log ends and leader epochs, configurations, access control entries, quotas,
 transactional ids. All others are refused with FollowingRootError, whichever way they commit. Maintenance stays
-possible: it raises log starts, and replaces segments and objects by others with the same records. SCRAM credentials are
-free, as no cluster gives them away: users of a served copy get passwords of its own.
+possible: it raises log starts, and replaces segments and objects by others with the same records. SCRAM credentials and
+`super.users` are free, as no cluster gives them away: a served copy has users of its own.
 
 A FollowingRecord begins following, or takes it over from an earlier follower, whose commits then fail with
 FollowingEndedError. One with an empty id ends it. The check is made on the newest image of each attempt to commit, so a
@@ -13,7 +13,7 @@ writer that was admitted earlier is refused too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -23,9 +23,10 @@ from pyspark_kafkalog.metadata.image import Following, MetadataImage
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.delta import ImageChanges
 
+_SUPER_USERS: Final = "super.users"
 #: What a commit must leave as it is, besides topics: by the words for it in errors.
 _COPIED: Final[tuple[tuple[str, Callable[[MetadataImage], object]], ...]] = (
-    ("broker-level settings", lambda image: image.broker_configs),
+    ("broker-level settings", lambda image: _copied_settings(image)),
     ("access control entries", lambda image: image.acls),
     ("client quotas", lambda image: image.client_quotas),
     ("transactional ids", lambda image: image.transactional_ids),
@@ -46,6 +47,15 @@ def following_error(following: Following, change: str = "") -> FollowingRootErro
         f"{subject} follows {following.leader}, and only its follower may write to it; kafkalog promote makes it a "
         "root that takes writes"
     )
+
+
+def _copied_settings(image: MetadataImage) -> Mapping[str, Mapping[str, str]]:
+    """By broker the settings, but for those that never come from a leader."""
+    return {
+        broker: {name: value for name, value in settings.items() if name != _SUPER_USERS}
+        for broker, settings in image.broker_configs.items()
+        if settings.keys() - {_SUPER_USERS}
+    }
 
 
 def following_text(image: MetadataImage) -> str | None:

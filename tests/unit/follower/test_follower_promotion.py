@@ -65,6 +65,16 @@ def test_a_root_that_follows_refuses_writes_and_stays_as_it_is(
     assert (before.follows, "follows a:9092" in repr(before)) == ("a:9092", True)
 
 
+def test_a_root_that_follows_gets_super_users_of_its_own(follower: FollowerRoot) -> None:
+    log_dir = LogDir.open(Path(str(follower.log_dir.path)))
+    log_dir.alter_broker_configs(add={"super.users": "User:admin"})
+    assert log_dir.broker_configs()["super.users"] == "User:admin"
+    with pytest.raises(FollowingRootError, match="broker-level settings cannot be changed"):
+        log_dir.alter_broker_configs(add={"log.retention.ms": "1"}, delete=["super.users"])
+    log_dir.alter_broker_configs(delete=["super.users"])
+    assert "super.users" not in log_dir.broker_configs()
+
+
 def test_a_promoted_root_takes_writes_in_a_leader_epoch_of_its_own(follower: FollowerRoot) -> None:
     path = Path(str(follower.log_dir.path))
     opened_before = LogDir.open(path)
