@@ -35,9 +35,9 @@ from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, S
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
 from pyspark_kafkalog.server.roles import Roles
+from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
 from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.security.request_time import RequestTime, Timed
-from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 
 _LOG: Final = logging.getLogger(__name__)
 _TOKEN_SIZE: Final = struct.Struct(">i")

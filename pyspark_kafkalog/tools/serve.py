@@ -157,11 +157,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _security(options: argparse.Namespace) -> SecuritySettings:
     """The security that the options ask for. Raises UsageError."""
+    from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES
+    from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
+    from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
     from pyspark_kafkalog.server.security.limits import ConnectionSettings
-    from pyspark_kafkalog.server.security.principal_mapping import DEFAULT_RULES
-    from pyspark_kafkalog.server.security.sasl import SaslSettings
     from pyspark_kafkalog.server.security.settings import SecuritySettings
-    from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
     tls = None
     if (options.tls_cert is None) != (options.tls_key is None):

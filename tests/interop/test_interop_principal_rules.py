@@ -11,7 +11,7 @@ from kafka_oracle import kafka_lib
 from principal_rules import RULES, SUBJECTS
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.server.security.principal_mapping import PrincipalMapping
+from pyspark_kafkalog.server.security.authentication.principal_mapping import PrincipalMapping
 
 PROGRAM = Path(__file__).parents[1] / "data" / "PrincipalRules.java"
 

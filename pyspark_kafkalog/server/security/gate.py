@@ -25,14 +25,14 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, read_broker_metadata
 from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES, PrincipalMapping
+from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
+from pyspark_kafkalog.server.security.authentication.scram import Credentials
+from pyspark_kafkalog.server.security.authentication.tls import TlsFiles, TlsTransport
 from pyspark_kafkalog.server.security.guard import AclGuard
 from pyspark_kafkalog.server.security.limits import AUTHENTICATION_MS_MAX, ConnectionLimits
-from pyspark_kafkalog.server.security.principal_mapping import DEFAULT_RULES, PrincipalMapping
 from pyspark_kafkalog.server.security.quotas import ClientQuotas
-from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
-from pyspark_kafkalog.server.security.scram import Credentials
 from pyspark_kafkalog.server.security.settings import SecuritySettings
-from pyspark_kafkalog.server.security.tls import TlsFiles, TlsTransport
 from pyspark_kafkalog.units import SECOND_MS
 
 if TYPE_CHECKING:

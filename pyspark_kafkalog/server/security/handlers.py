@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import Handler
-from pyspark_kafkalog.server.security import credential_handlers, quota_handlers
+from pyspark_kafkalog.server.security import quota_handlers
 from pyspark_kafkalog.server.security.acl_handlers import AclHandlers
+from pyspark_kafkalog.server.security.authentication import credential_handlers
+from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
+from pyspark_kafkalog.server.security.authentication.sasl_handlers import SaslHandlers
 from pyspark_kafkalog.server.security.guard import AclGuard
-from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
-from pyspark_kafkalog.server.security.sasl_handlers import SaslHandlers
 
 
 def handlers(guard: AclGuard, sasl: SaslAuthenticator | None) -> Mapping[ApiKey, Handler]:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterable
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.server.security.sasl import PLAIN
+from pyspark_kafkalog.server.security.authentication.sasl import PLAIN
 
 
 def _addresses(host: str) -> set[str]:

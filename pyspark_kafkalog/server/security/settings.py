@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pyspark_kafkalog.server.security.authentication.principal_mapping import PrincipalMapping
+from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
+from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.server.security.limits import ConnectionSettings
 from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
-from pyspark_kafkalog.server.security.principal_mapping import PrincipalMapping
-from pyspark_kafkalog.server.security.sasl import SaslSettings
-from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ from pyspark_kafkalog.metadata.client_quotas import USER, alter_quotas, quota_en
 from pyspark_kafkalog.metadata.scram import ScramMechanism, alter_credentials, upsertion
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
+from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
+from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.server.security.limits import ConnectionSettings
-from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.settings import SecuritySettings
-from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
 SASL = SaslSettings(("SCRAM-SHA-256", "PLAIN"), failure_delay_ms=0)
 METADATA = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", -1, False)

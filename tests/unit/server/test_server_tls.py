@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
-from pyspark_kafkalog.server.security.distinguished_name import subject_name
-from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings, TlsTransport, server_context
+from pyspark_kafkalog.server.security.authentication.distinguished_name import subject_name
+from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings, TlsTransport, server_context
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile, send_pieces
 
 

@@ -32,8 +32,8 @@ from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismErr
 from pyspark_kafkalog.metadata.scram import MECHANISMS
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.security.authentication.scram import Credentials, ScramExchange
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
-from pyspark_kafkalog.server.security.scram import Credentials, ScramExchange
 
 _LOG: Final = logging.getLogger(__name__)
 

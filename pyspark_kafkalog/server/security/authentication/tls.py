@@ -26,8 +26,8 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.metadata.messages.pieces import Piece
-from pyspark_kafkalog.server.security.distinguished_name import subject_name
-from pyspark_kafkalog.server.security.principal_mapping import DEFAULT_RULES
+from pyspark_kafkalog.server.security.authentication.distinguished_name import subject_name
+from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
     FileSlice,

@@ -18,7 +18,7 @@ from pyspark_kafkalog.protocol.messages.security import (
     SaslHandshakeResponse,
 )
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
+from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
 
 _NO_SASL = "SASL is not enabled on this listener"
 
