@@ -55,10 +55,10 @@ VERSIONS = sized(frame_of(APIS[ApiKey.API_VERSIONS], 2, ApiVersionsRequest()))
 
 
 @contextlib.contextmanager
-def attacked(root: Path, *, wait_max_s: float = WAIT_MAX_S) -> Iterator[ServerProcess]:
+def attacked(root: Path, *, wait_max_s: float = WAIT_MAX_S, files_max: int | None = None) -> Iterator[ServerProcess]:
     """A server with a topic, beside whose attackers a client produces and consumes. It must end well."""
     print(f"KAFKALOG_SEED={SEED}")
-    with serving(root, "--flush", "os") as server:
+    with serving(root, "--flush", "os", files_max=files_max) as server:
         with WireClient.connect("127.0.0.1", server.port, client_id="setup", timeout_s=30) as client:
             topics = (MetadataRequestTopic(name=TOPIC),)
             client.call(MetadataRequest(topics=topics), MetadataResponse, version=9)
@@ -235,13 +235,7 @@ def test_clients_that_take_no_records_do_not_hold_up_others(tmp_path: Path) -> N
 
 @pytest.mark.full
 def test_connections_leave_descriptors_for_files_and_are_taken_again_later(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.ExitStack() as running:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))  # the server inherits it
-        try:
-            server = running.enter_context(attacked(tmp_path / "root"))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with attacked(tmp_path / "root", files_max=128) as server:
         with contextlib.ExitStack() as open_sockets:
             for _ in range(300):
                 open_sockets.enter_context(connected(server.port))

@@ -39,9 +39,15 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(root: Path | str, *options: str, listen: str = "127.0.0.1:0") -> Iterator[ServerProcess]:
-    """Serve `root` while the block runs. Raises AssertionError with its log if it does not start."""
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "serve", "--path", str(root)]
+def serving(
+    root: Path | str, *options: str, listen: str = "127.0.0.1:0", files_max: int | None = None
+) -> Iterator[ServerProcess]:
+    """Serve `root` while the block runs, with `files_max` descriptors if given.
+
+    Raises AssertionError with its log if it does not start.
+    """
+    limited = [] if files_max is None else ["sh", "-c", f'ulimit -S -n {files_max} && exec "$@"', "sh"]
+    command = [*limited, sys.executable, "-m", "pyspark_kafkalog.tools.main", "serve", "--path", str(root)]
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "server.log"
         with log.open("wb") as output:
