@@ -62,8 +62,10 @@ class Parts:
     metrics: ServerMetrics
 
 
-def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Executor) -> Parts:
+def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Executor, beating: Executor) -> Parts:
     """The parts of a server that clients reach at `advertised`. Called in the event loop's thread.
+
+    Requests block in threads of `executor`, signs of life in the thread of `beating`.
 
     Raises InvalidOptionError for security settings that cannot be used.
     """
@@ -79,7 +81,7 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
                 leader_writer(native, flush=config.flush), waiters.notify, metrics.committed, monotonic_ms=monotonic_ms
             )
         )
-        cluster = _cluster(root, native, config, advertised, executor)
+        cluster = _cluster(root, native, config, advertised, beating)
         context = ServerContext(
             root=root,
             native=native,
@@ -128,7 +130,7 @@ def _role(context: ServerContext, gate: Gate, services: list[Service]) -> Role:
 
 
 def _cluster(
-    root: Root, native: NativeRoot | None, config: ServerConfig, advertised: Address, executor: Executor
+    root: Root, native: NativeRoot | None, config: ServerConfig, advertised: Address, beating: Executor
 ) -> ClusterOfServers | SingleServer:
     # The same address has the same id after a restart, so that partitions keep their leaders.
     node_id = zlib.crc32(str(advertised).encode()) & _NODE_ID_MAX if config.node_id is None else config.node_id
@@ -146,7 +148,7 @@ def _cluster(
         cluster_id,
         uuid.uuid4().hex,
         place,
-        executor,
+        beating,
         interval_s=interval_s,
         timeout_ms=timeout_ms,
         monotonic_ms=monotonic_ms,

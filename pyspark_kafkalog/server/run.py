@@ -61,6 +61,8 @@ class Server:
         self._root = root
         self._config = config
         self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="kafkalog-server")
+        # A server whose threads are all busy is alive, and has to show it.
+        self._beating = ThreadPoolExecutor(1, thread_name_prefix="kafkalog-beats")
         self._requests = RequestBytesBySize(config.queued_max_bytes)
         self._responses = ResponseBytes(config.queued_max_bytes, monotonic_ms)
         self._connections: set[asyncio.Task[None]] = set()
@@ -79,7 +81,7 @@ class Server:
         try:
             listeners = [self._closing.enter_context(each) for each in self._listeners()]
             advertised = self._config.advertised or Address(*listeners[0].getsockname()[:2])
-            parts = assemble(self._root, self._config, advertised, self._executor)
+            parts = assemble(self._root, self._config, advertised, self._executor, self._beating)
             for service in (*parts.services, *self._status_pages(parts)):
                 await self._run(service)
             self._closing.push_async_callback(self._end_connections)
@@ -128,7 +130,8 @@ class Server:
     async def stop(self) -> None:
         """Accept no more connections, commit what was submitted, close everything."""
         await self._closing.aclose()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for each in (self._executor, self._beating):
+            each.shutdown(wait=False, cancel_futures=True)
 
     async def _accept(self, listener: socket.socket, dispatcher: Dispatcher, gate: Gate) -> None:
         loop = asyncio.get_running_loop()

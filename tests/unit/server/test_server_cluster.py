@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
@@ -12,10 +13,20 @@ import pytest
 from object_roots import StoredRoot
 
 from pyspark_kafkalog.maintenance.verify.verify import verify
+from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.messages.records import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.server.cluster.beats import Beat, BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, Membership
+from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Node
+from pyspark_kafkalog.server.run import serve
 
 TIMEOUT_MS = 3000
 
@@ -116,6 +127,41 @@ def test_others_have_seen_a_server_when_it_has_started(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(2) as executor:
         asyncio.run(start())
+
+
+def test_server_whose_threads_are_all_busy_shows_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_busy, go_on, refresh = threading.Event(), threading.Event(), FileRoot.refresh
+
+    def wait_and_refresh(root: FileRoot) -> object:
+        if threading.current_thread().name.startswith("kafkalog-server_"):
+            is_busy.set()
+            assert go_on.wait(60)
+        return refresh(root)
+
+    def count() -> int:
+        [own] = BeatFiles(tmp_path).read_all().values()
+        return own.beat
+
+    monkeypatch.setattr(FileRoot, "refresh", wait_and_refresh)
+    with serve(tmp_path, ServerConfig(listen=Address("127.0.0.1", 0), threads=1)) as bootstrap:
+        host, _, port = bootstrap.partition(":")
+        with WireClient.connect(host, int(port), client_id="c", timeout_s=60) as client:
+            wanted = ListOffsetsTopic(name="t", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
+            asking = threading.Thread(
+                target=client.call,
+                args=(ListOffsetsRequest(topics=(wanted,)), ListOffsetsResponse),
+                kwargs={"version": 9},
+            )
+            asking.start()
+            try:
+                assert is_busy.wait(60)
+                before, until = count(), time.monotonic() + 60
+                while count() < before + 2 and time.monotonic() < until:
+                    time.sleep(0.05)
+                assert count() >= before + 2
+            finally:
+                go_on.set()
+                asking.join()
 
 
 @pytest.mark.parametrize("are_together", [False, True])
