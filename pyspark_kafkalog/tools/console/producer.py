@@ -175,7 +175,9 @@ def _texts(fd: int, *, linger_s: float) -> Iterator[bytes]:
 
 def _read(fd: int, timeout_s: float | None) -> bytes | None:
     """The next bytes; b"" at the end of the input, None if no byte arrived within `timeout_s`."""
-    ready, _, _ = select.select([fd], [], [], timeout_s)
+    poll = select.poll()  # takes any descriptor; select() none above 1023
+    poll.register(fd, select.POLLIN)
+    ready = poll.poll(None if timeout_s is None else timeout_s * 1000)
     return os.read(fd, _READ_BYTES) if ready else None
 
 

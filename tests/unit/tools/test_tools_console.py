@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -22,6 +25,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.console.follow import Consumer
+from pyspark_kafkalog.tools.console.producer import _read
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 _PACKAGE = "org.apache.kafka.common.serialization."
@@ -430,3 +434,19 @@ def test_formatters_of_internal_topics_match_kafka(tmp_path: Path, capsys: pytes
 )
 def test_invalid_arguments_are_rejected(filled: Console, arguments: tuple[str, ...], message: str) -> None:
     assert message in filled.consumer.fails(*arguments)
+
+
+def test_input_with_a_high_descriptor_is_read() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as opened:
+        if limits[0] < 4096:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+            opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        end, other_end = os.pipe()
+        opened.callback(os.close, end)
+        high = fcntl.fcntl(end, fcntl.F_DUPFD, 1024)
+        opened.callback(os.close, high)
+        os.write(other_end, b"a\n")
+        os.close(other_end)
+        assert _read(high, 10) == b"a\n"
+        assert _read(high, None) == b""
