@@ -100,11 +100,13 @@ $(VENV)/.made: scripts/bootstrap.sh
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
-	$(PY) -m pip install --quiet --editable .
+	@echo "Installing this package, Spark and all else that it needs in $(VENV): a minute, or more on a slow network"
+	@$(PY) -m pip install --quiet --editable .
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PY) -m pip install --quiet --editable ".[test]"
+	@echo "Installing what the tests need in $(VENV): a minute, or more on a slow network"
+	@$(PY) -m pip install --quiet --editable ".[test]"
 	@touch $@
 
 clean:

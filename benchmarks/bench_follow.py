@@ -11,7 +11,7 @@ Parts:
 
 All run on the same two cores, where the broker runs, too. The start of processes counts for none: Spark has its
 session already, MirrorMaker's time begins with the first record that it writes, and the follower's when it makes its
-log directory, up to the end of its process. That of its whole process is told beside it.
+log directory, up to the end of its process. That of its whole process is printed beside it.
 
 Each contender begins with nothing of the others to be written out, their output removed, and as much free memory as it
 is going to fill used shortly before: pages that a virtual machine has not used lately cost several times as much.
@@ -407,6 +407,8 @@ def main() -> int:
     parts = options.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    # An installed package has its bytecode: a follower that compiled all modules anew would start half a second later.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     run = {"backfill": bench_backfill, "broker-cpu": bench_broker_cpu, "lag": bench_lag, "root": bench_root}
     with tempfile.TemporaryDirectory(prefix="kafkalog-follow-", dir=options.scratch) as scratch:

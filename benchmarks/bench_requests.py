@@ -112,7 +112,7 @@ class Frames:
         return bytes(frame)
 
     def check(self, answer: bytes, number: int) -> None:
-        """Raise SystemExit unless this is the answer to the request with that number, and tells of no error."""
+        """Raise SystemExit unless this is the answer to the request with that number, and reports no error."""
         correlation_id, response = decode_response(_PRODUCE, self._version, answer, ProduceResponse)
         codes = {each.error_code for topic in response.responses for each in topic.partition_responses}
         if correlation_id != number or codes != {0}:

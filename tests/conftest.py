@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from left_open import close_what_is_left_open
 from root_places import KINDS, RootPlace, forget, memory_root
 from s3_proxy import S3Proxy
 from tiers import SEED, TIER, chosen_cases
@@ -91,6 +92,11 @@ def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:
         else:
             kept.update(cases[at] for at in chosen_cases(test, len(cases)))
     return [item for item in items if item in kept]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    close_what_is_left_open()
 
 
 def pytest_report_header() -> str:

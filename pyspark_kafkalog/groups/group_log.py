@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, parse_offset_key
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset, parse_offset_key
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
@@ -52,7 +52,7 @@ class ReplayStep:
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """The records of [start_offset, end_offset), read while the steps are taken. `is_new`: all is read anew."""
+    """The records of [start_offset, end_offset), read while the steps are taken. `is_new`: all are read again."""
 
     origin: object
     is_new: bool
@@ -75,9 +75,9 @@ class GroupLog:
         self._written_at: dict[bytes, int] = {}
 
     def catch_up(self, root: Root, topic_id: str | None) -> frozenset[str] | None:
-        """Read the partition's records that have not been read yet; the groups that have some.
+        """Read the partition's records that have not been read yet; the groups that have some other than offsets.
 
-        None: all was read anew, because the partition was replaced or its beginning was deleted.
+        None: all records were read again, because the partition was replaced or its beginning was deleted.
 
         Raises CorruptRecordError, OffsetOutOfRangeError if retention deletes the records meanwhile.
         """
@@ -181,7 +181,8 @@ class GroupLog:
                 ignored += 1
             else:
                 self._apply(named[1], (offset, key, value))
-                changed.add(named[1])
+                if not is_offset(named[0]):
+                    changed.add(named[1])
         if ignored:
             _LOG.warning(
                 "%d records of %s are ignored: their keys are not those of a group coordinator", ignored, OFFSETS_TOPIC

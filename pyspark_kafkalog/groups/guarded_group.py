@@ -20,7 +20,7 @@ from pyspark_kafkalog.groups.group import (
     as_topic_partition,
 )
 from pyspark_kafkalog.groups.offsets_topic import group_names
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 
 if TYPE_CHECKING:

@@ -101,10 +101,14 @@ def offset_value(committed: OffsetAndMetadata) -> bytes:
     return _INT16.pack(_VALUE_VERSION) + value.encode(_VALUE_VERSION)
 
 
+def is_offset(record_type: int) -> bool:
+    """Whether keys of this type are those of committed offsets."""
+    return record_type in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT)
+
+
 def parse_offset_key(key: bytes) -> TopicPartition | None:
     """The partition of an offset record's key; None for a record of another type. Raises CorruptRecordError."""
-    record_type = _INT16.unpack_from(key)[0]
-    if record_type not in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
+    if not is_offset(_INT16.unpack_from(key)[0]):
         return None
     decoded = OffsetCommitKey.decode(0, key[_INT16.size :], file=OFFSETS_TOPIC)
     if decoded.partition < 0:

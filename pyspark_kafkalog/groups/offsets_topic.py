@@ -43,7 +43,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
 )
 from pyspark_kafkalog.record.codecs.codec import CompressionType
-from pyspark_kafkalog.record.header import BATCH_DTYPE, TimestampType, parse_header
+from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -110,8 +110,10 @@ def group_names(root: Root, partitions: Collection[int] | None = None) -> tuple[
     return tuple(sorted({name for each in chosen for name in logs.caught_up(root, each).groups()}))
 
 
-#: Bytes of keys and values in one batch; a typical commit is one batch.
+#: Bytes of records in one batch; a typical commit is one batch.
 _BATCH_BYTES: Final = 256 << 10
+#: What a record has besides key and value, at most: lengths, a time, an offset, the number of headers.
+_RECORD_OVERHEAD_BYTES: Final = 32
 
 #: Of a change of a group with commits to its partition, of any group. Each means that another writer succeeded.
 _CONFLICTS_MAX: Final = 50
@@ -206,7 +208,8 @@ def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionT
     codec = config.stored_compression(codec)
     timestamp_type = config.message_timestamp_type
     offset = 0
-    for together in _in_batches(records.items()):
+    limit_bytes = min(_BATCH_BYTES, config.max_message_bytes - RECORD_BATCH_OVERHEAD_BYTES)
+    for together in _in_batches(records.items(), limit_bytes):
         yield encode_batch(
             [
                 Record(offset=offset + at, timestamp_ms=now_ms, key=key, value=value)
@@ -219,12 +222,14 @@ def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionT
         offset += len(together)
 
 
-def _in_batches(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+def _in_batches(
+    records: Iterable[tuple[bytes, bytes | None]], limit_bytes: int
+) -> Iterator[list[tuple[bytes, bytes | None]]]:
     together: list[tuple[bytes, bytes | None]] = []
     size_bytes = 0
     for key, value in records:
-        record_bytes = len(key) + len(value or b"")
-        if together and size_bytes + record_bytes > _BATCH_BYTES:  # a large record has a batch of its own
+        record_bytes = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+        if together and size_bytes + record_bytes > limit_bytes:  # a large record has a batch of its own
             yield together
             together, size_bytes = [], 0
         together.append((key, value))

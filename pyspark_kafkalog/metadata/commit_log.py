@@ -5,7 +5,7 @@
 
 A commit is named by its base offset, and the name can be created only once: this is the compare-and-set. Files and
 objects never change. Readers derive the next name from the last commit. Where the names are, and what a crash leaves
-there, is told by local/log.py.
+there, is described in local/log.py.
 
 `LoadedImage` is an image with its position in the log (`LogTail`), which each commit updates. Checking whether a
 snapshot is due, or whether the image's files were removed, therefore reads nothing of the history.
@@ -21,8 +21,8 @@ from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, Kafk
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
-from pyspark_kafkalog.record.header import LENGTH_AT
-from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_varint, seal
 
 #: A larger commit is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
 MAX_COMMIT_BYTES: Final = 16 << 20
@@ -30,6 +30,12 @@ MAX_COMMIT_BYTES: Final = 16 << 20
 #: The commit log has only one leader epoch: there are no elections.
 LEADER_EPOCH: Final = 0
 _INLINE_SHARE: Final = 16
+
+#: The parts of a record that are the same for all records of commits: attributes and the difference in time, the length
+#: of no key, and the number of headers. `encode_batch` would look at each record several times.
+_RECORD_HEAD: Final = bytes(2)
+_NULL_KEY: Final = encode_varint(-1)
+_NO_HEADERS: Final = encode_varint(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,24 @@ def encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp
     """The batch of a commit. Raises InvalidRecordError for no records, or records that cannot be encoded."""
     if not records:
         raise InvalidRecordError("a commit needs at least one record, found none")
-    batch = [
-        Record(offset=base_offset + i, timestamp_ms=timestamp_ms, key=None, value=encode_record(metadata_record))
-        for i, metadata_record in enumerate(records)
-    ]
-    data = encode_batch(batch, leader_epoch=LEADER_EPOCH)
+    body = bytearray()
+    for delta, each in enumerate(records):
+        value = encode_record(each)
+        head = _RECORD_HEAD + encode_varint(delta) + _NULL_KEY + encode_varint(len(value))
+        body += encode_varint(len(head) + len(value) + len(_NO_HEADERS))
+        body += head
+        body += value
+        body += _NO_HEADERS
+    header = BatchHeader(
+        base_offset=base_offset,
+        size_bytes=RECORD_BATCH_OVERHEAD_BYTES + len(body),
+        leader_epoch=LEADER_EPOCH,
+        last_offset_delta=len(records) - 1,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        records_count=len(records),
+    )
+    data = seal(header, body)
     if len(data) > MAX_COMMIT_BYTES:
         raise InvalidRecordError(f"the commit takes {len(data)} bytes, at most {MAX_COMMIT_BYTES} are allowed")
     return data

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.acl import Acl, parse_acl
-from pyspark_kafkalog.metadata.client_quotas import QuotaEntity, apply_quota_record
+from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
+from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
+from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.extent_changes import (
     ObjectChanges,
@@ -82,7 +83,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
     ZkMigrationStateRecord,
 )
-from pyspark_kafkalog.metadata.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.objects.producer_batches import parse_rows

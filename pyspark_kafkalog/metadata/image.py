@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.metadata.acl import Acl, acl_record
-from pyspark_kafkalog.metadata.client_quotas import Quotas, quota_records
+from pyspark_kafkalog.metadata.access.acl import Acl, acl_record
+from pyspark_kafkalog.metadata.access.client_quotas import Quotas, quota_records
+from pyspark_kafkalog.metadata.access.scram import ScramCredentials, credential_record
 from pyspark_kafkalog.metadata.extents import (
     NO_OBJECTS,
     NO_PRODUCER_BATCHES,
@@ -47,7 +48,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
     TransactionalIdRecord,
 )
-from pyspark_kafkalog.metadata.scram import ScramCredentials, credential_record
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -1,12 +1,12 @@
 """The invariants of every commit, one named predicate each, checked before the commit is published.
 
-A predicate gets the image before, the image after and the commit's changes, and returns None or a description of the
+A predicate gets the images before and after with the commit's changes, and returns None or a description of the
 violation. It checks only the changes, so its cost does not depend on the size of the root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
@@ -14,78 +14,84 @@ from pyspark_kafkalog.metadata.delta import ImageChanges
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, TIERED_FORMAT_VERSION
 
-Invariant = Callable[[MetadataImage, MetadataImage, ImageChanges], str | None]
+
+class CheckedCommit:
+    """A commit that turns the image `before` into `after`, with the topics and partitions that it changes.
+
+    - `kept_topics`: those that exist before and after, with the same id
+    - `kept_partitions`: those that exist before and after, by name
+    - `changed_partitions`: those that exist after, by name
+    """
+
+    __slots__ = ("after", "before", "changed_partitions", "changes", "kept_partitions", "kept_topics")
+
+    def __init__(self, before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> None:
+        self.before = before
+        self.after = after
+        self.changes = changes
+        self.kept_topics: list[tuple[TopicImage, TopicImage]] = []
+        self.kept_partitions: list[tuple[str, PartitionImage, PartitionImage]] = []
+        self.changed_partitions: list[tuple[str, PartitionImage]] = []
+        for topic in changes.topics:
+            old, new = before.topics.get(topic), after.topics.get(topic)
+            if old is not None and new is not None and old.topic_id == new.topic_id:
+                self.kept_topics.append((old, new))
+        for topic, number in changes.partitions:
+            self._add_partition(topic, number)
+
+    def _add_partition(self, topic: str, number: int) -> None:
+        new = self.after.topics.get(topic)
+        if new is None or number >= len(new.partitions):
+            return
+        name = f"{topic}-{number}"
+        self.changed_partitions.append((name, new.partitions[number]))
+        old = self.before.topics.get(topic)
+        if old is not None and old.topic_id == new.topic_id and number < len(old.partitions):
+            self.kept_partitions.append((name, old.partitions[number], new.partitions[number]))
 
 
-def _kept_topics(
-    before: MetadataImage, after: MetadataImage, changes: ImageChanges
-) -> Iterator[tuple[TopicImage, TopicImage]]:
-    """The changed topics that exist before and after, with the same id."""
-    for name in changes.topics:
-        old, new = before.topics.get(name), after.topics.get(name)
-        if old is not None and new is not None and old.topic_id == new.topic_id:
-            yield old, new
+Invariant = Callable[[CheckedCommit], str | None]
 
 
-def _kept_partitions(
-    before: MetadataImage, after: MetadataImage, changes: ImageChanges
-) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
-    """The changed partitions that exist before and after."""
-    for name, number in changes.partitions:
-        old, new = before.topics.get(name), after.topics.get(name)
-        if old is None or new is None or old.topic_id != new.topic_id:
-            continue
-        if number < len(old.partitions) and number < len(new.partitions):
-            yield f"{name}-{number}", old.partitions[number], new.partitions[number]
-
-
-def _changed_partitions(after: MetadataImage, changes: ImageChanges) -> Iterator[tuple[str, PartitionImage]]:
-    """The changed partitions that exist after."""
-    for name, number in changes.partitions:
-        new = after.topics.get(name)
-        if new is not None and number < len(new.partitions):
-            yield f"{name}-{number}", new.partitions[number]
-
-
-def high_watermark_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name, old, new in _kept_partitions(before, after, changes):
+def high_watermark_never_falls(commit: CheckedCommit) -> str | None:
+    for name, old, new in commit.kept_partitions:
         if new.high_watermark < old.high_watermark:
             return f"the high watermark of {name} falls from {old.high_watermark} to {new.high_watermark}"
     return None
 
 
-def log_start_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name, old, new in _kept_partitions(before, after, changes):
+def log_start_never_falls(commit: CheckedCommit) -> str | None:
+    for name, old, new in commit.kept_partitions:
         if new.state.log_start_offset < old.state.log_start_offset:
             return f"the log start of {name} falls from {old.state.log_start_offset} to {new.state.log_start_offset}"
     return None
 
 
-def local_log_start_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name, old, new in _kept_partitions(before, after, changes):
+def local_log_start_never_falls(commit: CheckedCommit) -> str | None:
+    for name, old, new in commit.kept_partitions:
         was, would_be = old.state.local_log_start_offset, new.state.local_log_start_offset
         if would_be < was:
             return f"the local log start of {name} falls from {was} to {would_be}"
     return None
 
 
-def leader_epoch_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name, old, new in _kept_partitions(before, after, changes):
+def leader_epoch_never_falls(commit: CheckedCommit) -> str | None:
+    for name, old, new in commit.kept_partitions:
         if new.state.leader_epoch < old.state.leader_epoch:
             return f"the leader epoch of {name} falls from {old.state.leader_epoch} to {new.state.leader_epoch}"
     return None
 
 
-def log_start_within_log(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name, partition in _changed_partitions(after, changes):
+def log_start_within_log(commit: CheckedCommit) -> str | None:
+    for name, partition in commit.changed_partitions:
         state = partition.state
         if not 0 <= state.log_start_offset <= state.log_end_offset:
             return f"the log of {name} starts at {state.log_start_offset} and ends at {state.log_end_offset}"
     return None
 
 
-def active_segment_within_log(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name, partition in _changed_partitions(after, changes):
+def active_segment_within_log(commit: CheckedCommit) -> str | None:
+    for name, partition in commit.changed_partitions:
         state = partition.state
         if not 0 <= state.active_base_offset <= state.log_end_offset or state.active_size_bytes < 0:
             return (
@@ -95,34 +101,34 @@ def active_segment_within_log(before: MetadataImage, after: MetadataImage, chang
     return None
 
 
-def partitions_are_never_removed(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for old, new in _kept_topics(before, after, changes):
+def partitions_are_never_removed(commit: CheckedCommit) -> str | None:
+    for old, new in commit.kept_topics:
         if len(new.partitions) < len(old.partitions):
             return f"topic {old.name} would change from {len(old.partitions)} to {len(new.partitions)} partitions"
     return None
 
 
-def topics_have_partitions(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name in changes.topics:
-        topic = after.topics.get(name)
+def topics_have_partitions(commit: CheckedCommit) -> str | None:
+    for name in commit.changes.topics:
+        topic = commit.after.topics.get(name)
         if topic is not None and not topic.partitions:
             return f"topic {name} has no partition"
     return None
 
 
-def topic_ids_unique(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    if len(after.topic_names) != len(after.topics):
-        return f"{len(after.topics)} topics have {len(after.topic_names)} ids"
-    for name in changes.topics:
-        topic = after.topics.get(name)
-        if topic is not None and after.topic_names.get(topic.topic_id) != name:
+def topic_ids_unique(commit: CheckedCommit) -> str | None:
+    if len(commit.after.topic_names) != len(commit.after.topics):
+        return f"{len(commit.after.topics)} topics have {len(commit.after.topic_names)} ids"
+    for name in commit.changes.topics:
+        topic = commit.after.topics.get(name)
+        if topic is not None and commit.after.topic_names.get(topic.topic_id) != name:
             return f"topic {name} has the id {topic.topic_id} of another topic"
     return None
 
 
-def transaction_versions_rise(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name in changes.transactional_ids:
-        old, new = before.transactional_ids.get(name), after.transactional_ids[name]
+def transaction_versions_rise(commit: CheckedCommit) -> str | None:
+    for name in commit.changes.transactional_ids:
+        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids[name]
         if old is None:
             continue
         if new.version < old.version:
@@ -132,17 +138,17 @@ def transaction_versions_rise(before: MetadataImage, after: MetadataImage, chang
     return None
 
 
-def producer_epochs_never_fall(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name in changes.transactional_ids:
-        old, new = before.transactional_ids.get(name), after.transactional_ids[name]
+def producer_epochs_never_fall(commit: CheckedCommit) -> str | None:
+    for name in commit.changes.transactional_ids:
+        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids[name]
         if old is not None and old.producer_id == new.producer_id and new.producer_epoch < old.producer_epoch:
             return f"the producer epoch of {name} falls from {old.producer_epoch} to {new.producer_epoch}"
     return None
 
 
-def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name in changes.transactional_ids:
-        old, new = before.transactional_ids.get(name), after.transactional_ids[name]
+def fenced_incarnations_stay_fenced(commit: CheckedCommit) -> str | None:
+    for name in commit.changes.transactional_ids:
+        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids[name]
         if old is None or new.incarnation == old.incarnation:
             continue
         if new.incarnation in old.fenced:
@@ -152,49 +158,51 @@ def fenced_incarnations_stay_fenced(before: MetadataImage, after: MetadataImage,
     return None
 
 
-def format_version_stays(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+def format_version_stays(commit: CheckedCommit) -> str | None:
     """Except that remote storage may be configured for a root on a file system."""
-    is_upgrade = (before.format_version, after.format_version) == (FORMAT_VERSION, TIERED_FORMAT_VERSION)
-    if after.format_version != before.format_version and not (is_upgrade and not after.is_object_root):
-        return f"the format version would change from {before.format_version} to {after.format_version}"
+    is_upgrade = (commit.before.format_version, commit.after.format_version) == (FORMAT_VERSION, TIERED_FORMAT_VERSION)
+    if commit.after.format_version != commit.before.format_version and not (
+        is_upgrade and not commit.after.is_object_root
+    ):
+        return f"the format version would change from {commit.before.format_version} to {commit.after.format_version}"
     return None
 
 
-def producer_ids_allocated_once(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    if after.next_producer_id < before.next_producer_id:
-        return f"the next producer id falls from {before.next_producer_id} to {after.next_producer_id}"
+def producer_ids_allocated_once(commit: CheckedCommit) -> str | None:
+    if commit.after.next_producer_id < commit.before.next_producer_id:
+        return f"the next producer id falls from {commit.before.next_producer_id} to {commit.after.next_producer_id}"
     return None
 
 
-def extents_cover_log(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+def extents_cover_log(commit: CheckedCommit) -> str | None:
     """Extents begin at or below the log start. In an object root they end at the log end, elsewhere not above it.
 
     That each follows the one before is checked where they are added (extent_changes.py).
     """
-    for name, partition in _changed_partitions(after, changes):
+    for name, partition in commit.changed_partitions:
         state = partition.state
         base_offset, end_offset = partition.extents_range
         if base_offset == end_offset:
-            if after.is_object_root and state.log_start_offset != state.log_end_offset:
+            if commit.after.is_object_root and state.log_start_offset != state.log_end_offset:
                 return f"no object holds the offsets {state.log_start_offset} to {state.log_end_offset - 1} of {name}"
         elif base_offset > state.log_start_offset or end_offset > state.log_end_offset:
             return (
                 f"the objects of {name} hold offsets {base_offset} to {end_offset - 1}, its log is from "
                 f"{state.log_start_offset} to {state.log_end_offset - 1}"
             )
-        elif after.is_object_root and end_offset != state.log_end_offset:
+        elif commit.after.is_object_root and end_offset != state.log_end_offset:
             return f"the objects of {name} end at {end_offset}, its log at {state.log_end_offset}"
     return None
 
 
-def segments_reach_local_log_start(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+def segments_reach_local_log_start(commit: CheckedCommit) -> str | None:
     """What is not in a partition's directory any more must be in remote storage; the active segment stays."""
-    for name, partition in _changed_partitions(after, changes):
+    for name, partition in commit.changed_partitions:
         state = partition.state
         if not state.has_remote_start:
             continue
         end_offset = min(partition.extents_range[1] if partition.has_extents else 0, state.active_base_offset)
-        if after.is_object_root or state.local_log_start_offset > end_offset:
+        if commit.after.is_object_root or state.local_log_start_offset > end_offset:
             return (
                 f"{name} would have no local log below {state.local_log_start_offset}, and its closed segments in "
                 f"remote storage end at {end_offset}"
@@ -202,57 +210,55 @@ def segments_reach_local_log_start(before: MetadataImage, after: MetadataImage, 
     return None
 
 
-def segments_need_format_that_has_them(
-    before: MetadataImage, after: MetadataImage, changes: ImageChanges
-) -> str | None:
+def segments_need_format_that_has_them(commit: CheckedCommit) -> str | None:
     """An earlier version of this package must not read a root on a file system that has remote segments."""
-    if after.is_object_root or after.format_version == TIERED_FORMAT_VERSION:
+    if commit.after.is_object_root or commit.after.format_version == TIERED_FORMAT_VERSION:
         return None
-    for name, partition in _changed_partitions(after, changes):
+    for name, partition in commit.changed_partitions:
         if partition.segments:
             return (
-                f"{name} would have segments in remote storage in a root of format version {after.format_version}: set "
-                "rsm.config.location, which makes it one of version 2"
+                f"{name} would have segments in remote storage in a root of format version "
+                f"{commit.after.format_version}: set rsm.config.location, which makes it one of version 2"
             )
     return None
 
 
-def runs_only_in_object_roots(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    for name, partition in _changed_partitions(after, changes):
-        if len(partition.runs) and not after.is_object_root:
+def runs_only_in_object_roots(commit: CheckedCommit) -> str | None:
+    for name, partition in commit.changed_partitions:
+        if len(partition.runs) and not commit.after.is_object_root:
             return f"{name} would have runs of a data object, in a root on a file system"
     return None
 
 
-def kind_of_root_stays(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    if before.format_version is not None and after.is_object_root != before.is_object_root:
-        return f"the root would change from is_object_root={before.is_object_root} to {after.is_object_root}"
+def kind_of_root_stays(commit: CheckedCommit) -> str | None:
+    if commit.before.format_version is not None and commit.after.is_object_root != commit.before.is_object_root:
+        return (
+            f"the root would change from is_object_root={commit.before.is_object_root} to {commit.after.is_object_root}"
+        )
     return None
 
 
-def expired_writes_stay_out(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
+def expired_writes_stay_out(commit: CheckedCommit) -> str | None:
     """The objects of writes planned below the staging horizon may have been deleted."""
-    for planned_at in changes.planned_at:
-        if planned_at < before.staging_horizon.offset:
+    for planned_at in commit.changes.planned_at:
+        if planned_at < commit.before.staging_horizon.offset:
             return (
                 f"the write was planned at metadata offset {planned_at}; what was planned below "
-                f"{before.staging_horizon.offset} has expired (staging.retention.ms): write again"
+                f"{commit.before.staging_horizon.offset} has expired (staging.retention.ms): write again"
             )
     return None
 
 
-def staging_horizon_never_falls(before: MetadataImage, after: MetadataImage, changes: ImageChanges) -> str | None:
-    old, new = before.staging_horizon, after.staging_horizon
+def staging_horizon_never_falls(commit: CheckedCommit) -> str | None:
+    old, new = commit.before.staging_horizon, commit.after.staging_horizon
     if new.offset < old.offset:
         return f"the staging horizon falls from {old.offset} to {new.offset}"
     return None
 
 
-def staging_horizon_moves_to_where_it_was_set(
-    before: MetadataImage, after: MetadataImage, changes: ImageChanges
-) -> str | None:
+def staging_horizon_moves_to_where_it_was_set(commit: CheckedCommit) -> str | None:
     """So that writers have time. A follower that truncates lets all that was planned before expire at once."""
-    old, new = before.staging_horizon, after.staging_horizon
+    old, new = commit.before.staging_horizon, commit.after.staging_horizon
     if new != old and new.offset > old.commit_offset + 1:
         return f"the staging horizon {new.offset} is above {old.commit_offset + 1}, where it was last set"
     return None
@@ -301,7 +307,8 @@ def check_invariants(
 
     `is_follower`: the commit is made by the follower of the root.
     """
+    commit = CheckedCommit(before, after, changes)
     for invariant in FOLLOWER_INVARIANTS if is_follower else INVARIANTS:
-        wrong = invariant(before, after, changes)
+        wrong = invariant(commit)
         if wrong is not None:
             raise InvalidRecordError(f"the commit would break {invariant.__name__}: {wrong}")

@@ -147,7 +147,7 @@ def check_object_format_version(version: int, file: str) -> None:
 def read_marker(directory: Path) -> bytes | None:
     """The first bytes of the marker file; None if there is no such file. Read with every commit: in three calls."""
     try:
-        fd = os.open(directory / FORMAT_MARKER, READ_FLAGS)
+        fd = os.open(f"{directory}/{FORMAT_MARKER}", READ_FLAGS)
     except FileNotFoundError:
         return None
     try:

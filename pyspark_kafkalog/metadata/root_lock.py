@@ -16,7 +16,6 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +33,10 @@ _LONGEST_WAIT_S: Final = 0.02
 _WAIT_SHARE: Final = 1 / 32
 
 
-@contextlib.contextmanager
 def root_lock(
     root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, is_new: bool = False, fs: FileSystem = LOCAL
-) -> Iterator[None]:
-    """Hold the lock of `root` for the block. Not reentrant, not even within one thread.
+) -> RootLock:
+    """The lock of `root`, to be held for a block. Not reentrant, not even within one thread.
 
     A missing lock file is created in a log directory, or in one about to be created (`is_new`), but not in the empty
     mount point of an unmounted volume.
@@ -46,28 +44,64 @@ def root_lock(
     Raises LogDirError if another holder keeps the lock for `timeout_s` seconds, a broker is running on `root`, or the
     file cannot be opened.
     """
-    path = root / LOCK_FILE
-    try:
+    return RootLock(root / LOCK_FILE, timeout_s, is_new, fs)
+
+
+class RootLock:
+    """The lock of a root, held for a block: see `root_lock`."""
+
+    __slots__ = ("_fd", "_fs", "_is_new", "_path", "_timeout_s")
+
+    def __init__(self, path: Path, timeout_s: float, is_new: bool, fs: FileSystem) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._is_new = is_new
+        self._fs = fs
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        self._fd = self._open()
         try:
-            fd = fs.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            fd = fs.open(path, os.O_RDWR | (os.O_CREAT if is_new or (root / META_PROPERTIES).exists() else 0))
-    except OSError as error:
-        raise LogDirError(f"cannot open the lock file {path}: {error}") from error
-    try:
-        acquire_flock(fd, path, timeout_s)
+            acquire_flock(self._fd, self._path, self._timeout_s)
+            try:
+                _keep_brokers_away(self._fd, self._path)
+            except BaseException:
+                self._unlock()
+                raise
+        except BaseException:
+            self._close()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
-            _keep_brokers_away(fd, path)
-            yield
+            self._unlock()
         finally:
-            # Closing is not enough: a child that another thread forked meanwhile also holds the descriptor.
-            with contextlib.suppress(OSError):
-                lock_records(fd, fcntl.F_UNLCK)
-            fcntl.flock(fd, fcntl.LOCK_UN)
-    finally:
+            self._close()
+
+    def _open(self) -> int:
+        path = self._path
+        try:
+            try:
+                return self._fs.open(path, os.O_RDWR)
+            except FileNotFoundError:
+                is_created = self._is_new or path.with_name(META_PROPERTIES).exists()
+                return self._fs.open(path, os.O_RDWR | (os.O_CREAT if is_created else 0))
+        except OSError as error:
+            raise LogDirError(f"cannot open the lock file {path}: {error}") from error
+
+    def _unlock(self) -> None:
+        # Closing is not enough: a child that another thread forked meanwhile also holds the descriptor.
+        try:
+            lock_records(self._fd, fcntl.F_UNLCK)
+        except OSError:
+            pass  # closing drops it
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _close(self) -> None:
         # An error of close() still releases the lock, and must not make the work under it look failed.
         with contextlib.suppress(OSError):
-            fs.close(fd, path)
+            self._fs.close(self._fd, self._path)
 
 
 def file_system_time_ns(root: Path, fs: FileSystem) -> int:

@@ -20,7 +20,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,6 +62,7 @@ _MAX_ATTEMPTS: Final = 100
 _FIRST_BACKOFF_S: Final = 0.002
 _LONGEST_BACKOFF_S: Final = 0.25
 _MAX_RELOADS: Final = 5
+_NO_DOUBT: Final = nullcontext()
 
 Clock = Callable[[], int]
 Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
@@ -535,14 +536,16 @@ class LocalMetadataStore(MetadataStore):
         return Path(loaded.tail.last_file), self.log.path(loaded.image.next_offset)
 
 
-@contextmanager
-def _in_doubt(unsure_since: int | None) -> Iterator[None]:
+def _in_doubt(unsure_since: int | None) -> AbstractContextManager[None]:
     """Raises CommitStateUnknownError for an OSError in the block, unless `unsure_since` is None."""
+    return _NO_DOUBT if unsure_since is None else _doubting(unsure_since)
+
+
+@contextmanager
+def _doubting(unsure_since: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if unsure_since is None:
-            raise
         raise CommitStateUnknownError(
             f"it is unknown whether a commit at offset {unsure_since} or later was made: reading the commit log "
             f"failed: {error}"

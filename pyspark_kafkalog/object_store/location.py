@@ -6,6 +6,7 @@
     abfss://container@account.dfs.core.windows.net/prefix     also abfs://, and wasb(s):// with .blob.
     file:///directory, a plain path
 
+Percent signs stand for themselves, as in Spark's paths: a%20b is no space.
 A URL holds no credentials: those that do are refused, with a message that does not repeat them. Nothing here
 looks at a file or a store; a path is taken as it is. A text such as hdfs://node/log or s3:/bucket is refused: as a path
 it would become a directory of that name below the working directory.
@@ -17,7 +18,6 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import unquote
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.store import check_key
@@ -81,7 +81,7 @@ def parse_location(text: str) -> RootPath:
     found = _SCHEME.match(text)
     scheme = found[1].lower() if found else ""
     if found and scheme == "file":
-        return _parse_file_url(text, text[len("file:") :])
+        return parse_file_url(text)
     if not found or not found[2]:
         if not text:
             raise InvalidOptionError(f"expected {_KNOWN}, found an empty text")
@@ -99,7 +99,9 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def _parse_file_url(text: str, rest: str) -> Path:
+def parse_file_url(text: str) -> Path:
+    """The path of a URL with the scheme `file`. Raises InvalidOptionError for a relative path, and for other hosts."""
+    rest = text[len("file:") :]
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
@@ -107,7 +109,7 @@ def _parse_file_url(text: str, rest: str) -> Path:
         rest = slash + path
     if not rest.startswith("/"):
         raise InvalidOptionError(f"expected file:/// and an absolute path, found {text!r}")
-    return Path(unquote(rest))
+    return Path(rest)
 
 
 def _parse_object_url(scheme: str, rest: str) -> ObjectLocation:

@@ -22,7 +22,7 @@ import secrets
 from typing import Final
 
 from pyspark_kafkalog.errors import AuthenticationError
-from pyspark_kafkalog.metadata.scram import ITERATIONS_MIN, MECHANISMS, ScramMechanism
+from pyspark_kafkalog.metadata.access.scram import ITERATIONS_MIN, MECHANISMS, ScramMechanism
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_settings import SaslClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

@@ -390,7 +390,7 @@ def encode_records(records: Iterable[Record], *, base_offset: int, base_timestam
     return bytes(out)
 
 
-def seal(header: BatchHeader, body: bytes) -> bytes:
+def seal(header: BatchHeader, body: bytes | bytearray) -> bytes:
     """The batch's bytes with their CRC; `body` holds the bytes after the header, in the header's compression."""
     if header.size_bytes > INT32_MAX:
         raise InvalidRecordError(f"a batch of {header.size_bytes} bytes is longer than its length field can hold")

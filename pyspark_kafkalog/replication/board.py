@@ -12,6 +12,7 @@ controller reads the committed state again. Bytes are reserved before a fetch, s
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections import deque
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.replication.partition_state import (
@@ -29,6 +31,7 @@ from pyspark_kafkalog.replication.partition_state import (
     DescribeAgain,
     PartitionState,
     Probe,
+    Step,
     retry_delay_ms,
     take,
 )
@@ -39,6 +42,7 @@ from pyspark_kafkalog.root.follower.changes import (
     PlanFollowerRecords,
     no_records,
 )
+from pyspark_kafkalog.storage.log.follower import check_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
@@ -50,6 +54,12 @@ SMALL_COMMIT_BYTES: Final = MIB
 #: Appends of one partition that wait are joined, which copies them, up to this size.
 _JOINED_BYTES_MAX: Final = MIB
 _LOOK_AGAIN_S: Final = 0.1
+#: Larger appends are checked by their fetcher, beside the commit of what was fetched before.
+_CHECKED_AHEAD_BYTES: Final = _JOINED_BYTES_MAX
+#: How long a fetch waits at the leader for records; and at most while a follower that is to end needs to know only how
+#: much there is.
+_WAIT_MS: Final = 500
+_SHORT_WAIT_MS: Final = 20
 
 
 class Phase(Enum):
@@ -96,6 +106,8 @@ class Followed:
     is_new: bool = False
     #: The leader had the same last batch, or has sent a next one.
     is_verified: bool = False
+    #: Its source did not answer once, so that may be another one now, or one that was restored from a backup.
+    is_doubtful: bool = False
     #: The newest leader epoch without records of which the leader was asked where it begins, and the log end then.
     asked: tuple[int, int] = (-1, -1)
 
@@ -107,6 +119,12 @@ class Followed:
     def lag(self) -> int:
         """Offsets between the committed log end and the leader's high watermark; -1 if that is unknown."""
         return -1 if self.high_watermark < 0 else max(self.high_watermark - self.committed_end_offset, 0)
+
+    @property
+    def has_all_fetched(self) -> bool:
+        """Whether all is fetched that the leader had when it first answered, and nothing is left to compare."""
+        state = self.state
+        return 0 <= self.target_offset <= state.end_offset and state.unverified is None and state.probe is None
 
     @property
     def has_reached_target(self) -> bool:
@@ -121,11 +139,13 @@ def _asks(state: PartitionState) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The partitions that one fetch is for, as they were, and the bytes reserved for its answer."""
+    """The partitions that one fetch is for, as they were, the bytes reserved for its answer, and how long the leader
+    may wait for records."""
 
     partitions: Sequence[tuple[Followed, int, PartitionState]]
     positions: Sequence[FetchPosition]
     reserved_bytes: int
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +159,15 @@ class Waiting:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.change.data) if isinstance(self.change, FollowerAppend) else 0
+        return len(self.change.raw) if isinstance(self.change, FollowerAppend) else 0
+
+
+def _checked_ahead(step: Step) -> Step:
+    """The same step, whose batches need no check in the commit. Damaged ones are left to it, which refuses them."""
+    if isinstance(step, Advance) and step.change is not None and len(step.change.raw) > _CHECKED_AHEAD_BYTES:
+        with contextlib.suppress(KafkalogError):
+            return replace(step, change=replace(step.change, data=check_batches(step.change.raw)))
+    return step
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +183,20 @@ class Request:
 class Totals:
     """Sums over all partitions, for progress and metrics. `lag` of those whose high watermark is known."""
 
-    partitions: int
-    stopped: int
-    unknown: int
-    lag: int
-    copied_bytes: int
-    copied_records: int
+    partitions: int = 0
+    stopped: int = 0
+    unknown: int = 0
+    lag: int = 0
+    copied_bytes: int = 0
+    copied_records: int = 0
 
 
 class Board:
-    """The shared state of one follower; for several threads."""
+    """The shared state of one follower; for several threads.
+
+    With `is_once` a partition is not fetched further than to its target, so the follower ends without waiting for a
+    fetch that nobody needs.
+    """
 
     def __init__(
         self,
@@ -174,7 +206,9 @@ class Board:
         monotonic_s: Callable[[], float],
         rng: random.Random,
         on_event: Callable[[Event], None],
+        is_once: bool = False,
     ) -> None:
+        self._is_once = is_once
         self._buffer_bytes = buffer_bytes
         self._commit_interval_s = commit_interval_s
         self._monotonic_s = monotonic_s
@@ -204,6 +238,12 @@ class Board:
             self.failure = self.failure or error
             self.is_stopping = True
             self._asked.set()
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let all threads end now."""
+        with self._changed:
+            self.is_stopping = True
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> None:
@@ -247,7 +287,9 @@ class Board:
             ready = [
                 each
                 for each in self._by_source.get(source, ())
-                if each.phase is Phase.FETCH and each.retry_at_s <= now_s
+                if each.phase is Phase.FETCH
+                and each.retry_at_s <= now_s
+                and not (self._is_once and each.has_all_fetched)
             ]
             is_full = self._buffered_bytes > 0 and self._buffered_bytes + share_bytes > self._buffer_bytes
             if not ready or is_full or self.is_stopping:
@@ -257,10 +299,12 @@ class Board:
             # Those that had records go behind the others, so that a limit of bytes does not always favour the same.
             ready.sort(key=lambda each: each.turn)
             self._buffered_bytes += share_bytes
+            is_short = self._is_once and any(each.target_offset < 0 for each in ready)
             return Claim(
                 [(each, each.generation, each.state) for each in ready],
                 [each.state.position(each.leader_epoch) for each in ready],
                 share_bytes,
+                _SHORT_WAIT_MS if is_short else _WAIT_MS,
             )
 
     def answered(self, claim: Claim, answers: Sequence[FetchedPartition]) -> int:
@@ -271,12 +315,14 @@ class Board:
             for followed, generation, state in claim.partitions
             if followed.name in by_name
         ]
-        steps = [take(state, answer) for _, _, state, answer in taken]
+        steps = [_checked_ahead(take(state, answer)) for _, _, state, answer in taken]
         events: list[Event] = []
         size_bytes = 0
         with self._changed:
             for (followed, generation, state, answer), step in zip(taken, steps, strict=True):
                 if followed.generation != generation or followed.phase is not Phase.FETCH:
+                    continue
+                if followed.is_doubtful and self._doubts(followed):
                     continue
                 # A source that was too slow may answer after another one: the partition has gone on meanwhile.
                 if _asks(followed.state) != _asks(state):
@@ -295,6 +341,19 @@ class Board:
         for event in events:
             self._on_event(event)
         return size_bytes
+
+    def _doubts(self, followed: Followed) -> bool:
+        """Whether the last batch has to be compared with the leader's again, before the answer to anything counts.
+
+        A leader that is restored while this follower runs may go on in the epoch that it had, with batches that end
+        where those ended that it has lost.
+        """
+        followed.is_doubtful = False
+        state = followed.state
+        if state.is_empty or state.unverified is not None or state.probe is not None:
+            return False
+        self._ask(followed, Phase.RELOAD)
+        return True
 
     def _ask(self, followed: Followed, phase: Phase) -> None:
         followed.phase = phase
@@ -330,6 +389,7 @@ class Board:
                 if followed.generation == generation:
                     followed.failures += 1
                     followed.last_error = error
+                    followed.is_doubtful = True
                     delay_s = max(delay_s, retry_delay_ms(followed.failures, self._rng) / 1000)
             self._changed.notify_all()
             return delay_s
@@ -404,7 +464,7 @@ class Board:
         assert len(changes) == len(parts)  # other changes are made by requests
         parts[0].followed.pending -= len(parts) - 1
         log_starts = [each.log_start_offset for each in changes]
-        change = replace(changes[0], data=b"".join(each.data for each in changes), log_start_offset=max(log_starts))
+        change = replace(changes[0], data=b"".join(each.raw for each in changes), log_start_offset=max(log_starts))
         return Waiting(parts[0].followed, parts[0].generation, change, sum(each.records_count for each in parts))
 
     def committed(self, waiting: Sequence[Waiting], results: Sequence[FollowerResult]) -> None:

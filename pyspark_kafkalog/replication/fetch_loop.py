@@ -4,7 +4,8 @@
 
 A fetcher asks for the records of its source's partitions, waits at the leader if there are none, and hands in what it
 gets; meanwhile the committer commits what was handed in before, everything that waits in one commit. Neither looks
-into batches further than to their headers; the writer checks each CRC.
+into batches further than to their headers. The CRCs of large answers are checked by the fetcher, all others by the
+writer.
 
 An error of the leader or of the root's disk or store is reported and tried again later, with growing pauses. Only
 three things end the follower: that it is told to, that the root no longer follows with its id, and a defect.
@@ -30,8 +31,6 @@ from pyspark_kafkalog.replication.partition_state import retry_delay_ms
 from pyspark_kafkalog.root.follower.changes import FollowerResult, FollowerWriter
 from pyspark_kafkalog.units import MIB
 
-#: How long a fetch waits at the leader for records.
-WAIT_MS: Final = 500
 _FETCH_BYTES_MAX: Final = COMMIT_BYTES // 2
 _FETCH_BYTES_MIN: Final = MIB
 
@@ -101,7 +100,7 @@ class Fetcher(threading.Thread):
             answers = self._leader.fetch(
                 self.source,
                 claim.positions,
-                wait_ms=WAIT_MS,
+                wait_ms=claim.wait_ms,
                 max_bytes=self._share_bytes,
                 partition_bytes=self._share_bytes,
             )

@@ -39,7 +39,7 @@ from pyspark_kafkalog.replication.partition_state import (
     resolve,
     retry_delay_ms,
 )
-from pyspark_kafkalog.replication.topics_plan import TopicsPlan, plan_topics
+from pyspark_kafkalog.replication.topics_plan import UNANSWERED_EPOCH, TopicsPlan, plan_topics
 from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
 from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
@@ -58,6 +58,8 @@ _REFRESH_AGAIN_S: Final = 0.25
 _PLANS_MAX: Final = 1000
 _LOADED_AT_ONCE: Final = 8
 _REFUSED: Final = (EventKind.TOPIC_RECREATED, EventKind.TOPIC_REFUSED, EventKind.TOPIC_UNREADABLE)
+#: So long a leader without any topic is asked again, if topics are expected of it.
+_EMPTY_FOR_S: Final = 10.0
 #: With `is_once`: how long nothing may move, and how often a commit may fail.
 _GIVES_UP_AFTER_S: Final = 60.0
 _GIVES_UP_AFTER_FAILURES: Final = 8
@@ -80,6 +82,7 @@ class FollowSettings:
     flush: FlushMode = "fsync"
     refresh_s: float = _REFRESH_S
     gives_up_after_s: float = _GIVES_UP_AFTER_S
+    empty_for_s: float = _EMPTY_FOR_S
 
 
 class Follower:
@@ -113,6 +116,7 @@ class Follower:
             monotonic_s=monotonic_s,
             rng=self._rng,
             on_event=on_event,
+            is_once=settings.is_once,
         )
         self._rate = RateLimit(settings.max_bytes_per_s, monotonic_s)
         self._fetchers: dict[str, Fetcher] = {}
@@ -125,6 +129,8 @@ class Follower:
         self._refreshed_s = float("-inf")
         self._assigned_s = float("-inf")
         self._failures = 0
+        #: Since when the leader names no topics; None while it does.
+        self._empty_since_s: float | None = None
         self._is_described = False
 
     @property
@@ -169,7 +175,7 @@ class Follower:
         except BaseException as error:
             self.board.fail(error)
         finally:
-            self.stop()
+            self.board.end()
             for each in (*self._fetchers.values(), committer):
                 each.join()
             writer.close()
@@ -180,13 +186,30 @@ class Follower:
         deadline_s = self._monotonic_s() + self._settings.gives_up_after_s
         while not self.board.is_stopping:
             try:
-                return self._leader.describe(self._selects)
+                return self._describe()
             except LeaderUnavailableError as error:
                 if self._settings.is_once and self._monotonic_s() > deadline_s:
                     raise
                 self._note_unavailable(error)
                 self.board.pause(retry_delay_ms(self._failures, self._rng) / 1000)
         return None
+
+    def _describe(self) -> LeaderDescription:
+        """What the leader has now.
+
+        Raises LeaderUnavailableError also for one without topics, for some seconds, if this root has some or `is_once`
+        would end at once: a broker that has just started may answer before its controller has told it of them.
+        """
+        description = self._leader.describe(self._selects)
+        if description.has_topics:
+            self._empty_since_s = None
+            return description
+        if self._empty_since_s is None:
+            self._empty_since_s = self._monotonic_s()
+        are_expected = self._settings.is_once or bool(self._root.store.image.topics)
+        if are_expected and self._monotonic_s() - self._empty_since_s < self._settings.empty_for_s:
+            raise LeaderUnavailableError(f"{self._leader.name} names no topics: it may have just started")
+        return description
 
     def _begin(self) -> str:
         """Let the root follow the leader, once its disk has room for that; empty if the follower ends before."""
@@ -196,9 +219,10 @@ class Follower:
                 return begin_following(
                     self._root, leader=self._leader.name, cluster_id=self._cluster_id, topics=self._settings.topics
                 )
-            except OSError as error:
+            except (OSError, CommitStateUnknownError) as error:
                 failures += 1
-                if not is_out_of_space(error) or (self._settings.is_once and failures == _GIVES_UP_AFTER_FAILURES):
+                is_passing = isinstance(error, CommitStateUnknownError) or is_out_of_space(error)
+                if not is_passing or (self._settings.is_once and failures == _GIVES_UP_AFTER_FAILURES):
                     raise
                 if failures == 1:
                     self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=str(error)))
@@ -224,6 +248,7 @@ class Follower:
                 self.board.wait(_TURN_S)
                 continue
             if self._is_done():
+                self._begin_epochs()
                 return
             before, progress = progress, self._progress()
             if progress != before:
@@ -272,7 +297,7 @@ class Follower:
     def _refresh(self) -> None:
         self._refreshed_s = self._monotonic_s()
         try:
-            description = self._leader.describe(self._selects)
+            description = self._describe()
         except LeaderUnavailableError as error:
             self._note_unavailable(error)
             return
@@ -290,11 +315,10 @@ class Follower:
         """Make the root's topics those of the description, and follow their partitions."""
         self._refreshed_s = self._monotonic_s()
         try:
-            before = self._logs.refresh()
             plan = self._commit_plans(description)
             if plan is None:
                 return
-            self._follow(plan.followed, before)
+            self._follow(plan.followed)
         except (KafkalogError, OSError) as error:
             if isinstance(error, FollowingEndedError) or self._settings.is_once:
                 raise
@@ -360,23 +384,23 @@ class Follower:
             if isinstance(result, KafkalogError):
                 raise result
 
-    def _follow(self, topics: Mapping[str, LeaderTopic], before: MetadataImage) -> None:
-        """Follow the partitions of these topics, and no others. `before` has those that were not created just now."""
+    def _follow(self, topics: Mapping[str, LeaderTopic]) -> None:
+        """Follow the partitions of these topics, and no others."""
         wanted = {
             TopicPartition(topic.name, number): (topic.topic_id, epoch)
             for topic in topics.values()
             for number, epoch in enumerate(topic.leader_epochs)
         }
-        self._add({name: found for name, found in wanted.items() if self.board.find(name) is None}, before)
+        self._add({name: found for name, found in wanted.items() if self.board.find(name) is None})
         for name, (topic_id, epoch) in wanted.items():
-            self._follow_partition(name, topic_id, epoch, before)
+            self._follow_partition(name, topic_id, epoch)
         for followed in self.board.partitions():
             if followed.name.topic not in topics and followed.phase is not Phase.STOPPED:
                 followed.is_without_topic = True
                 self._stop(followed, "its topic is not followed any more")
         self._begin_epochs()
 
-    def _add(self, wanted: Mapping[TopicPartition, tuple[str, int]], before: MetadataImage) -> None:
+    def _add(self, wanted: Mapping[TopicPartition, tuple[str, int]]) -> None:
         """Follow new partitions. Each of them is looked at, which in an object store takes a request or two."""
 
         def load(name: TopicPartition) -> LocalLog:
@@ -385,19 +409,15 @@ class Follower:
         with ThreadPoolExecutor(_LOADED_AT_ONCE) as pool:
             for name, loaded in zip(wanted, pool.map(load, wanted), strict=True):
                 followed = _followed(loaded, wanted[name][1])
-                topic = before.topics.get(name.topic)
-                followed.is_new = (
-                    topic is None
-                    or topic.topic_id != wanted[name][0]
-                    or before.find(name.topic, name.partition) is None
-                )
+                committed = loaded.committed
+                followed.is_new = committed.leader_epoch == UNANSWERED_EPOCH and committed.log_end_offset == 0
                 self.board.add(followed)
 
-    def _follow_partition(self, name: TopicPartition, topic_id: str, leader_epoch: int, before: MetadataImage) -> None:
+    def _follow_partition(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
         followed = self.board.find(name)
         if followed is not None and followed.state.topic_id != topic_id:
             self.board.remove(name)
-            self._add({name: (topic_id, leader_epoch)}, before)
+            self._add({name: (topic_id, leader_epoch)})
             followed = None
         if followed is None:
             return
@@ -416,6 +436,7 @@ class Follower:
         Only the leader knows whether such an epoch begins at the end of this log: what is not committed there can be of
         an earlier one.
         """
+        asked: dict[Followed, tuple[int, int]] = {}
         changes: list[FollowerAppend] = []
         for followed in self.board.partitions():
             epoch = followed.leader_epoch
@@ -427,7 +448,7 @@ class Follower:
                 end = self._leader.epoch_end(state.position(epoch), epoch)
             except LeaderUnavailableError:
                 return
-            followed.asked = epoch, state.end_offset
+            asked[followed] = epoch, state.end_offset
             if end is not None and (end.epoch, end.end_offset) == (epoch, state.end_offset):
                 changes.append(
                     FollowerAppend(
@@ -441,6 +462,8 @@ class Follower:
         if changes:
             # One that is refused has got records meanwhile, and its epoch with them.
             self.board.request(Request(changes))
+        for followed, question in asked.items():
+            followed.asked = question
 
     # Sources
 
@@ -476,7 +499,7 @@ class Follower:
     def _reload(self, followed: Followed) -> None:
         try:
             self._logs.refresh()
-            loaded = self._logs.load(followed.name, followed.state.topic_id, is_verified=True)
+            loaded = self._logs.load(followed.name, followed.state.topic_id, is_verified=False)
         except (KafkalogError, OSError) as error:
             self.board.delay(followed, str(error))
             return

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
-from pyspark_kafkalog.metadata.acl import Acl
-from pyspark_kafkalog.metadata.client_quotas import Quotas
+from pyspark_kafkalog.metadata.access.acl import Acl
+from pyspark_kafkalog.metadata.access.client_quotas import Quotas
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -46,7 +46,8 @@ class LeaderDescription:
 
     `topics` by name: the selected ones. `unreadable`: selected topics that exist but cannot be read, with the reason.
     `cluster_configs`: the topics' defaults of the whole cluster, as broker settings (log.segment.bytes), without those
-    that are Kafka's own. `acls` and `quotas` are None where the leader does not permit to read them.
+    that are Kafka's own. `acls` and `quotas` are None where the leader does not permit to read them. `has_topics`: it
+    names any, selected or not; a broker that has just started may not know them yet.
     """
 
     cluster_id: str
@@ -55,6 +56,7 @@ class LeaderDescription:
     cluster_configs: Mapping[str, str] = field(default_factory=dict)
     acls: tuple[Acl, ...] | None = None
     quotas: Quotas | None = None
+    has_topics: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@
     kafka_server_replicafetchermanager_failedpartitionscount     …,name=FailedPartitionsCount
     kafka_server_brokertopicmetrics_replicationbytesin_total     kafka.server:type=BrokerTopicMetrics,
                                                                  name=ReplicationBytesInPerSec
+    kafkalog_follower_waiting_for_leader                             1 while the leader has not answered yet, or 0
     kafkalog_follower_records_total, kafkalog_follower_commits_total
     kafkalog_follower_events_total{event}                            see events.py
     kafkalog_follower_last_alarm_timestamp_seconds                   the last event that a person should look at, or 0
@@ -21,15 +22,14 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pyspark_kafkalog.replication.board import Board, Phase
+from pyspark_kafkalog.replication.board import Phase
 from pyspark_kafkalog.replication.report import FollowReport
 
 
 class FollowerCollector(Collector):
     """The metrics of one follower, as of each scrape."""
 
-    def __init__(self, board: Board, report: FollowReport) -> None:
-        self._board = board
+    def __init__(self, report: FollowReport) -> None:
         self._report = report
 
     def describe(self) -> list[Metric]:
@@ -38,7 +38,12 @@ class FollowerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The current metrics."""
-        partitions = self._board.partitions()
+        partitions = self._report.partitions()
+        yield GaugeMetricFamily(
+            "kafkalog_follower_waiting_for_leader",
+            "1 while the leader has not answered yet",
+            value=self._report.is_waiting,
+        )
         lags = GaugeMetricFamily(
             "kafka_server_fetcherlagmetrics_consumerlag",
             "offsets that the leader has and this root has not",
@@ -58,12 +63,12 @@ class FollowerCollector(Collector):
             "partitions that are not followed any more",
             value=sum(each.phase is Phase.STOPPED for each in partitions),
         )
-        totals = self._board.totals()
+        totals = self._report.totals()
         yield CounterMetricFamily(
             "kafka_server_brokertopicmetrics_replicationbytesin", "bytes of batches copied", value=totals.copied_bytes
         )
         yield CounterMetricFamily("kafkalog_follower_records", "records copied", value=totals.copied_records)
-        yield CounterMetricFamily("kafkalog_follower_commits", "commits", value=self._board.commits)
+        yield CounterMetricFamily("kafkalog_follower_commits", "commits", value=self._report.commits)
         events = CounterMetricFamily("kafkalog_follower_events", "events by kind", labels=("event",))
         for kind, count in self._report.counts().items():
             events.add_metric((kind,), count)

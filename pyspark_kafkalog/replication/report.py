@@ -4,6 +4,8 @@ Each event is a line of the log as it happens. The report is one JSON object: th
 partitions. It is written at intervals and at the end, through a temporary file, so that a reader never sees a part; and
 with each event of a loss, ahead of the commit that follows from it, so that a kill between them hides nothing.
 
+There is a report from the beginning on, while the leader has not answered yet.
+
 A follower that is started again continues the report: events and counts are those of all runs, totals of the last one.
 """
 
@@ -19,12 +21,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.replication.board import Board, Followed, Phase
+from pyspark_kafkalog.replication.board import Board, Followed, Phase, Totals
 from pyspark_kafkalog.replication.events import ALARMING, LOSSES, Event
 
 _LOG: Final = logging.getLogger(__name__)
 #: Of each kind, the newest events are kept.
 _EVENTS_MAX: Final = 1000
+_WAITING: Final = "waiting for leader"
+_FOLLOWING: Final = "following"
 
 
 class FollowReport:
@@ -42,8 +46,32 @@ class FollowReport:
         self._events: dict[str, deque[tuple[int, Event]]] = {}
         #: When the last alarming event was, in ms; 0 for never.
         self.last_alarm_ms = 0
+        self._board: Board | None = None
+        self._cluster_id: Callable[[], str] = str
         #: Called with each event of a loss, by the thread that notes it.
         self.on_loss: Callable[[], None] = _do_nothing
+
+    def watch(self, board: Board, cluster_id: Callable[[], str]) -> None:
+        """Tell of the follower with this board from now on. `cluster_id`: the leader's, empty before it answers."""
+        self._board, self._cluster_id = board, cluster_id
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the leader has not answered yet."""
+        return not self._cluster_id()
+
+    @property
+    def commits(self) -> int:
+        """How many the follower has made."""
+        return 0 if self._board is None else self._board.commits
+
+    def partitions(self) -> list[Followed]:
+        """The followed partitions as of now."""
+        return [] if self._board is None else self._board.partitions()
+
+    def totals(self) -> Totals:
+        """The sums of now."""
+        return Totals() if self._board is None else self._board.totals()
 
     def continue_from(self, path: Path) -> None:
         """Go on with the events of the report at `path`, if there is one.
@@ -88,16 +116,17 @@ class FollowReport:
         with self._lock:
             return dict(self._counts)
 
-    def tree(self, board: Board, cluster_id: str) -> Mapping[str, Any]:
+    def tree(self) -> Mapping[str, Any]:
         """The report as of now."""
-        totals = board.totals()
+        totals = self.totals()
         with self._lock:
             events = sorted((pair for kept in self._events.values() for pair in kept), key=lambda pair: pair[0])
             counts = dict(self._earlier_counts + self._counts)
         return {
             "leader": self._leader,
-            "cluster_id": cluster_id,
+            "cluster_id": self._cluster_id(),
             "root": self._root,
+            "state": _WAITING if self.is_waiting else _FOLLOWING,
             "began_ms": self._began_ms,
             "written_ms": self._clock_ms(),
             "totals": {
@@ -106,19 +135,19 @@ class FollowReport:
                 "lag_offsets": totals.lag,
                 "copied_records": totals.copied_records,
                 "copied_bytes": totals.copied_bytes,
-                "commits": board.commits,
+                "commits": self.commits,
             },
             "counts": counts,
             "events": [{"time_ms": time_ms, **event.fields()} for time_ms, event in events],
-            "partitions": [_partition(each) for each in sorted(board.partitions(), key=lambda each: each.name)],
+            "partitions": [_partition(each) for each in sorted(self.partitions(), key=lambda each: each.name)],
         }
 
-    def write(self, path: Path, board: Board, cluster_id: str) -> None:
+    def write(self, path: Path) -> None:
         """Replace the file at `path` by the report as of now, durably. Raises OSError."""
         part = path.with_name(path.name + ".part")
         with self._writing:
             with part.open("w", encoding="utf-8") as file:
-                file.write(json.dumps(self.tree(board, cluster_id), ensure_ascii=False, indent=1) + "\n")
+                file.write(json.dumps(self.tree(), ensure_ascii=False, indent=1) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)

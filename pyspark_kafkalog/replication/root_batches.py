@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.record.header import BatchHeader, Buffer
 from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.storage.direct_io import memory_for
 from pyspark_kafkalog.storage.log.extent_search import LostExtentError, search_from, search_listed
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
@@ -205,7 +204,7 @@ def _batches_at(at: _Open, of: PartitionSnapshot, offset: int, *, max_bytes: int
 
 
 def _whole_batches(at: _Open, end_offset: int, size_bytes: int) -> Buffer:
-    buffer = np.empty(size_bytes, np.uint8)
+    buffer = memory_for(at.position, size_bytes)  # segments of the copy begin where those of the leader do, mostly
     count = at.reader.read_into(at.position, buffer.data)
     end, last_offset, _, _ = walk_headers(buffer[:count], 0, count, at.reader.base_offset - 1, end_offset)
     if not end:

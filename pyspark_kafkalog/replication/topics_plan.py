@@ -20,8 +20,8 @@ from typing import Final
 
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, validate_topic_configs
 from pyspark_kafkalog.errors import InvalidAclError, InvalidConfigError, KafkalogError
-from pyspark_kafkalog.metadata.acl import add_acls, remove_acls
-from pyspark_kafkalog.metadata.client_quotas import alter_quotas
+from pyspark_kafkalog.metadata.access.acl import add_acls, remove_acls
+from pyspark_kafkalog.metadata.access.client_quotas import alter_quotas
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, broker_configs, partition_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, RemoveTopicRecord
 from pyspark_kafkalog.replication.events import Event, EventKind
@@ -29,6 +29,9 @@ from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderTopic, 
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.units import plural
 
+#: The leader epoch of a partition that was created here and has nothing of the leader's yet, not even its epoch. So it
+#: is known also after a kill that what the leader had deleted before is no loss.
+UNANSWERED_EPOCH: Final = -1
 _PARTITIONS_A_COMMIT: Final = 5_000
 _NOT_TAKEN: Final = frozenset(
     {
@@ -148,6 +151,7 @@ class _Plan:
                 configs=self._usable(topic),
                 broker_configs=self._defaults,
                 topic_id=topic.topic_id,
+                leader_epoch=UNANSWERED_EPOCH,
             )
         except KafkalogError as error:
             self._note(EventKind.TOPIC_REFUSED, f"it cannot be created here: {error}", topic.name)
@@ -163,7 +167,7 @@ class _Plan:
         if after > before:
             self._partitions_left -= after - before
             self.records += (
-                partition_record(topic.topic_id, partition, leader_epoch=0, node=self._image.node)
+                partition_record(topic.topic_id, partition, leader_epoch=UNANSWERED_EPOCH, node=self._image.node)
                 for partition in range(before, after)
             )
             self._note(EventKind.PARTITIONS_ADDED, f"{before} to {after - 1}", topic.name)

@@ -416,7 +416,8 @@ FINDING_SEVERITIES = ("problem", "warning", "note")
 class RootFacts:
     """All contents of a report. `path` is a URL for a root in an object store.
 
-    `uncleanable` says why the last cleaning of a partition failed; `runs` are rows of the table of maintenance runs.
+    `following`: which leader the root follows, since when; None for one that takes writes. `uncleanable` says why the
+    last cleaning of a partition failed; `runs` are rows of the table of maintenance runs.
     `notes` state in sentences what was omitted or sampled.
     """
 
@@ -426,6 +427,7 @@ class RootFacts:
     node_id: int | None
     now_ms: int
     topics: tuple[TopicFacts, ...]
+    following: str | None = None
     deleted_directories: int = 0
     stray_directories: int = 0
     history: WriteHistory | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Advice, GroupLag, PartitionFacts, RootFacts, TopicFacts
-from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process, reason_and_advice
+from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process, reason_and_advice
 from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.units import plural, size_text
 

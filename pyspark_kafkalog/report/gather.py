@@ -18,6 +18,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable, record_place
+from pyspark_kafkalog.metadata.following import following_text
 from pyspark_kafkalog.report.facts import (
     GroupLag,
     KeySample,
@@ -31,8 +32,8 @@ from pyspark_kafkalog.report.facts import (
 from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.report.object_facts import object_facts
-from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
-from pyspark_kafkalog.root.broker_notices import differing_replicas
+from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs
+from pyspark_kafkalog.root.brokers.notices import differing_replicas
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -235,6 +236,7 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
         node_id=properties.node_id,
         now_ms=now_ms,
         topics=topics,
+        following=None if root.follows is None else following_text(root.native().store.image),
         deleted_directories=sum(deleted for deleted, _ in renamed),
         stray_directories=sum(stray for _, stray in renamed),
         history=None if root.is_broker_directory else _history(root, notes),

@@ -77,6 +77,7 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
             "cluster": root.cluster_id,
             "node": root.node_id,
             "now": root.now_ms,
+            "following": None if root.following is None else _cut(root.following, _TEXT_CHARS_MAX),
         },
         "totals": _totals(root, everything),
         "topics": _topics(topics),

@@ -16,11 +16,7 @@ In reading order:
 - transactions: states of transactional ids, transactions that are open, and how they end
 - leader: appends as the leader of partitions, for a server
 - follower: appends as the follower of a leader, and promotion
-- read_only: topics and partitions of a root that is only read
-- broker, broker_notices: a Kafka broker's directory
-- replicas: several brokers' directories as one root
-- remote: the remote storage of brokers with tiered storage
-- broker_metadata: a broker's own metadata log
+- brokers: roots that are only read: the directories of brokers, and their remote storage
 - objects: log directories in an object store
 - adopt: converts a broker's directory into a native one
 """

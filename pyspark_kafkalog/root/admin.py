@@ -111,10 +111,11 @@ def create_topic(
     broker_configs: Mapping[str, str] | None = None,
     rng: random.Random | None = None,
     topic_id: str | None = None,
+    leader_epoch: int = 0,
 ) -> list[MetadataRecord]:
     """Create a topic with `partitions` partitions, and `configs` over those of the broker (`log.*` names).
 
-    Without a `topic_id` it gets a random one.
+    Without a `topic_id` it gets a random one. `leader_epoch` is that of its partitions.
 
     Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
     """
@@ -127,7 +128,10 @@ def create_topic(
     return [
         TopicRecord(name=name, topic_id=topic_id),
         *(_config_record(name, key, value) for key, value in configs.items()),
-        *(_partition_record(image, topic_id, partition) for partition in range(partitions)),
+        *(
+            partition_record(topic_id, partition, leader_epoch=leader_epoch, node=image.node)
+            for partition in range(partitions)
+        ),
     ]
 
 

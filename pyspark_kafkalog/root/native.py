@@ -149,8 +149,7 @@ class NativeRoot(_Unguarded, ABC):
         return read_history(self._store.log, names, topic=topic, limit=limit, newest_first=newest_first)
 
     def log_config(self, topic: str) -> LogConfig:
-        image = self._store.image
-        return admin.broker_config(image).log_config(image.topic(topic).configs)
+        return self.broker_config().log_config(self._store.image.topic(topic).configs)
 
     def config_for_write(self, topic: str) -> LogConfig:
         return self.log_config(topic)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnLookUp:
-    """Finds the remote part of one partition of the root `root` anew; can be pickled.
+    """Looks up the remote part of one partition of the root `root` again; can be pickled.
 
     `store_options` are those with which the root was opened: the storage itself may be another one by now.
     """

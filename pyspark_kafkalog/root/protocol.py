@@ -1,10 +1,10 @@
 """`Root`: a log directory as the rest of the package uses it, whatever kind it is.
 
-    root.native.NativeRoot              a native log directory: it has a commit log; root.file_root.FileRoot is one
-                                        on a file system
-    root.broker.BrokerRoot              a Kafka broker's directory, which is read-only; several of them are one
-                                        root.replicas.broker_directories.BrokerDirectories
-    security.guarded_root.GuardedRoot   another root, opened for a principal: checks each operation, then forwards it
+    root.native.NativeRoot                a native log directory: it has a commit log; root.file_root.FileRoot is one
+                                          on a file system
+    root.brokers.broker_root.BrokerRoot   a Kafka broker's directory, which is read-only; several of them are one
+                                          root.brokers.replicas.broker_directories.BrokerDirectories
+    security.guarded_root.GuardedRoot     another root, opened for a principal: checks each operation, then forwards it
 
 Consumer groups, Spark's readers and writers, maintenance and the notebook take a `Root`, which
 `security.open.open_root` opens. `LogDir` is the facade over it for users.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.root.broker_notices import reading_notices, remote_offsets
+from pyspark_kafkalog.root.brokers.notices import reading_notices, remote_offsets
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.filesystem import time_ms
 

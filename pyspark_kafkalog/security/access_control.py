@@ -2,7 +2,8 @@
 
 >>> import tempfile, pyarrow as pa
 >>> from pyspark_kafkalog import LogDir
->>> from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
+>>> from pyspark_kafkalog.metadata.access.acl import Acl, AclFilter, AclOperation
+>>> from pyspark_kafkalog.metadata.access.acl import PatternType, PermissionType, ResourceType
 >>> scratch = tempfile.TemporaryDirectory()
 >>> log_dir = LogDir.create(scratch.name + "/log")
 >>> _ = log_dir.append("orders", pa.table({"value": ["1"]}))
@@ -44,7 +45,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import AuthorizationError
-from pyspark_kafkalog.metadata.acl import (
+from pyspark_kafkalog.metadata.access.acl import (
     CLUSTER_NAME,
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -56,7 +57,7 @@ from pyspark_kafkalog.metadata.acl import (
     ResourceType,
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
+from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
@@ -237,7 +238,7 @@ class AccessControl:
 
     def add(self, acls: Collection[Acl]) -> None:
         """Add the entries that do not exist, in one commit. Raises InvalidAclError, ReadOnlyLogDirError."""
-        from pyspark_kafkalog.metadata.acl import add_acls
+        from pyspark_kafkalog.metadata.access.acl import add_acls
 
         self._root.native().commit(
             lambda image: add_acls(image.acls.values(), acls, random.SystemRandom()),
@@ -246,7 +247,7 @@ class AccessControl:
 
     def remove(self, acl_filter: AclFilter) -> list[Acl]:
         """Remove the entries that the filter matches, in one commit; return them. Raises ReadOnlyLogDirError."""
-        from pyspark_kafkalog.metadata.acl import remove_acls
+        from pyspark_kafkalog.metadata.access.acl import remove_acls
 
         removed: list[Acl] = []
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark_kafkalog.metadata.acl import OPERATIONS, ResourceType
+from pyspark_kafkalog.metadata.access.acl import OPERATIONS, ResourceType
 from pyspark_kafkalog.server.context import ServerContext, Session
 
 #: The value of the field if the request did not ask for it.

@@ -27,6 +27,7 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend, LeaderWriter, UnitResult
+from pyspark_kafkalog.server.prompt_future import PromptFuture
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
@@ -47,7 +48,7 @@ _Submitted: TypeAlias = tuple[CommitUnit, Appended]
 class GroupCommitter:
     """Commits units with `writer` in a thread of its own.
 
-    After each commit, `notify` is told the partitions that it changed, and `committed` the number of its units.
+    After each commit, `notify` gets the partitions that it changed, and `committed` the number of its units.
     Commits that fail one after the other, as on a full disk, while clients repeat their requests, are a line a second
     in the log.
     """
@@ -75,7 +76,7 @@ class GroupCommitter:
 
     def submit(self, unit: CommitUnit) -> Appended:
         """The future result of the unit; see `Committer` in context.py."""
-        result: Appended = self._loop.create_future()
+        result: PromptFuture[tuple[AppendedRange, ...]] = PromptFuture(loop=self._loop)
         if self._is_stopped:
             result.set_exception(ReadOnlyLogDirError("this server does not write to the log directory any more"))
             return result

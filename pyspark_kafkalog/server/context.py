@@ -23,7 +23,7 @@ from pyspark_kafkalog.server.security.request_time import timed_work
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+    from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
     from pyspark_kafkalog.metadata.image import MetadataImage
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.protocol import Root
@@ -48,10 +48,8 @@ class Session:
 
     host: str
     port: int
-    is_tls: bool = False
     principal: str = ANONYMOUS
     is_authenticated: bool = False
-    client_software: str = ""
     mute_until_ms: int = 0
     #: The connection ends after the answer to this request: the client could not authenticate.
     is_closing: bool = False

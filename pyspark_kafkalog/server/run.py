@@ -26,12 +26,14 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
-from pyspark_kafkalog.server.assembly import Parts, assemble, monotonic_ms
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.connection import ClientTransport, Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.connections.connection import ClientTransport, Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.connections.dispatch import Dispatcher
+from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.context import Cluster, Session
-from pyspark_kafkalog.server.dispatch import Dispatcher
-from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
+from pyspark_kafkalog.server.process.assembly import Parts, assemble, monotonic_ms
+from pyspark_kafkalog.server.process.status_page import StatusPage
+from pyspark_kafkalog.server.process.workers import bound_socket
 from pyspark_kafkalog.server.roles import Service
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.security.gate import Gate
@@ -40,8 +42,6 @@ from pyspark_kafkalog.server.security.limits import (
     AUTHENTICATION_REQUEST_BYTES_MAX,
     TooManyConnectionsError,
 )
-from pyspark_kafkalog.server.status_page import StatusPage
-from pyspark_kafkalog.server.workers import bound_socket
 from pyspark_kafkalog.units import SECOND_MS
 
 _LOG: Final = logging.getLogger(__name__)

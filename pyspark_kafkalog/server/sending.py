@@ -31,7 +31,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.messages.pieces import Piece
@@ -210,7 +210,7 @@ class SocketTransport:
 
 async def within(ready: asyncio.Future[None], seconds: float) -> None:
     """Wait for the future, at most so long: asyncio.TimeoutError. Unlike asyncio.wait_for it makes no task."""
-    timer = asyncio.get_running_loop().call_later(seconds, _time_out, ready)
+    timer = asyncio.get_running_loop().call_later(seconds, time_out, ready)
     try:
         await ready
     finally:
@@ -260,7 +260,8 @@ def wake(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def _time_out(ready: asyncio.Future[None]) -> None:
+def time_out(ready: asyncio.Future[Any]) -> None:
+    """End a wait that has taken too long: asyncio.TimeoutError."""
     if not ready.done():
         ready.set_exception(asyncio.TimeoutError("the peer takes or sends nothing"))
 

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
+from pyspark_kafkalog.storage.direct_io import BLOCK_BYTES, write_blocks
 from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -215,6 +216,24 @@ class FileSystem:
             view = view[written:]
             position += written
 
+    def pwrite_uncached(self, fd: int, data: Buffer, position: int) -> None:
+        """As `pwrite_all`, for bytes that nobody reads soon: whole blocks go past the page cache, where they can.
+
+        No other thread reads or writes through `fd` meanwhile.
+        """
+        view = memoryview(data).cast("B")
+        start = min(-position % BLOCK_BYTES, len(view))
+        end = start + (len(view) - start) // BLOCK_BYTES * BLOCK_BYTES
+        self.pwrite_all(fd, view[:start], position)
+        if start < end:
+            start += self.pwrite_direct(fd, view[start:end], position + start)
+        self.pwrite_all(fd, view[start:], position + start)
+
+    @_described
+    def pwrite_direct(self, fd: int, data: Buffer, position: int) -> int:
+        """Write whole blocks past the page cache; returns how many bytes were written, see `direct_io`."""
+        return write_blocks(fd, memoryview(data), position)
+
     @_described
     def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
         """Copy `length` bytes between files inside the kernel, or through memory if the kernel cannot."""
@@ -349,6 +368,12 @@ class UnflushedFileSystem(FileSystem):
 
     def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
         self._inner.pwrite_all(fd, data, position)
+
+    def pwrite_uncached(self, fd: int, data: Buffer, position: int) -> None:
+        self._inner.pwrite_uncached(fd, data, position)
+
+    def pwrite_direct(self, fd: int, data: Buffer, position: int) -> int:
+        return self._inner.pwrite_direct(fd, data, position)
 
     def copy_range(self, source_fd: int, source_position: int, fd: int, position: int, length: int) -> None:
         self._inner.copy_range(source_fd, source_position, fd, position, length)

@@ -193,7 +193,7 @@ class RemoteExtent:
 class TieredExtents:
     """A PartitionExtents of remote segments, and of local ones from `local_start_offset` on.
 
-    `local` None: there are no local segments. `look_up` gives the remote part anew; it is called when an object turns
+    `local` None: there are no local segments. `look_up` gives the newest remote part; it is called when an object turns
     out to be missing.
     """
 

@@ -4,11 +4,11 @@ In reading order:
 
 - main: selects the subcommand, and imports only its module
 - output, process_log: what commands print, and the log of those that keep running
+- metadata_copy: what a copy of a cluster's metadata log answers
 - topics, configs, client_configs, acls: topics, configurations, quotas and credentials of clients, access control
 - get_offsets, transactions: offsets of partitions, transactions and producers
 - migration: `adopt` and `export`
 - serve: the server for Kafka's clients
-- follow, promote, metadata_copy: replicas of a cluster or of another log directory
 - set_up: completion in shells, compilation of the kernels
-- groups, console, dump, inspection, jobs, perf: commands that take several modules each
+- groups, console, dump, inspection, jobs, perf, replicas: commands that take several modules each
 """

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.metadata.acl import (
+from pyspark_kafkalog.metadata.access.acl import (
     CLUSTER_NAME,
     WILDCARD,
     Acl,

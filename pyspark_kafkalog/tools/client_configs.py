@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.definitions import format_value
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.client_quotas import (
+from pyspark_kafkalog.metadata.access.client_quotas import (
     CLIENT_ID,
     CLIENT_QUOTAS,
     IP,
@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.client_quotas import (
     find_quotas,
     quota_entity,
 )
-from pyspark_kafkalog.metadata.scram import (
+from pyspark_kafkalog.metadata.access.scram import (
     ITERATIONS_MIN,
     MECHANISMS,
     CredentialDeletion,
@@ -190,7 +190,7 @@ def _client_settings(log_dir: LogDir) -> tuple[Quotas, ScramCredentials]:
         image = log_dir.root.native().store.image
         return image.client_quotas, image.scram_credentials
     from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-    from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
+    from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 
     directory = log_dir.root.directories[0] / METADATA_DIR
     if not directory.is_dir():

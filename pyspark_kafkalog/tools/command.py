@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import re
 import signal
 import sys
@@ -49,10 +50,13 @@ from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.units import EPOCH, INT32_MAX
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.server.config import Address
     from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
     from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -64,6 +68,18 @@ _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](
 
 #: java.time.ZoneOffset
 _ZONE_HOURS_MAX: Final = 18
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """For the imports of a large command: they make no garbage worth a tenth of their time to look for it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def parse_time_ms(text: str) -> int | None:
@@ -306,7 +322,7 @@ def warn_of_unread_offsets(
 
     Only for brokers' directories; of several also where the replicas of these partitions differ.
     """
-    from pyspark_kafkalog.root.broker_notices import reading_notices
+    from pyspark_kafkalog.root.brokers.notices import reading_notices
 
     for notice in reading_notices(log_dir.root.partitions_read() if partitions is None else partitions):
         sys.stderr.write(f"kafkalog {command}: {notice}\n")
@@ -314,7 +330,7 @@ def warn_of_unread_offsets(
 
 def warn_of_remote_offsets(command: str, partitions: Iterable[PartitionSnapshot]) -> None:
     """Print to sys.stderr which offsets of the partitions are in remote storage."""
-    from pyspark_kafkalog.root.broker_notices import in_remote_storage
+    from pyspark_kafkalog.root.brokers.notices import in_remote_storage
 
     notice = in_remote_storage(partitions)
     if notice is not None:
@@ -328,7 +344,7 @@ def first_since(
 
     Raises OffsetOutOfRangeError if offsets are in remote storage, where that record may be, unless `local_only`.
     """
-    from pyspark_kafkalog.root.broker_notices import remote_offsets
+    from pyspark_kafkalog.root.brokers.notices import remote_offsets
 
     if partition.remote_offsets_count and not local_only:
         raise OffsetOutOfRangeError(
@@ -349,6 +365,14 @@ def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription
             if (directory / f"{name}-{number}").is_symlink():
                 sys.stderr.write(f"kafkalog {command}: {link_message(directory / f'{name}-{number}')}\n")
     return described
+
+
+def say_what_it_follows(root: Root) -> None:
+    """Say on standard error which leader the log directory follows, if it follows one."""
+    from pyspark_kafkalog.metadata.following import following_text
+
+    if root.follows is not None:
+        sys.stderr.write(f"{root.path} {following_text(root.native().store.image)}\n")
 
 
 def positive(text: str) -> int:
@@ -409,3 +433,24 @@ def utc_time(timestamp_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
+@contextlib.contextmanager
+def serving_metrics(registry: CollectorRegistry, address: Address) -> Iterator[str]:
+    """Serve the metrics of `registry` to Prometheus during the block; the value is their URL.
+
+    Raises OSError, which names the address, if nobody can listen there.
+    """
+    from prometheus_client import start_http_server
+
+    from pyspark_kafkalog.server.config import Address
+    from pyspark_kafkalog.server.process.workers import naming
+
+    with naming(address):
+        server, thread = start_http_server(address.port, address.host, registry)
+    try:
+        yield f"http://{Address(address.host, server.server_port)}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -48,7 +48,7 @@ from pyspark_kafkalog.tools.output import Tree, add_output, output_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata
+    from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
 
 
 _TOPICS: Final = "topics"

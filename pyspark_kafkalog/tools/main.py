@@ -59,8 +59,8 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "metrics": ("inspection.metrics", "serve metrics under Kafka's names, for Prometheus"),
     },
     "following": {
-        "follow": ("follow", "keep a log directory as a replica of a Kafka cluster or of another one"),
-        "promote": ("promote", "let a log directory that follows a leader take writes"),
+        "follow": ("replicas.follow", "keep a log directory as a replica of a Kafka cluster or of another one"),
+        "promote": ("replicas.promote", "let a log directory that follows a leader take writes"),
     },
     "Kafka clients": {
         "serve": ("serve", "let Kafka clients read and write a log directory"),

@@ -20,7 +20,7 @@ from pyspark_kafkalog.tools.output import Output, Tree
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, BrokerPartition, BrokerTopic
+    from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, BrokerPartition, BrokerTopic
 
 
 def metadata_of_copy(log_dir: LogDir) -> BrokerMetadata | None:
@@ -28,8 +28,8 @@ def metadata_of_copy(log_dir: LogDir) -> BrokerMetadata | None:
     if not log_dir.is_broker_directory or not log_dir.root.directories:
         return None
     from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-    from pyspark_kafkalog.root.broker_metadata.copy_marker import is_metadata_copy
-    from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
+    from pyspark_kafkalog.root.brokers.metadata.copy_marker import is_metadata_copy
+    from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 
     root = log_dir.root.directories[0]
     if not is_metadata_copy(root):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigChange, TopicChange
-from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.access.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tiered.metadata_topic import METADATA_PARTITIONS
@@ -303,7 +303,7 @@ def _check_export(options: argparse.Namespace) -> None:
 
 def _new_broker(root: Root, options: argparse.Namespace) -> ExportedBroker:
     from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
-    from pyspark_kafkalog.root.broker import BrokerRoot
+    from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 
     return export_new_broker(
         root if isinstance(root, BrokerRoot) else _on_any_store(root),

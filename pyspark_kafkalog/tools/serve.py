@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--workers must be at least 1, not {options.workers}")
     if options.workers > 1:
         _check_workers(options)
-        from pyspark_kafkalog.server.workers import supervise
+        from pyspark_kafkalog.server.process.workers import supervise
 
         supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))
         return 0

@@ -27,12 +27,10 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
-from pyspark_kafkalog.metadata.following import following_text
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -42,6 +40,7 @@ from pyspark_kafkalog.tools.command import (
     describe_topic,
     node_id_of,
     open_log_dir,
+    say_what_it_follows,
     topic_pattern,
 )
 from pyspark_kafkalog.tools.metadata_copy import metadata_of_copy, show_topic
@@ -165,8 +164,7 @@ def _describe(options: argparse.Namespace, output: Output) -> None:
         for name in _find(metadata.topics, options, must_exist=not options.if_exists):
             show_topic(output, metadata.topics[name], metadata)
         return
-    if log_dir.follows is not None:
-        sys.stderr.write(f"{log_dir.path} {following_text(log_dir.root.native().store.image)}\n")
+    say_what_it_follows(log_dir.root)
     node_id = node_id_of(log_dir.root)
     node = _node_text(node_id)
     assigned = _assigned(log_dir) if len(log_dir.root.directories) > 1 else {}
@@ -242,7 +240,7 @@ def _node_text(node_id: int | None) -> str:
 def _assigned(log_dir: LogDir) -> Mapping[str, Mapping[int, Sequence[int]]]:
     """The nodes of each partition's replicas, by topic, as far as the metadata log of several directories says."""
     from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-    from pyspark_kafkalog.root.broker_metadata.image import read_broker_metadata
+    from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 
     directory = log_dir.root.directories[0] / METADATA_DIR
     topics = read_broker_metadata(directory).topics if directory.is_dir() else {}

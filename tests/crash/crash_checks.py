@@ -27,7 +27,7 @@ _INDEX_BYTES = 10 << 20
 _SEGMENT_NAME = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")
 _OTHER_NAME = re.compile(
     r"partition\.metadata|leader-epoch-checkpoint|[0-9a-z-]+\.staged"
-    # Of maintenance: its lock, and what the next run removes, makes anew or puts in place.
+    # Of maintenance: its lock, and what the next run removes, makes again or puts in place.
     r"|\.maintenance-lock|\d{20}\.(log|index|timeindex|txnindex|snapshot)\.(deleted|cleaned|swap)"
     # What a crash in a whole-file write leaves; the next such write takes it over.
     r"|(partition\.metadata|leader-epoch-checkpoint|\d{20}\.(snapshot|index|timeindex))\.tmp"

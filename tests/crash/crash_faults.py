@@ -20,14 +20,14 @@ from unittest.mock import patch
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 #: These call the others, or only read.
-COMPOSED: Final = frozenset({"write_file_atomic", "unlink_if_there"})
+COMPOSED: Final = frozenset({"write_file_atomic", "unlink_if_there", "pwrite_uncached"})
 POINTS: Final = tuple(
     name
     for name, member in vars(FileSystem).items()
     if callable(member) and not name.startswith("_") and name not in COMPOSED
 )
 #: Calls that move bytes, so that they can be half done.
-DATA_POINTS: Final = frozenset({"pwrite_all", "copy_range"})
+DATA_POINTS: Final = frozenset({"pwrite_all", "pwrite_direct", "copy_range"})
 _SYNCS: Final = frozenset({"fsync", "fsync_dir", "start_writeback"})
 
 #: Told to tests that look for changes made past the seam.
@@ -196,7 +196,7 @@ UNSYNCED: Final = UnsyncedFileSystem()
 
 def half_done(fs: FileSystem, call: Call, act: Callable[[], Any]) -> None:
     """Do the first half of a call that moves bytes; another one wholly."""
-    if call.name == "pwrite_all":
+    if call.name in ("pwrite_all", "pwrite_direct"):
         fd, data, position = call.arguments
         view = memoryview(data).cast("B")
         os.pwrite(fd, view[: len(view) // 2], position)

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from unittest.mock import patch
 
 from crash_faults import Call
 from crash_power import PowerFileSystem
@@ -92,7 +93,7 @@ def _write(ranges: Mapping[Place, range], *, batch_bytes: int = 150, flush: Flus
 
 
 def _write_once(ranges: Mapping[Place, range], version: int) -> Step:
-    """A write that carries its version: done again, as a query does that starts anew, it is a duplicate."""
+    """A write that carries its version: done again, as by a query that was restarted, it is a duplicate."""
     transaction = WriteTransaction("query", version, "first run")
     return Step(lambda writer: _ignore(writer.write(ranges, batch_bytes=300, transaction=transaction)), idempotent=True)
 
@@ -106,7 +107,15 @@ def _serve(ranges: Mapping[Place, range], *, flush: FlushMode = "fsync") -> Step
     return Step(serves(ranges, flush=flush), idempotent=True)
 
 
-def _appended(place: Place, numbers: range, *, at: int | None, epoch: int = 0, log_start: int = -1) -> ChangeOf:
+def _appended(
+    place: Place,
+    numbers: range,
+    *,
+    at: int | None,
+    epoch: int = 0,
+    log_start: int = -1,
+    is_far_behind: bool = False,
+) -> ChangeOf:
     """What a follower appends at offset `at`, or at the log end: batches of up to 5 records."""
 
     def change(writer: Writer) -> FollowerAppend | None:
@@ -117,7 +126,12 @@ def _appended(place: Place, numbers: range, *, at: int | None, epoch: int = 0, l
         pieces = [numbers[start : start + 5] for start in range(0, len(numbers), 5)]
         data = b"".join(batch(piece, offset=first + 5 * row, leader_epoch=epoch) for row, piece in enumerate(pieces))
         return FollowerAppend(
-            topic_partition=of, topic_id=topic_id, data=data, expected_end_offset=first, log_start_offset=log_start
+            topic_partition=of,
+            topic_id=topic_id,
+            data=data,
+            expected_end_offset=first,
+            log_start_offset=log_start,
+            is_far_behind=is_far_behind,
         )
 
     return change
@@ -150,6 +164,16 @@ def follows(*changes: ChangeOf, flush: FlushMode = "fsync") -> Act:
 def _follow(*changes: ChangeOf, flush: FlushMode = "fsync") -> Step:
     """A commit of a follower, which looks first where its logs end: done again, it does what is left."""
     return Step(follows(*changes, flush=flush), idempotent=True)
+
+
+def _back_fill(*changes: ChangeOf) -> Step:
+    """A commit of a follower that writes past the page cache what has a few blocks."""
+
+    def act(writer: Writer) -> None:
+        with patch("pyspark_kafkalog.storage.segment.segment._UNCACHED_BYTES_MIN", 0):
+            writer.follow(*changes)
+
+    return Step(act, idempotent=True)
 
 
 def _follow_on(*places: Place) -> Step:
@@ -394,7 +418,7 @@ def _scenarios() -> Iterable[Scenario]:
         calls_min=90,
     )
     yield Scenario(
-        "delete a topic and make it anew",
+        "delete a topic and create it again",
         then(
             created(a=(2, {**SMALL_SEGMENTS, "file.delete.delay.ms": "0"})),
             writes({place: range(30) for place in _EIGHT[:2]}),
@@ -418,6 +442,16 @@ def _follower_scenarios(prepared: Act, places: Sequence[Place]) -> Iterable[Scen
             _follow_on(*places),
         ],
         calls_min=80,
+    )
+    yield Scenario(
+        "appends of a follower that is far behind",
+        prepared,
+        [
+            _back_fill(_appended(places[2], range(104, 354), at=4, epoch=2, is_far_behind=True)),
+            _back_fill(_appended(places[2], range(354, 604), at=254, epoch=2, is_far_behind=True)),
+            _follow_on(places[2]),
+        ],
+        calls_min=50,
     )
     yield Scenario(
         "appends of a follower, left to the kernel",

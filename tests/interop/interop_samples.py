@@ -81,6 +81,7 @@ def assert_dumps_clean(directories: Sequence[Path], *, batches_min: int, has_gap
     assert set(verdicts) == {"true"}
     assert "invalid bytes" not in deep.stdout
     indexes = sorted(index for directory in directories for index in directory.glob("*index"))
+    indexes = [each for each in indexes if each.suffix != ".txnindex"]  # of which the tool checks nothing
     if indexes:
         assert_indexes_sane(indexes)
 

@@ -17,7 +17,7 @@ from kafka_clients import ConsumedRecord, consume, producing
 from kafka_oracle import Broker, run_tool, write_tool_scripts
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.access.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
 
 #: Starts brokers, or Kafka's tools many times: the full tier alone.
 pytestmark = pytest.mark.full

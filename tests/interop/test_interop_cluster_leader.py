@@ -10,7 +10,7 @@ from kafka_oracle import Broker
 from leader_reads import log_bytes, read_topics
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
-from pyspark_kafkalog.metadata.client_quotas import quota_entity
+from pyspark_kafkalog.metadata.access.client_quotas import quota_entity
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -16,8 +16,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ import pytest
 from java_processes import accepts, free_port, start_server
 from kafka_clients import consume
 from kafka_oracle import Broker, write_tool_scripts
+from meanwhile import meanwhile
 
 #: Starts a broker and Kafka's tools: the full tier alone.
 pytestmark = pytest.mark.full
@@ -203,26 +205,9 @@ class Billing:
         finally:
             consumer.close()
 
-    @contextmanager
-    def running(self, bootstrap: str) -> Iterator[None]:
+    def running(self, bootstrap: str) -> AbstractContextManager[None]:
         """A member in a thread, which stays connected for the block."""
-        stop, failures = threading.Event(), list[BaseException]()
-
-        def run() -> None:
-            try:
-                self.run(bootstrap, stop.is_set)
-            except BaseException as failure:
-                failures.append(failure)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(DEADLINE_S)
-        assert not thread.is_alive()
-        assert not failures, failures
+        return meanwhile(partial(self.run, bootstrap), ends_within_s=DEADLINE_S)
 
     def more(self, count: int) -> Callable[[], bool]:
         """Whether so many more records than now were read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from kafka_oracle import dump_log, run_tool
 from server_processes import serving
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.server.run import serve
 
 pytestmark = pytest.mark.interop
@@ -98,8 +100,8 @@ def is_shared(group: list[Member]) -> bool:
     return sorted(owned) == list(range(PARTITIONS)) and all(len(each.assigned) >= share for each in group)
 
 
-def committed(path: Path) -> dict[int, int]:
-    return {each.partition: found.offset for each, found in LogDir.open(path).group("g").fetch().items()}
+def committed(path: Path, name: str = "g") -> dict[int, int]:
+    return {each.partition: found.offset for each, found in LogDir.open(path).group(name).fetch().items()}
 
 
 def test_members_of_both_protocols_share_partitions_and_offsets_survive(path: Path) -> None:
@@ -139,6 +141,27 @@ def test_three_members_come_and_go(path: Path, settings: dict[str, object]) -> N
         again.end()
         wait_for(lambda: is_shared([group[0], group[2]]))
         wait_for(lambda: committed(path) == READ)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("settings", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
+def test_groups_go_on_over_both_workers_also_when_one_of_them_is_killed(
+    path: Path, settings: dict[str, object]
+) -> None:
+    """Three groups, of the three partitions of `__consumer_offsets`: each worker coordinates some, or will."""
+    longer = {**settings, "session.timeout.ms": 20_000} if settings is CLASSIC else settings
+    names = sorted({group_partition(f"g{each}", 3): f"g{each}" for each in range(20)}.values())
+    with serving(path, "--workers", "2") as server, contextlib.ExitStack() as stack:
+        groups = [stack.enter_context(members(server.bootstrap, *[{**longer, "group.id": name}] * 2)) for name in names]
+        for group in groups:
+            wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        for partition in range(PARTITIONS):
+            LogDir.open(path).append("orders", pa.table({"value": ["w"] * 5}), partition=partition)
+        for name, group in zip(names, groups, strict=True):
+            wait_for(lambda name=name: committed(path, name) == dict.fromkeys(range(PARTITIONS), 15))  # type: ignore[misc]
+            wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@
 Three servers serve one root, and one of them coordinates at a time; the others stand still, with what they knew, until
 one of them takes over. Members say no more than Kafka's clients do: what they own until that was answered, everything
 after a heartbeat that failed, as Java's, or not even then, as librdkafka's. Requests and answers are lost, requests are
-handled twice, servers start anew, members join, leave and die, partitions are added.
+handled twice, servers restart, members join, leave and die, partitions are added.
 
 After every step no partition is two members' in the log, and what a member believes to own, whose epoch is the log's,
 is its own there. When things calm down, each partition has one owner among the members.
@@ -26,7 +26,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.group_log import GroupLog
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
-from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, consumer_group_of
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, consumer_group_of
 
 SERVERS = 3
 EPISODES = 12

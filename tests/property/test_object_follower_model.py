@@ -88,7 +88,7 @@ class Twins:
             # Of a transaction all of whose records are below the log start, one of the two may know nothing any more.
             assert state.first_unstable_offset == plain.first_unstable_offset
             opened = producers_of(image, self.stored.objects, OF).open
-            assert min(opened, default=-1) == plain.first_unstable_offset
+            assert min((each for each in opened if each >= self.start), default=-1) == plain.first_unstable_offset
         wanted = [each for each in self.batches if each.next_offset > self.start]
         assert self._read(image) == b"".join(each.data for each in wanted)
         restored = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=1)

@@ -35,7 +35,7 @@ class Segment:
 
 
 class Broker:
-    """The local log of a broker: three passes that each look at the segments anew, and a roll before the last one goes.
+    """The local log of a broker: three passes that each list the segments, and a roll before the last one goes.
 
     `copied_end`: while it copies to remote storage, how far it has. Then the passes move the start of the local log,
     and the limits are those of local retention.

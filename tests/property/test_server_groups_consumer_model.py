@@ -14,13 +14,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tiers import examples
 
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.groups.assignors import Assignment
-from pyspark_kafkalog.server.groups.consumer import Heartbeat, HeartbeatResult, heartbeat, leave
-from pyspark_kafkalog.server.groups.consumer_group import (
+from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
     LEFT_FOR_A_WHILE,
     ConsumerGroup,
     consumer_group_of,
     encoded,
+)
+from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import (
+    Heartbeat,
+    HeartbeatResult,
+    answered,
+    heartbeat,
+    leave,
 )
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 
@@ -33,6 +39,10 @@ numbers = st.integers(0, 4)
 class Topics:
     def __init__(self) -> None:
         self.counts = {"a": 5, "b": 3}
+
+    @property
+    def version(self) -> int:
+        return 1 + sum(self.counts.values())
 
     def topic_id(self, name: str) -> str | None:
         return TOPIC_IDS[name] if name in self.counts else None
@@ -84,7 +94,11 @@ class Groups(RuleBasedStateMachine):
             client_host="",
             resolved={},
         )
-        return heartbeat(self.group, request, self.topics, max_size=100)
+        # What is answered without a write is what a write would come to, without records.
+        answer = answered(self.group, request, self.topics)
+        result = heartbeat(self.group, request, self.topics, max_size=100)
+        assert answer == (None if result.records else result)
+        return result
 
     def write(self, result: HeartbeatResult) -> None:
         for key, value in encoded(result.records).items():
@@ -144,6 +158,7 @@ class Groups(RuleBasedStateMachine):
     def group_is_what_its_records_say(self) -> None:
         found = consumer_group_of("g", self.log)
         assert (found or ConsumerGroup(group_id="g")) == self.group
+        assert found is None or found.index == self.group.index
 
     def teardown(self) -> None:
         members = [each for each in self.clients if each.is_member]

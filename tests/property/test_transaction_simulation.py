@@ -1,7 +1,7 @@
 """Several servers and clients of the same transactional ids, in random order, with late requests: no torn transaction.
 
 Each client writes transactions over three partitions and a group, with both versions of the protocol. Requests of
-several clients, of one id too, come in one commit. Clients start anew at random, which fences the others of their id.
+several clients, of one id too, come in one commit. Clients restart at random, which fences the others of their id.
 Requests of version 2 are also repeated late, after the transaction, by another server; version 1 has no defence against
 that in Kafka either. Timeouts pass, operators abort, and the clocks of the servers differ.
 
@@ -62,7 +62,7 @@ class Client:
     current: Transaction | None = None
 
     def forget(self) -> None:
-        """Start anew: the next call is InitProducerId."""
+        """Restart: the next call is InitProducerId."""
         self.producer = self.current = None
         self.sequences.clear()
         self.added.clear()

@@ -46,7 +46,7 @@ PROTOCOLS = {
 TRANSACTION_TIMEOUT_MS = 10_000
 _RECORDS_A_POLL = 200
 _UNSENT_MAX = 200
-#: How long a call may take when servers are paused; then the client starts anew.
+#: How long a call may take when servers are paused; then the client is restarted.
 _CALL_SECONDS_MAX = 45
 
 

@@ -1,4 +1,4 @@
-"""A batch writer in a process of its own: numbers its records, commits them by version, goes on where it was killed.
+"""A batch writer in a process of its own: numbers its records, commits them by version, continues where it was killed.
 
 Arguments: root, name, journal. Write number k holds the records k * RECORDS to (k + 1) * RECORDS, over all partitions
 of both topics in one commit. Now and then it writes the last one again, which must change nothing. The journal gets a

@@ -230,7 +230,7 @@ def reads_and_puts(relay: HttpRelay, title: str) -> tuple[int, int]:
 
 @pytest.mark.full
 def test_commit_of_write_is_one_put_a_task_and_one_more(spark: SparkSession, counted: Place, relay: HttpRelay) -> None:
-    """Workers that have written to the root before: opening it is of the plan, and also tells of the last commit."""
+    """Workers that have written to the root before: opening it is of the plan, and also shows the last commit."""
     for _ in range(2):
         counted.save(numbers(spark, 0, 40, 4), topic="t")
     for rows, tasks, puts in ((40, 4, 1), (100_000, 4, 5)):

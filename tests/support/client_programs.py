@@ -19,9 +19,13 @@ from kafka_oracle import KAFKA_VERSION
 
 PROGRAMS: Final = Path(__file__).parents[1] / "clients" / "programs"
 PYTHON_CLIENTS: Final = ("kafka-python==3.0.12", "aiokafka==0.14.0")
+#: Their dependencies contradict each other, so each has an environment of its own.
+QUIX_STREAMS: Final = "quixstreams==3.28.1"
+FLINK: Final = "apache-flink==2.3.0"
+_FLINK_CONNECTOR_VERSION: Final = "5.0.0-2.2"
 NODE_CLIENT: Final = "kafkajs@2.2.4"
 _INSTALL_SECONDS_MAX: Final = 900
-_RUN_SECONDS_MAX: Final = 120
+_RUN_SECONDS_MAX: Final = 300
 
 #: The drivers of Kafka's system tests are in jars with the classifier `test`, and use a class of kafka-clients' one.
 _JARS: Final = (
@@ -57,13 +61,28 @@ def file_connectors() -> Path:
     return fetch_jars(cache_dir() / f"connect-file-{KAFKA_VERSION}", _CONNECTORS, wanted)
 
 
+def flink_connector() -> Path:
+    """The jar of Flink's Kafka source and sink for SQL, with the Kafka client that it uses."""
+    jar = f"flink-sql-connector-kafka-{_FLINK_CONNECTOR_VERSION}.jar"
+    connector = (
+        f'    <dependency org="org.apache.flink" name="flink-sql-connector-kafka" rev="{_FLINK_CONNECTOR_VERSION}"'
+        ' transitive="false"/>\n'
+    )
+    return fetch_jars(cache_dir() / f"flink-kafka-{_FLINK_CONNECTOR_VERSION}", connector, (jar,)) / jar
+
+
 def python_with_clients() -> Path:
     """The Python of an environment with kafka-python and aiokafka."""
-    home = cache_dir() / "python-clients-{}.{}".format(*sys.version_info)
+    return python_with("clients", *PYTHON_CLIENTS)
+
+
+def python_with(name: str, *packages: str) -> Path:
+    """The Python of the environment `name` of the cache, in which the packages are installed."""
+    home = cache_dir() / "python-{}-{}.{}".format(name, *sys.version_info)
     python = home / "bin" / "python"
     if not python.exists():
         _install([sys.executable, "-m", "venv", str(home)])
-    _install([str(python), "-m", "pip", "install", "--quiet", *PYTHON_CLIENTS])
+    _install([str(python), "-m", "pip", "install", "--quiet", *packages])
     return python
 
 

@@ -43,7 +43,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
-from pyspark_kafkalog.server.groups.consumer_group import consumer_group_of
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import consumer_group_of
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.handlers import handlers as group_handlers
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
@@ -123,7 +123,7 @@ class LateCommitter:
 
 
 class Server:
-    """One server process; `start` makes it anew, with an empty memory."""
+    """One server process; `start` restarts it, with an empty memory."""
 
     def __init__(self, simulation: CoordinatorSimulation, number: int, address: Path | StoreAddress) -> None:
         self._simulation, self._number, self._address = simulation, number, address

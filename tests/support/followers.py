@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from leader_writers import T0, Served, append, batch, mark, marker
+from left_open import close_at_the_end
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -73,12 +75,13 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 class LeaderRoot(Served):
-    """A root on a file system that producers write to; `write` makes what they send."""
+    """A root on a file system that producers write to, a new one unless it exists; `write` makes what they send."""
 
     def __init__(
         self, path: Path, rng: random.Random, *, partitions: int = 1, configs: Mapping[str, str] = SMALL
     ) -> None:
-        LogDir.create(path, clock=lambda: NOW_MS).create_topic(TOPIC, partitions=partitions, configs=configs)
+        if not path.exists():
+            LogDir.create(path, clock=lambda: NOW_MS).create_topic(TOPIC, partitions=partitions, configs=configs)
         super().__init__(path)
         self.path = path
         self.partitions = partitions
@@ -115,6 +118,13 @@ class LeaderRoot(Served):
         assert not isinstance(result, KafkalogError), result
         self._sequences[producer] = sequence + len(values)
 
+    def restored(self, path: Path, rng: random.Random) -> LeaderRoot:
+        """A copy of this root as it is now, with producers that go on by themselves."""
+        shutil.copytree(self.path, path)
+        made = LeaderRoot(path, rng, partitions=self.partitions)
+        made._sequences, made._open, made._written = dict(self._sequences), set(self._open), self._written
+        return made
+
     def elect(self) -> None:
         """Begin a new leader epoch in all partitions."""
         topic_id = self.log_dir.topic(TOPIC).topic_id
@@ -148,6 +158,7 @@ class FollowerRoot:
         self.topic = topic
         self.following_id = begin_following(self.root, leader="a:9092", cluster_id="the leader's", topics=".*")
         self.writer = follower_writer(self.root, self.following_id, flush=flush)
+        close_at_the_end(self.writer.close)
 
     @classmethod
     def create(

@@ -18,6 +18,7 @@ from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.follower import Follower, FollowSettings
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.root_leader import RootLeader
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -54,7 +55,10 @@ def make_follower(
     gives_up_after_s: float = DEADLINE_S,
     flush: FlushMode = "os",
     is_working: Callable[[], bool] = lambda: False,
+    root: NativeRoot | None = None,
+    empty_for_s: float = DEADLINE_S,
 ) -> Follower:
+    """A follower of `leader` in `place`, or with `root` as it was opened there."""
     settings = FollowSettings(
         topics=".*",
         selects=selects_all,
@@ -63,8 +67,9 @@ def make_follower(
         flush=flush,
         refresh_s=0.1,
         gives_up_after_s=gives_up_after_s,
+        empty_for_s=empty_for_s,
     )
-    root = open_or_create_root(place).native()
+    root = root or open_or_create_root(place).native()
     return Follower(leader, root, settings, on_event=events.append, is_working=is_working, rng=random.Random(7))
 
 
@@ -78,10 +83,12 @@ def copy_once(leader_place: RootPlace, place: RootPlace, *, may_cut: bool = Fals
 
 
 @contextmanager
-def following(leader: LeaderEndPoint, place: RootPlace, *, may_cut: bool = False) -> Iterator[Following]:
+def following(
+    leader: LeaderEndPoint, place: RootPlace, *, may_cut: bool = False, root: NativeRoot | None = None
+) -> Iterator[Following]:
     """A follower that runs during the block, and ends without an error."""
     found = Following(None)  # type: ignore[arg-type]
-    found.follower = make_follower(leader, place, found.events, may_cut=may_cut)
+    found.follower = make_follower(leader, place, found.events, may_cut=may_cut, root=root)
 
     def run() -> None:
         try:
@@ -96,6 +103,7 @@ def following(leader: LeaderEndPoint, place: RootPlace, *, may_cut: bool = False
     finally:
         found.follower.stop()
         thread.join(DEADLINE_S)
+        leader.close()
     assert not thread.is_alive()
     if found.error is not None:
         raise found.error

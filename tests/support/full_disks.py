@@ -52,6 +52,8 @@ class CountingDisk(StoppingFileSystem):
     def _on_pwrite_all(self, fd: int, data: Any, position: int) -> None:
         self._take(max(_blocks(position + memoryview(data).nbytes) - _allocated(os.fstat(fd)), 0), 0)
 
+    _on_pwrite_direct = _on_pwrite_all
+
     def _on_copy_range(self, _source: int, _at: int, fd: int, position: int, length: int) -> None:
         self._take(max(_blocks(position + length) - _allocated(os.fstat(fd)), 0), 0)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark_kafkalog.record.header import Buffer, TimestampType
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, validate_batches
-from pyspark_kafkalog.storage.log.producers import producer_batches
+from pyspark_kafkalog.storage.log.producers import AppendedProducers, producer_batches
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
@@ -31,10 +31,11 @@ def append_as_leader(log: UnifiedLog, data: Buffer, *, leader_epoch: int) -> App
     if not len(checked):
         return AppendInfo(first_offset=first_offset, last_offset=first_offset - 1)
     found = list(producer_batches(checked.data, checked.batches, data_position=0, file=REQUEST))
-    duplicate = ProducerView(log.producers.producers).add(found)
+    view = ProducerView(log.producers.producers)
+    duplicate = view.add(found)
     if duplicate is not None:
         return AppendInfo(duplicate.first_offset, duplicate.last_offset, is_duplicate=True)
     log.assign_epoch(leader_epoch, first_offset)
-    log.append(checked.data, checked.batches)
+    log.append(checked.data, checked.batches, known=AppendedProducers(found, view.changed))
     uses_append_time = log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return AppendInfo(first_offset, log.log_end_offset - 1, now_ms if uses_append_time else None)

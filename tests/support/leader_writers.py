@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from left_open import close_at_the_end
+
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.address import StoreAddress
@@ -86,6 +88,7 @@ class Served:
         self.log_dir = LogDir.open(path, clock=lambda: self.now_ms, fs=fs)
         self.root = self.log_dir.root.native()
         self.writer: LeaderWriter = leader_writer(self.root, flush=flush)
+        close_at_the_end(self.writer.close)
 
     def commit(self, *units: CommitUnit) -> list[UnitResult]:
         return self.writer.commit(units)

@@ -28,7 +28,9 @@ def ends_of(bootstrap: str, topics: Collection[str]) -> dict[TopicPartition, tup
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as ClientPartition
 
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends", "log_level": 0})
+    # With read_committed, the broker would answer with the last stable offset.
+    settings = {"group.id": "ends", "isolation.level": "read_uncommitted", "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:
         known = consumer.list_topics(timeout=30).topics
         return {

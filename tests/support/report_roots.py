@@ -142,6 +142,7 @@ def hostile_facts() -> RootFacts:
         root,
         path=Path("/data") / HOSTILE,
         cluster_id=HOSTILE,
+        following=HOSTILE,
         topics=(topic,),
         history=WriteHistory(
             commits_read=1,

@@ -9,24 +9,13 @@ for the same objects, which waits before each of its answers.
 from __future__ import annotations
 
 import secrets
-import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from java_processes import (
-    QUICK_START,
-    JavaProcessError,
-    accepts,
-    cache_dir,
-    fetch_jars,
-    free_port,
-    java,
-    processor_seconds_of,
-    start_server,
-)
+from java_processes import QUICK_START, cache_dir, fetch_jars, java
 from s3_requests import REGION, new_bucket
+from store_process import StoreProcess
 
 from pyspark_kafkalog.object_store.location import ObjectLocation
 
@@ -37,7 +26,6 @@ _DEPENDENCIES: Final = f"""\
       <artifact name="s3proxy" type="jar" ext="jar" m:classifier="jar-with-dependencies"/>
     </dependency>
 """
-_START_SECONDS_MAX: Final = 60
 
 
 def s3_proxy_jar() -> Path:
@@ -45,22 +33,20 @@ def s3_proxy_jar() -> Path:
     return fetch_jars(cache_dir() / f"s3proxy-{S3_PROXY_VERSION}", _DEPENDENCIES, (_JAR,)) / _JAR
 
 
-class S3Proxy:
+class S3Proxy(StoreProcess):
     """A server that runs while it is entered. `home` holds its configuration and log, and its objects if on disk.
 
     java_options: the default starts fast but is slow at checksums, so benchmarks give others.
     """
 
     def __init__(self, home: Path, *, on_disk: bool = False, java_options: Sequence[str] = QUICK_START) -> None:
-        self.home = home
+        super().__init__(home)
         self.access_key = f"TEST{secrets.token_hex(8).upper()}"
         self.secret_key = secrets.token_hex(20)
-        self.endpoint = ""
         self._on_disk = on_disk
         self._java_options = java_options
         self._objects = home / "objects"
         self._latency_ms = 0
-        self._process: subprocess.Popen[bytes] | None = None
 
     def delayed(self, home: Path, latency_ms: int) -> S3Proxy:
         """Another server with the same keys and objects, which are on disk, that waits so long before each answer."""
@@ -69,37 +55,15 @@ class S3Proxy:
         other._objects, other._latency_ms = self._objects, latency_ms
         return other
 
-    def __enter__(self) -> S3Proxy:
-        port = free_port()
-        self.endpoint = f"http://127.0.0.1:{port}"
-        self.home.mkdir(parents=True, exist_ok=True)
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
         config = self.home / "s3proxy.conf"
         config.write_text(self._properties())
         command = [java(), "-Xms64m", "-Xmx512m", *self._java_options, "-jar", str(s3_proxy_jar())]
-        with (self.home / "server.log").open("ab") as log:
-            self._process = start_server([*command, "--properties", str(config)], log)
-        deadline = time.monotonic() + _START_SECONDS_MAX
-        while not accepts(port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__()
-                raise JavaProcessError(f"S3Proxy did not start\n{(self.home / 'server.log').read_text()[-2000:]}")
-            time.sleep(0.05)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    @property
-    def pid(self) -> int:
-        """The id of the server's process."""
-        assert self._process is not None
-        return self._process.pid
-
-    def processor_seconds(self) -> float:
-        """The processor time that the server has used so far."""
-        return processor_seconds_of(self.pid)
+        return [*command, "--properties", str(config)]
 
     def new_location(self) -> ObjectLocation:
         """A new bucket."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TypeVar, cast
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey, find_api
 from pyspark_kafkalog.protocol.headers import decode_response, encode_request, encode_response, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 
@@ -22,4 +20,4 @@ def time_index(path: Path, *, writable: bool = True, room_bytes: int = ROOM_BYTE
 
 
 def add_entry(index: OffsetIndex, offset: int, position: int) -> None:
-    index.append_many(np.array([offset], dtype=np.int64), np.array([position], dtype=np.int64))
+    index.append(offset, position)

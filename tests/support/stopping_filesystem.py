@@ -15,6 +15,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 CHANGES: Final = (
     "open",
     "pwrite_all",
+    "pwrite_direct",
     "copy_range",
     "truncate",
     "fsync",
@@ -84,7 +85,7 @@ class StoppingFileSystem(WatchedFileSystem):
 
 def write_half(name: str, arguments: tuple[Any, ...]) -> None:
     """Do the first half of a call that moves bytes; nothing of another one."""
-    if name == "pwrite_all":
+    if name in ("pwrite_all", "pwrite_direct"):
         fd, data, position = arguments
         view = memoryview(data).cast("B")
         os.pwrite(fd, view[: len(view) // 2], position)

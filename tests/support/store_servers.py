@@ -16,11 +16,12 @@ import secrets
 import subprocess
 import time
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
 
-from java_processes import accepts, cache_dir, free_port, processor_seconds_of, start_server
+from java_processes import cache_dir
 from s3_requests import REGION, new_bucket
+from store_process import StoreProcess
 
 from pyspark_kafkalog.object_store.location import ObjectLocation
 
@@ -31,54 +32,7 @@ _START_SECONDS_MAX: Final = 60
 _INSTALL_SECONDS_MAX: Final = 1800
 
 
-S = TypeVar("S", bound="_Server")
-
-
-class _Server:
-    """A process that listens on a port while it is entered. `home` holds its log and what it stores."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def command(self) -> list[str]:
-        raise NotImplementedError
-
-    def variables(self) -> dict[str, str]:
-        raise NotImplementedError
-
-    def __enter__(self: S) -> S:
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        command = ["env", *(f"{name}={value}" for name, value in self.variables().items()), *self.command()]
-        with (self.home / "server.log").open("ab") as log:
-            self._process = start_server(command, log)
-        deadline = time.monotonic() + _START_SECONDS_MAX
-        while not accepts(self.port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__()
-                raise OSError(f"{command[-1]} did not start\n{(self.home / 'server.log').read_text()[-2000:]}")
-            time.sleep(0.05)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    @property
-    def pid(self) -> int:
-        """The id of the server's process."""
-        assert self._process is not None
-        return self._process.pid
-
-    def processor_seconds(self) -> float:
-        """The processor time that the server has used so far."""
-        return processor_seconds_of(self.pid)
-
-
-class MinioServer(_Server):
+class MinioServer(StoreProcess):
     """S3's protocol, over a directory."""
 
     def __init__(self, home: Path) -> None:
@@ -92,10 +46,8 @@ class MinioServer(_Server):
 
     def command(self) -> list[str]:
         address = f"127.0.0.1:{self.port}"
-        return [str(_minio()), "server", "--quiet", "--address", address, str(self.home / "objects")]
-
-    def variables(self) -> dict[str, str]:
-        return {"MINIO_ROOT_USER": self.access_key, "MINIO_ROOT_PASSWORD": self.secret_key, "MINIO_BROWSER": "off"}
+        user = [f"MINIO_ROOT_USER={self.access_key}", f"MINIO_ROOT_PASSWORD={self.secret_key}", "MINIO_BROWSER=off"]
+        return ["env", *user, str(_minio()), "server", "--quiet", "--address", address, str(self.home / "objects")]
 
     def new_location(self) -> ObjectLocation:
         deadline = time.monotonic() + _START_SECONDS_MAX
@@ -116,7 +68,7 @@ class MinioServer(_Server):
         }
 
 
-class AzuriteServer(_Server):
+class AzuriteServer(StoreProcess):
     """Azure Blob Storage's protocol, in memory."""
 
     account: Final = "testaccount"
@@ -131,10 +83,8 @@ class AzuriteServer(_Server):
 
     def command(self) -> list[str]:
         where = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
-        return [str(_azurite()), *where, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
-
-    def variables(self) -> dict[str, str]:
-        return {"AZURITE_ACCOUNTS": f"{self.account}:{self._key}"}
+        options = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
+        return ["env", f"AZURITE_ACCOUNTS={self.account}:{self._key}", str(_azurite()), *where, *options]
 
     def new_location(self) -> ObjectLocation:
         name = f"container-{secrets.token_hex(6)}"

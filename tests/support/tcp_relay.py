@@ -28,7 +28,7 @@ class TcpRelay:
         self.delay_s = 0.0
         self.is_silent = False
         self._is_cut = False
-        self._target = ("127.0.0.1", target_port)
+        self.target_port = target_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
@@ -75,7 +75,7 @@ class TcpRelay:
                 _close(client)
                 continue
             try:
-                server = socket.create_connection(self._target, timeout=10)
+                server = socket.create_connection(("127.0.0.1", self.target_port), timeout=10)
             except OSError:
                 _close(client)
                 continue

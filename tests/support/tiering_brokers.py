@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from kafka_oracle import Broker
+from meanwhile import meanwhile
 
 #: Configurations of a topic of which little stays local.
 SEGMENTS: Final = {
@@ -24,37 +24,25 @@ def produced(broker: Broker, topic: str) -> Iterator[None]:
     """Transactions of 20 records whose values count from 0, every third one aborted, one after the other, meanwhile."""
     from confluent_kafka import Producer
 
-    stop = threading.Event()
-    failures: list[Exception] = []
+    def run(is_over: Callable[[], bool]) -> None:
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 0, "linger.ms": 0}
+        )
+        producer.init_transactions(30)
+        number = 0
+        while not is_over():
+            producer.begin_transaction()
+            for _ in range(20):
+                producer.produce(topic, value=f"{number} ".encode() + bytes(range(65, 90)) * 4, partition=0)
+                number += 1
+            producer.flush(30)  # what is not sent yet would never be written when the transaction is aborted
+            if number // 20 % 3:
+                producer.commit_transaction(30)
+            else:
+                producer.abort_transaction(30)
 
-    def run() -> None:
-        try:
-            producer = Producer(
-                {"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 0, "linger.ms": 0}
-            )
-            producer.init_transactions(30)
-            number = 0
-            while not stop.is_set():
-                producer.begin_transaction()
-                for _ in range(20):
-                    producer.produce(topic, value=f"{number} ".encode() + bytes(range(65, 90)) * 4, partition=0)
-                    number += 1
-                producer.flush(30)  # what is not sent yet would never be written when the transaction is aborted
-                if number // 20 % 3:
-                    producer.commit_transaction(30)
-                else:
-                    producer.abort_transaction(30)
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with meanwhile(run):
         yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert failures == []
 
 
 def numbers(values: list[bytes]) -> list[int]:

@@ -26,7 +26,7 @@ from pyspark_kafkalog.root.adopt.adopt import adoption_lock, check_ends, next_pr
 from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogSummary, adopt_log
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan, TopicPlan, make_plan
 from pyspark_kafkalog.root.bootstrap import METADATA_VERSION_4_1, METADATA_VERSION_FEATURE
-from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id

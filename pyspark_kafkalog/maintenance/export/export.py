@@ -46,7 +46,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, Topic
 from pyspark_kafkalog.metadata.root_format import is_native_root, is_unfinished_copy
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.write import PartitionLogs

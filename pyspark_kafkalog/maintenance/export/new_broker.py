@@ -28,7 +28,7 @@ from pyspark_kafkalog.maintenance.export.object_copy import copy_object_logs
 from pyspark_kafkalog.maintenance.export.remote_part import without_remote_part
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import (

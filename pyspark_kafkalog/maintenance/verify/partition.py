@@ -28,7 +28,7 @@ from pyspark_kafkalog.maintenance.verify.producers import read_producers
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffsets
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome
 from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
-from pyspark_kafkalog.root.broker_notices import BrokerProcess, reason_and_advice
+from pyspark_kafkalog.root.brokers.notices import BrokerProcess, reason_and_advice
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id

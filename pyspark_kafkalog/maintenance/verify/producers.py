@@ -72,13 +72,24 @@ def _is_possible(entry: ProducerStateEntry, offset: int) -> bool:
 
 
 def compare_producers(
-    derived: Producers, stored: Producers, path: Path, offset: int, sink: FindingSink, *, has_gaps: bool
+    derived: Producers,
+    stored: Producers,
+    path: Path,
+    offset: int,
+    sink: FindingSink,
+    *,
+    has_gaps: bool,
+    log_start_offset: int,
 ) -> None:
-    """Compare the snapshot at `offset` with the log. Producers that the snapshot lacks have expired."""
+    """Compare the snapshot at `offset` with the log. Producers that the snapshot lacks have expired.
+
+    What lies below the log start counts for a writer that was there before the log start has moved, and not for one
+    that has rebuilt the state since, as a broker does (UnifiedLog.rebuildProducerState).
+    """
     by_id = {entry.producer_id: entry for entry in derived}
     for entry in stored:
         found = by_id.get(entry.producer_id)
-        if found is not None and not _agree(found, entry, has_gaps=has_gaps):
+        if found is not None and not _agree(found, entry, has_gaps=has_gaps, log_start_offset=log_start_offset):
             sink.add(
                 Severity.ERROR,
                 "producer-snapshot-differs",
@@ -91,17 +102,19 @@ def compare_producers(
             )
 
 
-def _agree(log: ProducerStateEntry, stored: ProducerStateEntry, *, has_gaps: bool) -> bool:
+def _agree(log: ProducerStateEntry, stored: ProducerStateEntry, *, has_gaps: bool, log_start_offset: int) -> bool:
     if has_gaps and (stored.last_offset > log.last_offset or stored.producer_epoch > log.producer_epoch):
         return True
-    if has_gaps and stored.last_offset == NO_OFFSET:
+    if stored.last_offset == NO_OFFSET and (has_gaps or log.last_offset < log_start_offset):
         return True
     same_batch = (stored.producer_epoch, stored.last_offset, stored.last_sequence) == (
         log.producer_epoch,
         log.last_offset,
         log.last_sequence,
     )
-    return same_batch and (has_gaps or stored.current_txn_first_offset == log.current_txn_first_offset)
+    begins = log.current_txn_first_offset
+    is_known_in_part = NO_OFFSET < begins < log_start_offset
+    return same_batch and (has_gaps or is_known_in_part or stored.current_txn_first_offset == begins)
 
 
 class ProducerCheck:

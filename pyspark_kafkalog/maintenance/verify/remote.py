@@ -22,8 +22,8 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
 from pyspark_kafkalog.object_store.store import ObjectMetadata
-from pyspark_kafkalog.root.read_only import ReadOnlyRoot
-from pyspark_kafkalog.root.remote.remote_logs import read_remote_log_metadata
+from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
+from pyspark_kafkalog.root.brokers.remote.remote_logs import read_remote_log_metadata
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Severity
-from pyspark_kafkalog.root.broker_notices import BrokerProcess, broker_process
+from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot

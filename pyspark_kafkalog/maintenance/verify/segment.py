@@ -38,7 +38,7 @@ from pyspark_kafkalog.maintenance.verify.producers import (
 )
 from pyspark_kafkalog.maintenance.verify.scope import NO_END, PartitionScope
 from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
-from pyspark_kafkalog.root.broker_metadata.copy_marker import is_metadata_copy
+from pyspark_kafkalog.root.brokers.metadata.copy_marker import is_metadata_copy
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
@@ -302,7 +302,15 @@ class _Check:
         entries = read_producers(path, offset, nobody)
         if entries is not None:
             has_gaps = self.scope.has_gaps is not False
-            compare_producers(producers, entries, path, offset, self.sink, has_gaps=has_gaps)
+            compare_producers(
+                producers,
+                entries,
+                path,
+                offset,
+                self.sink,
+                has_gaps=has_gaps,
+                log_start_offset=self.scope.log_start_offset,
+            )
 
     def _check_state(self, state: LogState, walk: BatchWalk, extremes: _Extremes) -> None:
         """Compare the end of the log with the image."""

@@ -37,7 +37,7 @@ from pyspark_kafkalog.maintenance.verify.replicas import ReplicaUnit, compare, r
 from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_metadata, check_native_root
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
-from pyspark_kafkalog.root.broker_metadata.image import read_topic_configs
+from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root

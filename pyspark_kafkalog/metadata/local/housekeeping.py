@@ -22,12 +22,10 @@ the first few thousand names in the directory, so a long history costs no more t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -76,9 +74,9 @@ class Housekeeping:
             config = self._config.of(loaded.image)
             # Independent steps: a full disk has no room for a snapshot, but removing files frees some.
             if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
-                with _logging_failures():
+                with _LOGGING_FAILURES:
                     newer = self._snapshots.write_newer(loaded)
-                with _logging_failures():
+                with _LOGGING_FAILURES:
                     now_ns = file_system_time_ns(self._directory.parent, self._fs)
                     remove_leftovers(self._directory, now_ns=now_ns, fs=self._fs)
             for snapshot in (loaded.tail.snapshot, newer):
@@ -86,23 +84,31 @@ class Housekeeping:
                     self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)
             if config.max_retention_ms >= 0:
                 kept_ms = max(config.max_retention_ms, DELETE_DELAY_MS)
-                with _logging_failures():
+                with _LOGGING_FAILURES:
                     self._retention.remove_expired(
                         snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - kept_ms
                     )
-            with _logging_failures():
+            with _LOGGING_FAILURES:
                 self._log.restore_reserve()
         finally:
             self._lock.release()
         return newer
 
 
-@contextlib.contextmanager
-def _logging_failures() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, KafkalogError) as error:
+class _LoggingFailures:
+    """Logs an error of the block, which ends there."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, (OSError, KafkalogError)):
+            return False
         _LOG.warning("metadata housekeeping failed after a successful commit, the next commit tries again: %s", error)
+        return True
+
+
+_LOGGING_FAILURES: Final = _LoggingFailures()
 
 
 class CommitRetention:

@@ -237,7 +237,7 @@ class LocalCommitLog(CommitLog):
         self._fs.fsync_dir(self.directory)
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
-        temporary = Path(f"{path}.{os.urandom(8).hex()}.tmp")
+        temporary = self.directory / f"{path.name}.{os.urandom(8).hex()}.tmp"
         fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:

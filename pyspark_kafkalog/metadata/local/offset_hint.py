@@ -18,6 +18,13 @@ def _hint_text(offset: int) -> bytes:
     return b"%s %08x\n" % (digits, crc32c(digits))
 
 
+def _parsed(data: bytes) -> int | None:
+    digits = data[:_HINT_DIGITS]
+    if len(data) != _HINT_BYTES or not digits.isdigit() or data != _hint_text(int(digits)):
+        return None
+    return int(digits)
+
+
 class OffsetHint:
     """A small file with one offset of the commit log as a hint; overwritten in place, without waiting for the disk.
 
@@ -30,6 +37,7 @@ class OffsetHint:
     def __init__(self, path: Path, fs: FileSystem) -> None:
         self.path = path
         self._fs = fs
+        self._known: tuple[bytes, int | None] = b"", None  # content that was read, and what it says
 
     def read(self) -> int | None:
         """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
@@ -41,10 +49,9 @@ class OffsetHint:
             data = pread(fd, _HINT_BYTES + 1, 0)
         finally:
             os.close(fd)
-        digits = data[:_HINT_DIGITS]
-        if len(data) != _HINT_BYTES or not digits.isdigit() or data != _hint_text(int(digits)):
-            return None
-        return int(digits)
+        if data != self._known[0]:
+            self._known = data, _parsed(data)
+        return self._known[1]
 
     def write(self, offset: int) -> None:
         """Replace the hint. Raises OSError."""

@@ -17,8 +17,8 @@ from typing import Final, Protocol, TypeVar
 from pyspark_kafkalog.config.entries import ConfigSource
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, UnsupportedApiError
-from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.client_quotas import QuotaEntity, Quotas, quota_entity
+from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, Quotas, quota_entity
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.security import (

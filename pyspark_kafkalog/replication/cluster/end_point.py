@@ -190,6 +190,7 @@ class ClusterLeader:
                 cluster_configs=self._known_or("configurations", lambda: self._cluster_configs(view)) or {},
                 acls=self._known_or("entries", lambda: cluster_acls(self._call_any)),
                 quotas=self._known_or("quotas", lambda: client_quotas(self._call_any)),
+                has_topics=bool(response.topics),
             )
 
     def _known_or(self, what: str, ask: Callable[[], _T | None]) -> _T | None:

@@ -10,7 +10,7 @@ Committed records never change while a majority of the controllers keep their di
 can, and then the copy follows. When much has come since the last snapshot, the controllers' newest one is fetched,
 and what it contains is removed, so the copy stays small.
 
-A kill at any point loses nothing: the next process goes on where the files end.
+A kill at any point loses nothing: the next process continues where the files end.
 
 Source of the rules: org.apache.kafka.raft.KafkaRaftClient (handleFetchResponse, handleFetchSnapshotResponse), KIP-595,
 KIP-630.

@@ -33,6 +33,7 @@ function masthead() {
   const parts = [`as of ${time(root.now)} UTC`];
   if (root.cluster) parts.push(`cluster ${root.cluster}`);
   if (root.node !== null) parts.push(`node ${root.node}`);
+  if (root.following) parts.push(root.following);
   document.getElementById("facts-line").textContent = parts.join(" · ");
   const tile = (name, value, more, exact) =>
     el("div", { class: "tile", "data-tip": exact }, el("dt", {}, name), el("dd", {}, value), more ? el("dd", { class: "more" }, more) : null);

@@ -36,8 +36,9 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
-from pyspark_kafkalog.metadata.acl import acl_record
-from pyspark_kafkalog.metadata.client_quotas import quota_records
+from pyspark_kafkalog.metadata.access.acl import acl_record
+from pyspark_kafkalog.metadata.access.client_quotas import quota_records
+from pyspark_kafkalog.metadata.access.scram import credential_record
 from pyspark_kafkalog.metadata.image import (
     TOPIC_RESOURCE,
     BrokerImage,
@@ -53,7 +54,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
-from pyspark_kafkalog.metadata.scram import credential_record
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import broker_config_record, format_records
 from pyspark_kafkalog.root.adopt.logs import (

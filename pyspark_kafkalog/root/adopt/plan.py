@@ -25,19 +25,19 @@ from typing import Final
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
-from pyspark_kafkalog.metadata.acl import Acl
-from pyspark_kafkalog.metadata.client_quotas import Quotas
+from pyspark_kafkalog.metadata.access.acl import Acl
+from pyspark_kafkalog.metadata.access.client_quotas import Quotas
+from pyspark_kafkalog.metadata.access.scram import ScramCredentials
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.metadata.scram import ScramCredentials
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID
-from pyspark_kafkalog.root.broker import BrokerRoot
-from pyspark_kafkalog.root.broker_metadata.image import (
+from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
+from pyspark_kafkalog.root.brokers.metadata.image import (
     BrokerMetadata,
     BrokerTopic,
     read_broker_metadata,
 )
-from pyspark_kafkalog.root.broker_notices import in_remote_storage
+from pyspark_kafkalog.root.brokers.notices import in_remote_storage
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -51,7 +51,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_topic_id,
     was_clean_shutdown,
 )
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
+from pyspark_kafkalog.storage.artefacts.partition_listing import check_log_directory, list_partitions
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     META_PROPERTIES,
@@ -137,8 +137,7 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
     damaged meta.properties.
     """
     found = list_partitions(root)
-    if not found and not (root / META_PROPERTIES).exists():
-        raise LogDirError(f"{root} is not a log directory: no {META_PROPERTIES}, no <topic>-<partition> in it")
+    check_log_directory(root, found)
     notes: list[str] = []
     directory = _metadata_dir(root)
     metadata = None if directory is None else read_broker_metadata(directory)

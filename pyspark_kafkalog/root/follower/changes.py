@@ -20,6 +20,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -31,7 +32,8 @@ class FollowerAppend:
     The first batch begins at or above `expected_end_offset`; above it there is a gap, as compaction leaves them. Only
     an empty log, whose start and end are both `expected_end_offset`, also takes a batch that begins below it and
     reaches above it: the log then begins with that batch, and its log start stays (the leader's log start may be
-    inside a batch). `data` may be empty, and may be a view of a response's frame: it is not changed and not kept.
+    inside a batch). `data` may be empty, and may be a view of a response's frame: it is not changed and not kept. The
+    writer checks it, unless it is the result of `check_batches` already.
 
     `log_start_offset`: the log start is raised to it, at most to the new log end; -1 leaves it. `leader_epoch`: the
     epoch in which the leader leads, -1 if unknown. If it is above that of the last batch, it begins at the new log end
@@ -43,11 +45,16 @@ class FollowerAppend:
 
     topic_partition: TopicPartition
     topic_id: str
-    data: Buffer
+    data: Buffer | FollowerBatches
     expected_end_offset: int
     log_start_offset: int = -1
     leader_epoch: int = -1
     is_far_behind: bool = False
+
+    @property
+    def raw(self) -> Buffer:
+        """The batches, one after the other."""
+        return self.data.data.data if isinstance(self.data, FollowerBatches) else self.data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, LocalCutFiles, ignore_kept
+from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, LocalCutFiles, ignore_kept, saved_once
 from pyspark_kafkalog.root.follower.plan import (
     CheckedAppend,
     CheckedChange,
@@ -83,7 +83,7 @@ class FileFollowerWriter:
     ) -> None:
         self._root = root
         self._following_id = following_id
-        self._on_kept = on_kept
+        self._cut_files = LocalCutFiles(root.path, clock=root.clock, fs=root.fs, on_kept=on_kept)
         self._commits = OpenLogCommits(root, flush=flush, operation=_OPERATION, following_id=following_id)
 
     def commit(
@@ -91,21 +91,20 @@ class FileFollowerWriter:
     ) -> list[FollowerResult]:
         """As in FollowerWriter."""
         checked = check_changes(changes)
-        cut_files = LocalCutFiles(self._root.path, clock=self._root.clock, fs=self._root.fs, on_kept=self._on_kept)
-        with self._commits.locked():
-            return self._commit_locked(checked, records, cut_files)
+        with self._commits.locked(), saved_once(self._cut_files):
+            return self._commit_locked(checked, records)
 
     def close(self) -> None:
         """As in FollowerWriter."""
         self._commits.logs.close()
 
     def _commit_locked(
-        self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords, cut_files: CutFiles
+        self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords
     ) -> list[FollowerResult]:
         for attempt in range(ATTEMPTS):
             image = self._commits.begin()
             check_follower(image, self._following_id)
-            commit = _Commit(self._root, self._commits, image, changes, records, cut_files)
+            commit = _Commit(self._root, self._commits, image, changes, records, self._cut_files)
             try:
                 return commit.carry_out()
             except CommitConflictError:
@@ -117,14 +116,14 @@ class FileFollowerWriter:
                     if not changes:
                         raise
                     return [error]
-                self._commit_locked((), records, cut_files)
-                return [result for each in changes for result in self._alone(each, cut_files)]
+                self._commit_locked((), records)
+                return [result for each in changes for result in self._alone(each)]
         raise AssertionError
 
-    def _alone(self, change: CheckedChange | KafkalogError, cut_files: CutFiles) -> list[FollowerResult]:
+    def _alone(self, change: CheckedChange | KafkalogError) -> list[FollowerResult]:
         """Commit one change. What prevents the commit is its result."""
         try:
-            return self._commit_locked([change], no_records, cut_files)
+            return self._commit_locked([change], no_records)
         except KafkalogError as error:
             return [error]
         except OSError as error:
@@ -270,7 +269,7 @@ class _Append:
             self._before = state_before(image, change)
             log = logs.open(image, of).log
             log.epochs.truncate_from_end(log.log_end_offset + 1)  # what a crashed append has left
-            append_as_follower(log, self.checked.batches)
+            append_as_follower(log, self.checked.batches, is_read_soon=not change.is_far_behind)
             if change.is_far_behind:
                 # Reaches back to earlier appends, whose pages can be dropped once they are on disk.
                 log.active_segment.drop_cached(_CACHED_BYTES)

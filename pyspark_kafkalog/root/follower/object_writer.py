@@ -36,7 +36,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, StoredCutFiles, ignore_kept
+from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, StoredCutFiles, ignore_kept, saved_once
 from pyspark_kafkalog.root.follower.object_truncation import ObjectPuts, PlannedTruncation, plan_truncation, runs_of
 from pyspark_kafkalog.root.follower.plan import (
     CheckedAppend,
@@ -76,7 +76,7 @@ class ObjectFollowerWriter:
     ) -> None:
         self._root = root
         self._following_id = following_id
-        self._on_kept = on_kept
+        self._cut_files = StoredCutFiles(root.objects, clock=root.clock, on_kept=on_kept)
         self._inline_bytes = inline_bytes
         self._producers = KnownProducers(root.objects)
 
@@ -84,7 +84,9 @@ class ObjectFollowerWriter:
         self, changes: Sequence[FollowerChange], records: PlanFollowerRecords = no_records
     ) -> list[FollowerResult]:
         """As in FollowerWriter."""
-        return self._commit(check_changes(changes), records)
+        checked = check_changes(changes)
+        with saved_once(self._cut_files):
+            return self._commit(checked, records)
 
     def close(self) -> None:
         """Does nothing: no file is open between commits."""
@@ -93,8 +95,7 @@ class ObjectFollowerWriter:
         self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords
     ) -> list[FollowerResult]:
         puts = ObjectPuts(self._root.objects, uuid.uuid4().hex, inline_bytes=self._inline_bytes)
-        cut_files = StoredCutFiles(self._root.objects, clock=self._root.clock, on_kept=self._on_kept)
-        commit = _Commit(self._root, self._producers, puts, changes, records, cut_files)
+        commit = _Commit(self._root, self._producers, puts, changes, records, self._cut_files)
         try:
             self._root.store.commit(commit.build, operation=_OPERATION, following_id=self._following_id)
         except InvalidRecordError as error:
@@ -274,11 +275,7 @@ def _check_begin(of: TopicPartition, partition: PartitionImage, checked: Checked
             f"the batch at offset {batches.first_offset} has leader epoch {first_epoch[0].epoch}, but the log before "
             f"it has {last_epoch}: it diverges from the log of the leader"
         )
-    if first_end_offset - state.log_end_offset > INT32_MAX:
-        raise InvalidRecordError(
-            f"{of}: the batch at offset {batches.first_offset} is more than {INT32_MAX} offsets above the log end "
-            f"{state.log_end_offset}: an object store cannot hold such a gap, follow into a file system"
-        )
+    _check_gaps(of, state.log_end_offset, batches.batches)
     if batches.first_offset >= state.log_end_offset:
         return AT_LOG_END
     is_empty = state.log_start_offset == state.log_end_offset and not partition.has_extents
@@ -287,6 +284,19 @@ def _check_begin(of: TopicPartition, partition: PartitionImage, checked: Checked
             f"offset {batches.first_offset} to append is below the log end {state.log_end_offset} of {of}"
         )
     return batches.first_offset
+
+
+def _check_gaps(of: TopicPartition, log_end_offset: int, batches: NDArray[np.void]) -> None:
+    """Raise InvalidRecordError for a batch that ends too far above the one before for a run, which has both."""
+    next_offsets = np.concatenate([[log_end_offset], batches["last_offset"] + 1])
+    is_too_far = np.diff(next_offsets) > INT32_MAX
+    if is_too_far.any():
+        at = int(np.argmax(is_too_far))
+        raise InvalidRecordError(
+            f"{of}: the batch at offset {int(batches['base_offset'][at])} is more than {INT32_MAX} offsets above the "
+            f"records before it, which end at {int(next_offsets[at])}: an object store cannot hold such a gap, follow "
+            "into a file system"
+        )
 
 
 def _last_epoch(partition: PartitionImage) -> int:

@@ -68,12 +68,13 @@ def follower_writer(
     caller closes it. What is in an object store is durable, whatever `flush` says. Raises LogDirError for a root that
     has no such writer.
     """
-    # They load numba, which planning does not need.
-    from pyspark_kafkalog.root.follower.file_writer import FileFollowerWriter
-    from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
-
+    # Each loads much that the other one does not need.
     if isinstance(root, FileRoot):
+        from pyspark_kafkalog.root.follower.file_writer import FileFollowerWriter
+
         return FileFollowerWriter(root, following_id, flush=flush, on_kept=on_kept)
     if isinstance(root, ObjectRoot):
+        from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
+
         return ObjectFollowerWriter(root, following_id, on_kept=on_kept)
     raise LogDirError(f"{root.path} is a root that cannot follow a leader")

@@ -48,7 +48,7 @@ def check_changes(changes: Sequence[FollowerChange]) -> list[CheckedChange | Kaf
         is_second = change.topic_partition in seen
         seen.add(change.topic_partition)
         checks.append(partial(_checked, change, is_second=is_second))
-        size_bytes += len(change.data) if isinstance(change, FollowerAppend) else 0
+        size_bytes += _unchecked_bytes(change)
     # The checksums are computed without the interpreter's lock.
     return in_parallel(checks) if size_bytes >= _SIDE_BY_SIDE_BYTES else [check() for check in checks]
 
@@ -59,9 +59,16 @@ def _checked(change: FollowerChange, *, is_second: bool) -> CheckedChange | Kafk
     if not isinstance(change, FollowerAppend):
         return change
     try:
-        return CheckedAppend(change, check_batches(change.data))
+        is_checked = isinstance(change.data, FollowerBatches)
+        return CheckedAppend(change, change.data if is_checked else check_batches(change.data))
     except KafkalogError as error:
         return error
+
+
+def _unchecked_bytes(change: FollowerChange) -> int:
+    if not isinstance(change, FollowerAppend) or isinstance(change.data, FollowerBatches):
+        return 0
+    return len(change.data)
 
 
 def state_before(image: MetadataImage, change: FollowerChange) -> LogState:

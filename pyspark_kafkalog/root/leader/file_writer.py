@@ -33,6 +33,7 @@ from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
 from pyspark_kafkalog.storage.filesystem import FlushMode, flush_earlier
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producers import AppendedProducers
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -134,7 +135,8 @@ class _PlannedAppend:
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
         log = logs.open(image, self.topic_partition).log
         log.assign_epoch(self._plan.leader_epoch, log.log_end_offset)
-        log.append(*_joined(self._plan.parts), of_producers=self._plan.producer_batches)
+        known = AppendedProducers(self._plan.producer_batches, self._plan.producers.changed)
+        log.append(*_joined(self._plan.parts), known=known)
         return log
 
     def state_of(self, log: UnifiedLog) -> LogState:

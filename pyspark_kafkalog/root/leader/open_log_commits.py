@@ -12,13 +12,15 @@ truncated immediately, and nothing of the commit is kept.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS, OpenLogs
@@ -50,6 +52,22 @@ class PartitionAppend(Protocol):
         ...
 
 
+class _Locked(RootLock):
+    """The root's lock with what follows its release; see `OpenLogCommits.locked`."""
+
+    __slots__ = ("_root", "_store")
+
+    def __init__(self, path: Path, root: FileRoot, store: LocalMetadataStore, fs: FileSystem) -> None:
+        super().__init__(path, DEFAULT_LOCK_TIMEOUT_S, is_new=False, fs=fs)
+        self._root = root
+        self._store = store
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None and self._root.store is not self._store:
+            self._root.store.follow(self._store)
+
+
 class OpenLogCommits:
     """Commits to `root`, which wait for the disk as `flush` says; `logs` are those that stay open.
 
@@ -62,16 +80,13 @@ class OpenLogCommits:
         self._following_id = following_id
         self.store: LocalMetadataStore = root.store_for(flush)
         self.fs: FileSystem = root.file_system_for(flush)
+        self._lock_path = root.path / LOCK_FILE
         self.logs = OpenLogs(root.path, clock=root.clock, fs=self.fs)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile."""
         self.store.check_root()
-        with root_lock(self._root.path, fs=self.fs):
-            yield
-        if self._root.store is not self.store:
-            self._root.store.follow(self.store)
+        return _Locked(self._lock_path, self._root, self.store, self.fs)
 
     def begin(self) -> MetadataImage:
         """The newest image, on which the next commit is planned."""
@@ -97,7 +112,9 @@ class OpenLogCommits:
             raise
         for log in unflushed:
             log.flushed()
-        for topic_partition, state in states.items():
+        for topic_partition in states:
+            # As the image has it: to compare a state with itself takes no time.
+            state = after.partition(topic_partition.topic, topic_partition.partition).state
             self.logs.committed(topic_partition, state)
         return after
 
@@ -128,17 +145,14 @@ class OpenLogCommits:
         for log in logs:
             log.flushed()
 
-    @contextlib.contextmanager
-    def _flushing(self, logs: Sequence[UnifiedLog]) -> Iterator[Callable[[], None]]:
+    def _flushing(self, logs: Sequence[UnifiedLog]) -> AbstractContextManager[Callable[[], None]]:
         """Flush what was appended while the block runs; the value waits for that."""
         calls = [call for log in logs for call in log.flush_calls(is_last=True)]
         if self.fs.waits_for_disk:
-            with beside(calls) as wait_for_disk:
-                yield wait_for_disk
-            return
+            return beside(calls)
         for call in calls:
             call()
-        yield _nothing
+        return _NOTHING_TO_FLUSH
 
     def _publish(
         self, image: MetadataImage, records: Sequence[MetadataRecord], unflushed: Sequence[UnifiedLog]
@@ -167,6 +181,9 @@ class OpenLogCommits:
 
 def _nothing() -> None:
     """Nothing is to be waited for."""
+
+
+_NOTHING_TO_FLUSH: Final = contextlib.nullcontext(_nothing)
 
 
 def state_records(image: MetadataImage, states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:

@@ -59,7 +59,7 @@ class OpenLog:
         """Whether the log is as `image` says, and nobody else has touched its files."""
         return (
             self.topic_id == topic.topic_id
-            and self.state == state
+            and (self.state is state or self.state == state)
             and self.configs[0] is topic.configs
             and self.configs[1] is image.broker_configs
             and _is_in_place(self.log)
@@ -99,17 +99,19 @@ class OpenLogs:
             return kept
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
-        self._checked.add(topic_partition)
-        kept = self._logs.pop(topic_partition, None)
         if kept is not None:
+            # What cannot be looked at stays among the logs: nobody else would close it.
             if kept.is_current(image, topic, state):
                 kept.log.active_segment.reserve_room()
-                self._logs[topic_partition] = kept
+                self._logs[topic_partition] = self._logs.pop(topic_partition)
+                self._checked.add(topic_partition)
                 self._forget_expired(topic_partition)
                 return kept
+            del self._logs[topic_partition]
             kept.log.suspend()
         opened = self._resume(image, topic_partition, state)
         self._logs[topic_partition] = opened
+        self._checked.add(topic_partition)
         while len(self._logs) > OPEN_LOGS:
             self._logs.pop(next(iter(self._logs))).log.suspend()
         return opened
@@ -118,6 +120,9 @@ class OpenLogs:
         """The partition was committed with `state`, which is that of its log if that is still open."""
         kept = self._logs.get(topic_partition)
         if kept is not None:
+            if state.active_base_offset != kept.state.active_base_offset:
+                with contextlib.suppress(OSError):  # what was committed stays committed
+                    _close_inactive(kept.log, kept.state.active_base_offset)
             kept.state = state
             kept.leader_epoch = state.leader_epoch
             epochs = kept.log.epochs.entries
@@ -157,12 +162,12 @@ class OpenLogs:
         )
         try:
             self._restore_producers(topic_partition, topic.topic_id, log)
+            leader_epoch = log.epoch_after(state.leader_epoch)
+            configs = topic.configs, image.broker_configs
+            return OpenLog(log, topic.topic_id, state, leader_epoch, configs, log.epochs.entries, _epochs_file(log))
         except BaseException:
             log.suspend()
             raise
-        leader_epoch = log.epoch_after(state.leader_epoch)
-        configs = topic.configs, image.broker_configs
-        return OpenLog(log, topic.topic_id, state, leader_epoch, configs, log.epochs.entries, _epochs_file(log))
 
     def _restore_producers(self, topic_partition: TopicPartition, topic_id: str, log: UnifiedLog) -> None:
         """Give `log` its complete producer state: the one that was kept, or else from the files."""
@@ -173,9 +178,7 @@ class OpenLogs:
         else:
             known = _Producers(topic_id, log.producers, self._clock())
         self._producers[topic_partition] = known
-        for segment in log.segments:
-            if segment.is_open and segment is not log.active_segment:
-                segment.close_files()
+        _close_inactive(log, log.segments.first.base_offset)
         while len(self._producers) > KEPT_PRODUCERS:
             del self._producers[next(iter(self._producers))]
 
@@ -191,6 +194,14 @@ class OpenLogs:
         if self._broker_config is None or self._broker_config[0] is not image.broker_configs:
             self._broker_config = image.broker_configs, broker_config(image)
         return self._broker_config[1]
+
+
+def _close_inactive(log: UnifiedLog, base_offset: int) -> None:
+    """Close the files of all segments from `base_offset` on but the active one, or each roll would keep three open."""
+    with contextlib.ExitStack() as closing:
+        for segment in log.segments.from_offset(base_offset):
+            if segment.is_open and segment is not log.active_segment:
+                closing.callback(segment.close_files)
 
 
 def _is_in_place(log: UnifiedLog) -> bool:

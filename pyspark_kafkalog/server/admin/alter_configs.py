@@ -24,7 +24,7 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX, ConfigDefinition, ConfigType
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError
-from pyspark_kafkalog.metadata.acl import AclOperation
+from pyspark_kafkalog.metadata.access.acl import AclOperation
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

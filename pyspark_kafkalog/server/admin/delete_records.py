@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark_kafkalog.maintenance.retention.delete_records import move_to
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
     DeleteRecordsPartitionResult,

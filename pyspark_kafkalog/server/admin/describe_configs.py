@@ -32,7 +32,7 @@ from pyspark_kafkalog.config.entries import (
 )
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError
-from pyspark_kafkalog.metadata.acl import AclOperation
+from pyspark_kafkalog.metadata.access.acl import AclOperation
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.topics import (

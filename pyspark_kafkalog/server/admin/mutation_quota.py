@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark_kafkalog.metadata.client_quotas import CONTROLLER_MUTATION_RATE
+from pyspark_kafkalog.metadata.access.client_quotas import CONTROLLER_MUTATION_RATE
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.admin.errors import RefusedError

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import (
@@ -34,7 +34,7 @@ from pyspark_kafkalog.protocol.messages.quorum import (
     Node,
     ReplicaState,
 )
-from pyspark_kafkalog.root.broker_metadata.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
+from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
 from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.metadata.api_versions import FINALIZED_FEATURES, SUPPORTED_FEATURES

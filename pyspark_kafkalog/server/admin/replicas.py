@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,

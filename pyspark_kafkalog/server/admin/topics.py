@@ -18,7 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.entries import topic_entries
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidPartitionsError, TopicExistsError
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID

@@ -1,4 +1,4 @@
-"""The servers over one root: who is alive, and whom clients are told to ask.
+"""The servers over one root: which are alive, and which of them clients are sent to.
 
 In reading order:
 

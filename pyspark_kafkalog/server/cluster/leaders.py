@@ -1,7 +1,7 @@
 """Which of the live servers leads a partition, or coordinates the groups of a partition: rendezvous hashing.
 
 Each server has a weight for each partition, a hash of both; the one with the largest leads. All servers compute the
-same, and when one comes or goes only its own partitions move. A client that names its zone is told servers of that
+same, and when one comes or goes only its own partitions move. A client that names its zone gets servers of that
 zone, so that its data does not cross zones; for Kafka clients that is a pair in the client id, as peers of this server
 take it:
 

@@ -37,6 +37,8 @@ _LOG: Final = logging.getLogger(__name__)
 _FORGET_FACTOR: Final = 10
 #: The others look at the signs every interval, and take a while for it.
 _JOIN_FACTOR: Final = 1.25
+#: How often a server says that it cannot show that it runs: each beat would fill the log while the root is away.
+_WARN_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -150,12 +152,23 @@ class ClusterOfServers:
                     await self._remove(each.node_id)
 
     async def _run(self) -> None:
+        failing_since_ms: int | None = None
+        warned_ms: int | None = None
         while True:
             await asyncio.sleep(self._interval_s)
             try:
                 await self._beat()
             except OSError as error:
-                _LOG.warning("this server cannot show that it runs: %s", error)
+                now_ms = self._monotonic_ms()
+                failing_since_ms = now_ms if failing_since_ms is None else failing_since_ms
+                if warned_ms is None or now_ms - warned_ms >= _WARN_MS:
+                    warned_ms = now_ms
+                    _LOG.warning("this server cannot show that it runs: %s", error)
+            else:
+                if failing_since_ms is not None:
+                    failed_s = (self._monotonic_ms() - failing_since_ms) / 1000
+                    _LOG.warning("this server shows again that it runs, after %.0f s in which it could not", failed_s)
+                failing_since_ms = warned_ms = None
 
     async def _beat(self, *, has_left: bool = False) -> None:
         self._count += 1

@@ -4,8 +4,7 @@ The records of `__consumer_offsets` are the only lasting state; any server reads
 
 - timers: what happens at which time, without a clock of its own
 - classic_group, classic: a group of the classic protocol, and what requests and timeouts do to it
-- assignors: who gets which partitions of a group of the consumer protocol
-- consumer_group, reconcile, consumer: such a group as its records say; a member's next step; what a heartbeat does
+- consumer_protocol: a group of the consumer protocol, its assignors, and what a heartbeat does
 - migration: members of the classic protocol in such a group, and how a group becomes one or ceases to be one
 - group_errors: what a request is refused with
 - shard: the groups of one partition, and how they are written; local_shard: those of a read-only server

@@ -26,8 +26,13 @@ from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
-from pyspark_kafkalog.server.groups.consumer import without
-from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, encoded
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    encoded,
+)
+from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import without
 from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups

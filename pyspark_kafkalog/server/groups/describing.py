@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.groups.group_state import describe_group
 from pyspark_kafkalog.groups.offset_records import group_key, group_of_key
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
 from pyspark_kafkalog.server.context import Request, Session
-from pyspark_kafkalog.server.groups.assignors import Assignment
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
-from pyspark_kafkalog.server.groups.consumer import assignor_of
-from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember
+from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, ConsumerMember
+from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import assignor_of
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard

@@ -18,17 +18,18 @@ from typing import Final
 
 from pyspark_kafkalog.groups.offset_records import group_key, parse_offset_key
 from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.groups import consumer, migration
-from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, Assignment
+from pyspark_kafkalog.server.groups import migration
 from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
-from pyspark_kafkalog.server.groups.consumer_group import (
+from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat as consumer
+from pyspark_kafkalog.server.groups.consumer_protocol.assignors import ASSIGNORS, Assignment
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
     LEFT_FOR_A_WHILE,
     ConsumerGroup,
     GroupRecord,
@@ -51,7 +52,7 @@ _OWN_ID_FROM: Final = 1
 #: How often a group's regular expressions are looked up again, at most.
 _REGEX_REFRESH_MS: Final = 10_000
 _REGEX_GROUPS_MAX: Final = 10_000
-#: An assignment is told so often, until the member has acknowledged it.
+#: An assignment is sent so often, until the member has acknowledged it.
 _TOLD_MAX: Final = 10
 _TOLD_MEMBERS_MAX: Final = 100_000
 
@@ -312,16 +313,16 @@ class MembershipHandlers:
         member_id = body.member_id or str(uuid.uuid4())
         resolved = await self._resolved(context, request, body, shard)
 
-        def step() -> _Step:
-            return _heartbeat_step(context, request, body, shard, member_id, resolved)
-
-        first = step()
-        if not first.changes:
-            self._await_member(shard, body.group_id, first.result)
-            return first.result
+        before = shard.consumer(body.group_id)
+        if before is not None and body.member_epoch not in (_LEAVES, LEFT_FOR_A_WHILE):
+            asked = _asked(request, body, member_id, resolved)
+            answered = consumer.answered(before, asked, known_topics(context))
+            if answered is not None:
+                self._await_member(shard, body.group_id, answered)
+                return answered
 
         def plan() -> Planned:
-            now = step()
+            now = _heartbeat_step(context, request, body, shard, member_id, resolved)
             before, after = shard.consumer(body.group_id), now.result.group
             classic = before and self._coordinator.downgrade(shard, before, after, now.result, rebalances=True)
 
@@ -438,22 +439,31 @@ def _heartbeat_step(
     if body.member_epoch in (_LEAVES, LEFT_FOR_A_WHILE):
         result = consumer.leave(group, member_id, body.instance_id, body.member_epoch, topics)
     else:
-        asked = consumer.Heartbeat(
-            member_id=member_id,
-            epoch=body.member_epoch,
-            instance_id=body.instance_id,
-            rack_id=body.rack_id,
-            rebalance_timeout_ms=body.rebalance_timeout_ms,
-            topics=body.subscribed_topic_names,
-            regex=body.subscribed_topic_regex,
-            assignor=body.server_assignor,
-            owned=None if body.topic_partitions is None else _owned(body),
-            client_id=request.client_id,
-            client_host=f"/{request.session.host}",
-            resolved=resolved,
-        )
+        asked = _asked(request, body, member_id, resolved)
         result = consumer.heartbeat(group, asked, topics, max_size=context.broker_config().group_consumer_max_size)
     return _Step({**first, **encoded(result.records)}, result)
+
+
+def _asked(
+    request: Request,
+    body: consumer_wire.ConsumerGroupHeartbeatRequest,
+    member_id: str,
+    resolved: Mapping[str, ResolvedRegex],
+) -> consumer.Heartbeat:
+    return consumer.Heartbeat(
+        member_id=member_id,
+        epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=body.rebalance_timeout_ms,
+        topics=body.subscribed_topic_names,
+        regex=body.subscribed_topic_regex,
+        assignor=body.server_assignor,
+        owned=None if body.topic_partitions is None else _owned(body),
+        client_id=request.client_id,
+        client_host=f"/{request.session.host}",
+        resolved=resolved,
+    )
 
 
 def _owned(body: consumer_wire.ConsumerGroupHeartbeatRequest) -> dict[str, frozenset[int]]:

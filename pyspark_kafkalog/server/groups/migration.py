@@ -23,7 +23,6 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.groups.assignors import NO_PARTITIONS, Assignment
 from pyspark_kafkalog.server.groups.classic import JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
@@ -31,8 +30,19 @@ from pyspark_kafkalog.server.groups.classic_group import (
     ClassicMember,
     SyncAnswer,
 )
-from pyspark_kafkalog.server.groups.consumer import Heartbeat, epoch_record, target_epoch_record, target_record
-from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, ConsumerMember, GroupRecord, MemberState
+from pyspark_kafkalog.server.groups.consumer_protocol.assignors import NO_PARTITIONS, Assignment
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    GroupRecord,
+    MemberState,
+)
+from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import (
+    Heartbeat,
+    epoch_record,
+    target_epoch_record,
+    target_record,
+)
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics
 
@@ -183,7 +193,7 @@ def classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
     return any(
-        number not in member.assigned.get(topic_id, ()) and (topic_id, number) in group.owners
+        number not in member.assigned.get(topic_id, ()) and (topic_id, number) in group.index.owners
         for topic_id, numbers in group.targets.get(member.member_id, NO_PARTITIONS).items()
         for number in numbers
     )

@@ -24,12 +24,12 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
 from pyspark_kafkalog.server.context import Request, Session
-from pyspark_kafkalog.server.groups import consumer
 from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
+from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat as consumer
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh

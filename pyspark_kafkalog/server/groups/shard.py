@@ -20,13 +20,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
+from pyspark_kafkalog.errors import CommitConflictError, CorruptRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.groups.group_log import GroupLog, groups_changed
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, group_of_key, parse_value
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, group_of_key, is_offset, parse_value
 from pyspark_kafkalog.groups.offsets_topic import encode_records
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.object_store.store import ObjectStoreError
@@ -35,7 +36,7 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.root.leader.units import AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, ClassicProtocol
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup
-from pyspark_kafkalog.server.groups.consumer_group import ConsumerGroup, consumer_group_of
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -54,7 +55,7 @@ _OVERHEAD_BYTES: Final = 128
 #: A group's members may have so many times the bytes of protocols that its record may have: only one is recorded.
 _PROTOCOLS_FACTOR: Final = 8
 #: In an object store the newest commit is asked for so often at most, to answer what changes nothing. A server that has
-#: shown no sign of life is replaced after a longer time (`server.assembly`).
+#: shown no sign of life is replaced after a longer time (`server.process.assembly`).
 _LOOK_MS: Final = 2_000
 
 #: Records as values by key; None deletes.
@@ -108,7 +109,8 @@ class Shard:
         self._followed = followed
         self._consumers: dict[str, ConsumerGroup | None] = {}
         self._topic_id = ""
-        self._queue: list[_Write] = []
+        #: The writes that wait, by group, each with those of its group in order.
+        self._queue: dict[str, deque[_Write]] = {}
         self._writer: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
         self._following = asyncio.Lock()
@@ -126,9 +128,14 @@ class Shard:
         root = self._context.root
         log = GroupLog(self.partition)
         self._topic_id = root.topic(OFFSETS_TOPIC, without_links=True).topic_id or ""
-        await self._context.run(lambda: log.catch_up(root, self._topic_id))
+
+        def read() -> dict[str, ConsumerGroup | None]:
+            log.catch_up(root, self._topic_id)
+            return _consumers_of(log)
+
+        consumers = await self._context.run(read)
         self.log = log
-        self._consumers.clear()
+        self._consumers = consumers
         for group_id in log.groups() | self.classics.keys():
             self._follow_classic(group_id)
 
@@ -320,7 +327,7 @@ class Shard:
         if self.is_closed:
             write.result.set_exception(GroupRequestError(ErrorCode.NOT_COORDINATOR))
             return write.result
-        self._queue.append(write)
+        self._queue.setdefault(write.group_id, deque()).append(write)
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
         return write.result
@@ -333,19 +340,19 @@ class Shard:
             self._writer = None
 
     def _take_batch(self) -> list[_Write]:
-        """Writes of the queue, in order; none of a group after one of it that is exclusive, or before."""
+        """Writes that wait: of each group one that is exclusive, or those before the next one that is."""
         batch: list[_Write] = []
-        rest: list[_Write] = []
-        taken: set[str] = set()
-        blocked: set[str] = set()
-        for write in self._queue:
-            group_id = write.group_id
-            is_late = group_id in blocked or (write.is_exclusive and group_id in taken) or len(batch) >= _BATCH_WRITES
-            (rest if is_late else batch).append(write)
-            taken.add(group_id)
-            if is_late or write.is_exclusive:
-                blocked.add(group_id)
-        self._queue = rest
+        late: dict[str, deque[_Write]] = {}
+        while self._queue and len(batch) < _BATCH_WRITES:
+            group_id = next(iter(self._queue))
+            waiting = self._queue.pop(group_id)
+            batch.append(waiting.popleft())
+            if not batch[-1].is_exclusive:
+                while waiting and not waiting[0].is_exclusive and len(batch) < _BATCH_WRITES:
+                    batch.append(waiting.popleft())
+            if waiting:
+                late[group_id] = waiting
+        self._queue.update(late)  # other groups come first next time
         return batch
 
     async def _write_batch(self, batch: Sequence[_Write]) -> None:
@@ -388,8 +395,10 @@ class Shard:
             first, end = await asyncio.shield(asyncio.ensure_future(self._append(changes)))
             if first == self.log.end_offset:
                 self.log.advance(first, end, changes)
-                for group_id in {named[1] for key in changes if (named := group_of_key(key)) is not None}:
-                    self._consumers.pop(group_id, None)
+                for key in changes:
+                    named = group_of_key(key)
+                    if named is not None and (not is_offset(named[0]) or self._consumers.get(named[1]) is None):
+                        self._consumers.pop(named[1], None)
         for write, planned in writes:
             planned.done()
             if not write.result.done():
@@ -421,8 +430,9 @@ class Shard:
     def close(self, error: ErrorCode) -> None:
         """Answer all who wait: this server does not coordinate the partition any more."""
         self.is_closed = True
-        queue, self._queue = self._queue, []
-        _fail(queue, GroupRequestError(error))
+        queue, self._queue = self._queue, {}
+        for waiting in queue.values():
+            _fail(waiting, GroupRequestError(error))
         for group_id in list(self.classics):
             self.close_classic(group_id, error)
 
@@ -431,6 +441,15 @@ class Shard:
         if self._writer is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._writer
+
+
+def _consumers_of(log: GroupLog) -> dict[str, ConsumerGroup | None]:
+    """The groups of the consumer protocol; None for others. A damaged one is left out: whoever asks for it is told."""
+    found: dict[str, ConsumerGroup | None] = {}
+    for group_id in log.groups():
+        with contextlib.suppress(CorruptRecordError, UnsupportedFormatError):
+            found[group_id] = consumer_group_of(group_id, log.records(group_id))
+    return found
 
 
 def _plan(write: _Write, record_bytes_max: int) -> Planned | None:
@@ -450,7 +469,7 @@ def _plan(write: _Write, record_bytes_max: int) -> Planned | None:
     return None
 
 
-def _fail(writes: Sequence[_Write], error: BaseException) -> None:
+def _fail(writes: Iterable[_Write], error: BaseException) -> None:
     for write in writes:
         if not write.result.done():
             write.result.set_exception(error)

@@ -61,7 +61,6 @@ def api_versions_handler(handled: Collection[int]) -> Handler:
             names = (body.client_software_name, body.client_software_version)
             if not all(map(_SOFTWARE.fullmatch, names)):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-            request.session.client_software = " ".join(names)
         return ApiVersionsResponse(
             api_keys=keys,
             supported_features=tuple(

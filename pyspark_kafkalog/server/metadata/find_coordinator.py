@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
-from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.root.read_only import ReadOnlyRoot
+from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from pyspark_kafkalog.metadata.acl import AclOperation
+from pyspark_kafkalog.metadata.access.acl import AclOperation
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -73,13 +73,16 @@ class Fetches:
             min_bytes=body.min_bytes,
             is_committed=body.isolation_level == _READ_COMMITTED,
         )
+        await plan.turn.step()
         await self._authorize(context, request, plan)
+        await plan.turn.step()
         _refuse_replicas(request, plan)
         await plan.evaluate()
         if not plan.is_satisfied and body.max_wait_ms > 0:
             await _wait(
                 context, plan, min(body.max_wait_ms, _LONG_WAIT_MAX_MS) if request.is_long else body.max_wait_ms
             )
+        await plan.turn.step()
         _count(context, plan)
         return _response(plan, by_id=request.api_version >= _TOPIC_IDS_FROM_VERSION)
 
@@ -91,6 +94,7 @@ class Fetches:
                 each.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return
         await self._resolve_ids(context, plan)
+        await plan.turn.step()
         allowed: dict[str, bool] = {}
         for each in plan.fetched:
             if each.topic is None:
@@ -115,6 +119,7 @@ class Fetches:
         if any(each.topic is None for each in plan.fetched) and await self._partitions.run(context, work):
             await self._partitions.refresh(context)
             await self._partitions.run(context, work)
+            await plan.turn.step()
             for each in plan.fetched:
                 if each.topic is None:
                     each.fail(ErrorCode.UNKNOWN_TOPIC_ID)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
@@ -29,11 +29,14 @@ from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
 from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code
 from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
+from pyspark_kafkalog.server.turns import Turn
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _T = TypeVar("_T")
+#: So many partitions are read before others may come first.
+_PIECE: Final = 1000
 #: Errors that may only be true of the root as of the last refresh, as it may be that a client's log diverges.
 PERHAPS_STALE: Final = frozenset(
     {
@@ -80,7 +83,11 @@ class FetchedPartition:
 
 @dataclass(slots=True, eq=False)
 class FetchPlan:
-    """The partitions of one request, with the parts of the server that read them."""
+    """The partitions of one request, with the parts of the server that read them.
+
+    A request may have tens of thousands: `turn` lets others come first between two steps. All snapshots are taken in
+    one step, so that they are those of one image.
+    """
 
     context: ServerContext
     partitions: Partitions
@@ -89,6 +96,7 @@ class FetchPlan:
     max_bytes: int
     min_bytes: int
     is_committed: bool
+    turn: Turn = field(default_factory=Turn)
 
     @property
     def size_bytes(self) -> int:
@@ -109,8 +117,11 @@ class FetchPlan:
 
     async def evaluate(self) -> None:
         """Evaluate all partitions that have changed; what is missing is looked for in the newest state, too."""
+        await self.turn.step()
         changed = await self._look_up([each for each in self.fetched if each.error is None])
+        await self.turn.step()
         await self._read(changed)
+        await self.turn.step()
         stale = [each for each in changed if each.error in PERHAPS_STALE or each.diverging is not None]
         if stale:
             await self.partitions.refresh(self.context)
@@ -183,7 +194,13 @@ class FetchPlan:
         size_bytes = self.size_bytes
         room = _Room(self.max_bytes - size_bytes, is_first=size_bytes == 0)
         remote: list[_Job] = []
-        read = self._read_in_order(changed, room, remote, may_wait=False)
+        read = 0
+        for at in range(0, len(changed), _PIECE):
+            piece = changed[at : at + _PIECE]
+            read = at + self._read_in_order(piece, room, remote, may_wait=False)
+            if read < at + len(piece):
+                break
+            await self.turn.step()
         if read < len(changed):
             await self.context.run(lambda: self._read_in_order(changed[read:], room, remote, may_wait=True))
         if remote:

@@ -9,7 +9,8 @@
 
 Records at or above the end for the isolation level are not found. Other times are UNSUPPORTED_VERSION.
 
-A root with commits is refreshed first: who has written, or seen an end, at another server is told no smaller one here.
+A root with commits is refreshed first: a client that has written at another server, or has seen an end there, never
+gets a smaller one here.
 
 Source of the rules: ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp, UnifiedLog.fetchOffsetByTimestamp.
 """
@@ -20,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from pyspark_kafkalog.metadata.acl import AclOperation
+from pyspark_kafkalog.metadata.access.acl import AclOperation
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (

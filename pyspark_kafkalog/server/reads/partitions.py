@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot

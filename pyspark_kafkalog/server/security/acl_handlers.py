@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar, cast
 
 from pyspark_kafkalog.errors import InvalidAclError, KafkalogError
-from pyspark_kafkalog.metadata.acl import (
+from pyspark_kafkalog.metadata.access.acl import (
     CLUSTER_NAME,
     Acl,
     AclFilter,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.broker_metadata.image import BrokerMetadata, read_broker_metadata
+from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_broker_metadata
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES, PrincipalMapping
 from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
@@ -116,7 +116,7 @@ class Gate:
     def open(self, host: str, port: int) -> Session:
         """A new connection; `close` has to follow. Raises TooManyConnectionsError."""
         self._limits.open(host)
-        return Session(host, port, is_tls=self._tls is not None, is_authenticated=self.sasl is None)
+        return Session(host, port, is_authenticated=self.sasl is None)
 
     def close(self, session: Session) -> None:
         """The connection has ended."""

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.metadata.acl import Acl, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, ResourceType
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.client_quotas import (
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.client_quotas import (
     CLIENT_ID,
     IP,
     USER,

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.metadata.client_quotas import (
+from pyspark_kafkalog.metadata.access.client_quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     IP,

@@ -58,7 +58,7 @@ class TransactionCoordinator:
         self.context = context
         self.root = root
         self.logs = StateLogs(self.root, context.clock)
-        self.producer_ids = ProducerIds(context.committer)
+        self.producer_ids = ProducerIds(context.committer, lambda: root.follows is not None)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def start(self) -> None:

@@ -12,7 +12,7 @@ Source of the rules: org.apache.kafka.coordinator.transaction.RPCProducerIdManag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -25,17 +25,18 @@ BLOCK_SIZE: Final = 1000
 
 
 class ProducerIds:
-    """The ids of this server."""
+    """The ids of this server. `follows`: whether the root follows a leader, whose counter gives out the ids then."""
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, follows: Callable[[], bool]) -> None:
         self._committer = committer
+        self._follows = follows
         self._lock = asyncio.Lock()
         self._next = self._end = 0
 
     async def take(self) -> int:
         """An id that nobody else gets. Raises as Committer.commit does."""
         async with self._lock:
-            if self._next == self._end:
+            if self._next == self._end or self._follows():  # then the commit is refused
                 self._next = await self._allocate()
                 self._end = self._next + BLOCK_SIZE
             self._next += 1

@@ -91,7 +91,7 @@ class BatchChecks:
         self._configs: dict[str, _TopicConfig] = {}
 
     def is_needed(self, context: ServerContext, topic: str, batch: memoryview, header: BatchHeader) -> bool:
-        """Whether a batch is costly, or is too large to be compressed anew inside of a commit."""
+        """Whether a batch is costly, or is too large to be compressed again inside of a commit."""
         if is_costly(batch, header):
             return True
         codec = header.compression_bits

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.address import StoreAddress
-from pyspark_kafkalog.object_store.location import is_object_url
+from pyspark_kafkalog.object_store.location import is_object_url, parse_file_url
 from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES, STORE_OPTION_NAMES, is_secret_name
 from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
@@ -81,27 +81,22 @@ class Location:
 
 
 def absolute_path(text: str) -> Path:
-    """`text`, a path or a `file:` URI, as an absolute path; percent signs are literal, as in Spark's paths.
+    """`text`, a path or a `file:` URI, as an absolute path; see `parse_file_url`.
 
     Raises InvalidOptionError for other schemes and for other hosts.
     """
-    path = text
     scheme = _SCHEME.fullmatch(text)
-    if scheme is not None:
-        path = scheme[2]
-        if path.startswith("//"):
-            host, _, rest = path[2:].partition("/")
-            path = "/" + rest
-            if host not in ("", "localhost"):
-                scheme = None
-        if scheme is None or scheme[1].lower() != "file" or not path.startswith("/"):
-            raise InvalidOptionError(
-                f"option path has the bad value {text!r}: expected a path on a file system that the driver and all "
-                "executors see, or a file: URI with such a path"
-            )
-    if "\0" in path:
+    if scheme is not None and scheme[1].lower() != "file":
+        raise InvalidOptionError(
+            f"option path has the bad value {text!r}: expected a path on a file system that the driver and all "
+            "executors see, or a file: URI with such a path"
+        )
+    if "\0" in text:
         raise InvalidOptionError(f"option path has the bad value {text!r}: it holds a zero byte")
-    return Path(path).absolute()
+    try:
+        return (Path(text) if scheme is None else parse_file_url(text)).absolute()
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"option path has the bad value {text!r}: {error}") from None
 
 
 def locate(text: str, store_options: Mapping[str, str] = NO_OPTIONS) -> Location:

@@ -6,7 +6,7 @@ commit may be built on its image without a look at the store (30 seconds after t
 decided by what the image says. A topic deleted meanwhile, another writer's commit and a later run of the query are
 found by the commit.
 
-A root opened for a principal is not kept: what it may do is read anew.
+A root opened for a principal is not kept: what it may do is read again each time.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ class MappedIndex:
         self._length_bytes = 0
         self._reserved_bytes = 0
         self._entries = 0
+        self._last_fields: tuple[int, int] | None = None  # of the last entry, once it is known
         self._is_changed = False
         if writable:
             self._open_for_writing()
@@ -90,6 +91,7 @@ class MappedIndex:
         index._fd = _NOT_OPEN
         index._length_bytes = len(data)
         index._reserved_bytes = 0
+        index._last_fields = None
         index._is_changed = False
         index._entries = index._count_entries(lambda at, size: bytes(data[at : at + size]))
         index._map = memoryview(data)[: index.size_bytes]
@@ -277,6 +279,7 @@ class MappedIndex:
         """Close the file as it is, with its zero tail."""
         self._unmap()
         self._entries = 0
+        self._last_fields = None
         if self._fd != _NOT_OPEN:
             fd, self._fd = self._fd, _NOT_OPEN
             self._fs.close(fd)
@@ -310,6 +313,7 @@ class MappedIndex:
         old_fd, self._fd = self._fd, fd
         self._fs.close(old_fd)
         self._entries = entries
+        self._last_fields = None
         self._length_bytes = len(kept)
         self._unmap()
 
@@ -319,6 +323,7 @@ class MappedIndex:
         self._is_changed = True
         self._fs.pwrite_all(self._fd, data, self.size_bytes)
         self._entries += count
+        self._last_fields = self.entry_struct.unpack_from(data, (count - 1) * self.entry_struct.size)
         self._length_bytes = max(self._length_bytes, self.size_bytes)
 
     def _relative(self, offset: int) -> int:
@@ -352,6 +357,8 @@ class MappedIndex:
         return low
 
     def _entry_fields(self, slot: int) -> tuple[int, int]:
+        if slot == self._entries - 1 and self._last_fields is not None:
+            return self._last_fields
         size = self.entry_struct.size
         if (slot + 1) * size > len(self._map):
             entry = pread(self._fd, size, slot * size).ljust(size, b"\0")

@@ -67,6 +67,13 @@ class OffsetIndex(MappedIndex):
         """Offset of the last entry; the base offset if the index is empty."""
         return self.entry(self._entries - 1).offset if self._entries else self._base_offset
 
+    def append(self, offset: int, position: int) -> None:
+        """Add one entry. Raises as `append_many`."""
+        self._check_rises(offset)
+        if not 0 <= position <= MAX_RELATIVE_OFFSET:
+            raise _position_error()
+        self._append_bytes(self.entry_struct.pack(self._relative(offset), position), 1)
+
     def append_many(self, offsets: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
         """Add one entry per row, with one write.
 
@@ -80,7 +87,7 @@ class OffsetIndex(MappedIndex):
             raise ValueError("offsets of index entries must rise")
         self._relative(int(offsets[-1]))
         if int(positions.min()) < 0 or int(positions.max()) > MAX_RELATIVE_OFFSET:
-            raise ValueError("a position of an index entry does not fit in an int32")
+            raise _position_error()
         rows = np.empty(len(offsets), dtype=OFFSET_INDEX_ENTRY)
         rows["relative_offset"] = offsets - self._base_offset
         rows["position"] = positions
@@ -110,3 +117,7 @@ class OffsetIndex(MappedIndex):
                 expected=f"a last entry below offset {offset}, the new entry",
                 found=str(self.last_offset),
             )
+
+
+def _position_error() -> ValueError:
+    return ValueError("a position of an index entry does not fit in an int32")

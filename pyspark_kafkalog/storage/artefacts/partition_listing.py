@@ -27,6 +27,8 @@ from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     SEGMENT_SUFFIXES,
     STAGED_SUFFIX,
@@ -208,3 +210,22 @@ def list_partitions(root: Path) -> list[TopicPartition]:
         raise LogDirError(error.errno, f"cannot open the log directory: {error.strerror}", str(root)) from error
     partitions.sort()
     return partitions
+
+
+def check_log_directory(root: Path, partitions: Iterable[TopicPartition]) -> None:
+    """Raise LogDirError unless `root` has a meta.properties, or one of its `partitions` a file of Kafka's.
+
+    Other directories have folders with names like those of partitions, too: /etc has dbus-1.
+    """
+    if not (root / META_PROPERTIES).exists() and not any(_is_partition(root / str(each)) for each in partitions):
+        raise LogDirError(
+            f"{root} is not a log directory: expected {META_PROPERTIES}, or a folder <topic>-<partition> with "
+            "segments, as in each directory of a broker's log.dirs; found neither"
+        )
+
+
+def _is_partition(directory: Path) -> bool:
+    try:
+        return (directory / PARTITION_METADATA).exists() or has_log(directory)
+    except PermissionError:
+        return True  # it exists; the error of reading it says more

@@ -99,8 +99,8 @@ def _check_epochs(batches: NDArray[np.void]) -> None:
         )
 
 
-def append_as_follower(log: UnifiedLog, batches: FollowerBatches) -> None:
-    """Store the batches with their offsets and epochs, one after the other.
+def append_as_follower(log: UnifiedLog, batches: FollowerBatches, *, is_read_soon: bool = True) -> None:
+    """Store the batches with their offsets and epochs, one after the other; `is_read_soon` as in `UnifiedLog.append`.
 
     An empty log whose active segment is empty also takes a first batch that begins below its end and reaches above it.
     Raises InvalidRecordError for another batch below the log end, and for an epoch below that of the log's last batch.
@@ -119,7 +119,7 @@ def append_as_follower(log: UnifiedLog, batches: FollowerBatches) -> None:
             f"{last_epoch}: it diverges from the log of the leader"
         )
     log.epochs.assign_many(epochs)
-    log.append(batches.data, batches.batches)
+    log.append(batches.data, batches.batches, is_read_soon=is_read_soon)
 
 
 def _begin_below_end(log: UnifiedLog, batches: FollowerBatches) -> None:

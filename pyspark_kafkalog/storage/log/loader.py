@@ -163,7 +163,13 @@ def load(
         segments=SegmentList(),
         epochs=LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs),
     )
-    return loader.load()
+    try:
+        return loader.load()
+    except BaseException:
+        with contextlib.ExitStack() as closing:
+            for segment in loader.segments:
+                closing.callback(segment.close_files)
+        raise
 
 
 def create_segment(directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, fs: FileSystem) -> LogSegment:

@@ -15,7 +15,7 @@ ProducerAppendInfo.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -210,6 +210,19 @@ def producer_batches(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class AppendedProducers:
+    """What an append that was checked means for producers: its batches with a producer id, and the states after it."""
+
+    batches: Sequence[ProducerBatch]
+    states: Mapping[int, ProducerState]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no batch belongs to a transaction or ends one, so that nothing but the states changes."""
+        return not any(each.is_transactional or each.is_control for each in self.batches)
+
+
 class ProducerAppend:
     """Batches of one producer that are about to be appended; rejects invalid ones, and changes no state itself.
 
@@ -363,6 +376,13 @@ class ProducerStateManager:
         for transaction in checked.completed:
             on_completed(transaction, self._last_stable_offset_after(transaction))
             self._complete(transaction)
+        self.end_offset = end_offset
+
+    def take(self, appended: AppendedProducers, end_offset: int) -> None:
+        """Apply a whole append that `is_plain` and ends before `end_offset`."""
+        if appended.batches:
+            self.producers.update(appended.states)
+            self._last_writer = appended.batches[-1].producer_id
         self.end_offset = end_offset
 
     def replay(

@@ -45,6 +45,11 @@ class ProducerView:
         self._recalled = recalled
         self._changed: dict[int, ProducerState] = {}
 
+    @property
+    def changed(self) -> Mapping[int, ProducerState]:
+        """The states of the producers whose batches were added."""
+        return self._changed
+
     def get(self, producer_id: int) -> ProducerState | None:
         """The state of a producer; None if it is unknown."""
         view: ProducerView | None = self

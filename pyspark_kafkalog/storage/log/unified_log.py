@@ -72,7 +72,12 @@ from pyspark_kafkalog.storage.log import loader as log_loader
 from pyspark_kafkalog.storage.log.loader import LoadedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
-from pyspark_kafkalog.storage.log.producers import ProducerBatch, ProducerStateManager, producer_batches
+from pyspark_kafkalog.storage.log.producers import (
+    AppendedProducers,
+    ProducerBatch,
+    ProducerStateManager,
+    producer_batches,
+)
 from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
 from pyspark_kafkalog.storage.segment.recovery import replay_batches, replay_producers
@@ -284,20 +289,28 @@ class UnifiedLog:
         data: NDArray[np.uint8],
         batches: NDArray[np.void],
         *,
-        of_producers: Sequence[ProducerBatch] | None = None,
+        known: AppendedProducers | None = None,
+        is_read_soon: bool = True,
     ) -> None:
         """Store checked batches with final offsets, epochs and timestamps; `batches` has their positions in `data`.
 
         Each is an append of its own, before which the log may roll.
-        `of_producers` are those with a producer id, if the caller has them.
+        `known` is what they mean for producers, if the caller has found out. Unless `is_read_soon`, they need not be
+        kept in memory for readers.
         """
         self._producers = self.producers  # complete, because control batches change more than the last writer's entry
-        if (batches["attributes"] & CONTROL_MASK).any():
+        plain = known if known is not None and known.is_plain else None
+        if plain is None and (batches["attributes"] & CONTROL_MASK).any():
             self._names_changed = True  # the transaction index file is created with its first entry
         for run, plan in self._runs(batches):
-            start, end = int(run["position"][0]), int(run["position"][-1] + run["size_bytes"][-1])
-            self.active_segment.append(data[start:end], plan)
-            self._stored(run, data, of_producers)
+            first, last = run[0], run[-1]
+            of_run = data[int(first["position"]) : int(last["position"] + last["size_bytes"])]
+            self.active_segment.append(of_run, plan, is_read_soon=is_read_soon)
+            if plain is not None and len(run) == len(batches):
+                self.log_end_offset = int(last["last_offset"]) + 1
+                self.producers.take(plain, self.log_end_offset)
+            else:
+                self._stored(run, data, None if known is None else known.batches)
         self._appended()
 
     def epoch_after(self, committed_epoch: int) -> int:

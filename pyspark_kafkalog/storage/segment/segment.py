@@ -62,9 +62,11 @@ from pyspark_kafkalog.storage.segment.index_entries import (
     plan_run,
 )
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, CHUNK_BYTES
-from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.units import INT64_MAX, KIB
 
 _CLOSED: Final = -1
+#: Fewer bytes are not worth a write of their own, and two of their ends, for which somebody waits.
+_UNCACHED_BYTES_MIN: Final = 256 * KIB
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
@@ -462,9 +464,14 @@ class LogSegment(SegmentFiles):
         """How many of `batches` (BATCH_DTYPE, final offsets) fit before the segment must roll, with one append each."""
         return plan_run(batches, self.counters(), self._limits(now_ms))
 
-    def append(self, data: Buffer, plan: RunPlan) -> None:
-        """Write `data`, the bytes of the batches of `plan`, and then their index entries."""
-        self.fs.pwrite_all(self.fd, data, self.size_bytes)
+    def append(self, data: Buffer, plan: RunPlan, *, is_read_soon: bool = True) -> None:
+        """Write `data`, the bytes of the batches of `plan`, and then their index entries.
+
+        Unless they are read soon, large ones need no room in the page cache.
+        """
+        is_cached = is_read_soon or len(data) < _UNCACHED_BYTES_MIN
+        write = self.fs.pwrite_all if is_cached else self.fs.pwrite_uncached
+        write(self.fd, data, self.size_bytes)
         self._appended(plan)
 
     def drop_cached(self, length: int) -> None:
@@ -528,10 +535,17 @@ class LogSegment(SegmentFiles):
 
     def _add_index_entries(self, entries: IndexEntries) -> None:
         """Add the entries that fit: a rebuilt index of a large segment may have more than there is room for."""
-        room = self.offset_index.max_entries - self.offset_index.entries
-        self.offset_index.append_many(entries.offsets[:room], entries.positions[:room])
-        room = max(self.time_index.max_entries - 1 - self.time_index.entries, 0)
-        self.time_index.maybe_append_many(entries.timestamps_ms[:room], entries.time_offsets[:room])
+        offset_index, time_index = self.offset_index, self.time_index
+        room = offset_index.max_entries - offset_index.entries
+        if len(entries.offsets) == 1 and room:
+            offset_index.append(int(entries.offsets[0]), int(entries.positions[0]))
+        else:
+            offset_index.append_many(entries.offsets[:room], entries.positions[:room])
+        room = max(time_index.max_entries - 1 - time_index.entries, 0)
+        if len(entries.timestamps_ms) == 1 and room:
+            time_index.maybe_append(int(entries.timestamps_ms[0]), int(entries.time_offsets[0]))
+        else:
+            time_index.maybe_append_many(entries.timestamps_ms[:room], entries.time_offsets[:room])
 
     # Truncation and rebuilding
 

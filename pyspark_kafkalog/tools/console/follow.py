@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.root.broker_notices import remote_offsets
+from pyspark_kafkalog.root.brokers.notices import remote_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import first_since
 

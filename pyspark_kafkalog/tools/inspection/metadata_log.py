@@ -14,7 +14,7 @@ from pyspark_kafkalog.tools.output import NO_VALUE, Output, add_output, or_none,
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.root.broker_metadata.quorum import Quorum, QuorumReplica
+    from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica
 
 _HISTORY_HELP: Final = """\
 `kafkalog history`: list the commits of a log directory: time, operation, writer, partitions.
@@ -171,7 +171,7 @@ def _run_quorum(options: argparse.Namespace) -> int:
 
 
 def _quorum(log_dir: LogDir) -> Quorum:
-    from pyspark_kafkalog.root.broker_metadata.quorum import native_quorum, read_broker_quorum
+    from pyspark_kafkalog.root.brokers.metadata.quorum import native_quorum, read_broker_quorum
 
     if log_dir.is_broker_directory:
         return read_broker_quorum(log_dir.root.directories[0])

@@ -31,10 +31,12 @@ from pyspark_kafkalog.tools.command import (
     add_read_to_log_end,
     one_line,
     open_log_dir,
+    serving_metrics,
     warn_of_unread_offsets,
 )
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.samples import Sample
 
@@ -144,16 +146,12 @@ def _samples(metric: Metric) -> Iterator[Sample]:
         yield Sample(name, dict(zip(tags, tag_values, strict=True)), value)
 
 
-def _serve(registry: object, host: str, port: int) -> int:
+def _serve(registry: CollectorRegistry, host: str, port: int) -> int:
     """Serve until SIGTERM or SIGINT. Raises OSError if the address cannot be listened on."""
-    from prometheus_client import start_http_server
+    from pyspark_kafkalog.server.config import Address
 
-    with stop_signal() as stop:
-        server, thread = start_http_server(port, host, registry)  # type: ignore[arg-type]
-        sys.stdout.write(f"Serving metrics at http://{host}:{server.server_port}/metrics\n")
+    with stop_signal() as stop, serving_metrics(registry, Address(host, port)) as url:
+        sys.stdout.write(f"Serving metrics at {url}\n")
         sys.stdout.flush()
         stop.wait()
-        server.shutdown()
-        server.server_close()
-        thread.join()
     return 0

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import Command, UsageError, add_path, add_remote_storage, one_line, open_log_dir
+from pyspark_kafkalog.tools.command import (
+    Command,
+    UsageError,
+    add_path,
+    add_remote_storage,
+    one_line,
+    open_log_dir,
+    say_what_it_follows,
+)
 from pyspark_kafkalog.tools.jobs import job
 from pyspark_kafkalog.tools.output import add_output, output_of
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
@@ -270,12 +278,13 @@ def _verify(options: argparse.Namespace) -> int:
         return _verify_remote_storage(options, output)
     if options.path is None:
         raise UsageError("the following arguments are required: --path, or --remote-storage")
-    log_dir, findings = open_or_findings(options.path)
-    if log_dir is None:
+    root, findings = open_or_findings(options.path)
+    if root is None:
         for finding in findings:
             output.emit(finding.tree())
         sys.stderr.write(f"kafkalog verify: the metadata log of {options.path} cannot be loaded, see the findings\n")
         return 1
+    say_what_it_follows(root)
     verify_job = VerifyJob(output.emit, is_repairing=options.repair, are_records_checked=options.deep)
     return job.run_job(options, verify_job, interval_s=_hourly, output=output)
 
@@ -284,7 +293,7 @@ def _verify_remote_storage(options: argparse.Namespace, output: JsonLines | Text
     """Verify remote storage instead of a directory, in this process."""
     from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, JobRun
     from pyspark_kafkalog.maintenance.verify.remote import verify_remote_storage
-    from pyspark_kafkalog.root.read_only import ReadOnlyRoot
+    from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
     from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage
 
     if options.repair or options.loop or options.spark:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections import Counter
 from pathlib import Path
 
@@ -62,6 +63,34 @@ def test_the_same_cut_again_has_a_file_of_its_own(tmp_path: Path, follower: Foll
         f"diverged-a-0-27-30-{NOW_MS}.log": at(27),
         f"diverged-a-0-27-30-{NOW_MS + 1}.log": at(27, epoch=1),
     }
+
+
+def test_a_truncation_that_waits_for_room_keeps_one_whole_file(tmp_path: Path) -> None:
+    """Also where the commit fails after the file is written, again and again; a removed file is written again."""
+    wanted = b"".join(at(each) for each in range(15, 30, 3))
+    for stops_at in range(100):
+        path = tmp_path / str(stops_at)
+        FollowerRoot.create(path).writer.close()
+        fs = StoppingFileSystem(error=lambda: OSError(errno.ENOSPC, "No space left on device"), once=True)
+        follower = FollowerRoot(path, fs=fs, flush="fsync")
+        follower.make(follower.append(DATA))
+        truncation = follower.truncation(15)
+        for is_removed in (False, False, True):
+            fs.stops_at, fs.changes = stops_at, 0
+            with contextlib.suppress(OSError, KafkalogError):
+                follower.commit(truncation)
+            has_stopped, fs.stops_at = fs.has_stopped, None
+            if follower.state().log_end_offset == 15:
+                break
+            for each in path.glob("diverged-*") if is_removed else ():
+                each.unlink()
+        follower.commit(truncation)
+        assert follower.state().log_end_offset == 15
+        assert list(cut(path).values()) == [wanted]
+        follower.writer.close()
+        if not has_stopped:
+            break
+    assert not has_stopped
 
 
 def test_a_killed_truncation_has_cut_nothing_that_is_not_in_a_file(tmp_path: Path) -> None:

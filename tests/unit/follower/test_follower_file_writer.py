@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -249,6 +250,19 @@ def test_a_truncated_marker_opens_its_transaction_again(tmp_path: Path) -> None:
         assert state.first_unstable_offset == wanted.first_unstable_offset
         found += state.first_unstable_offset >= 0
     assert found
+
+
+def test_a_follower_that_rolls_segments_has_no_more_files_open(follower: FollowerRoot, tmp_path: Path) -> None:
+    leader = LeaderRoot(tmp_path / "leader", random.Random(4))
+    leader.write(80)
+    batches = leader.batches()
+    follower.make(follower.append(batches[:1]))
+    before = len(os.listdir("/proc/self/fd"))
+    for begin in range(1, len(batches), 20):
+        follower.make(follower.append(batches[begin : begin + 20]))
+    assert len(list(directory(follower).glob("*.log"))) > 4
+    # The active segment has one file more after an aborted transaction.
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_other_writers_and_an_earlier_follower_are_refused_and_leave_nothing(follower: FollowerRoot) -> None:

@@ -30,7 +30,9 @@ from pyspark_kafkalog.root.follower.promote import promote
 from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
 from pyspark_kafkalog.root.leader.units import CommitUnit
 from pyspark_kafkalog.root.leader_epochs import epochs_of
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
+from pyspark_kafkalog.units import INT32_MAX
 
 OF = TopicPartition("orders", 0)
 
@@ -170,3 +172,21 @@ def test_a_server_forgets_producers_of_what_was_truncated_while_the_root_followe
     follower.make(follower.append(at(2, 8)))
     promote(stored.opened())
     assert not isinstance(produced(2)(), KafkalogError)  # the records of sequences 2 and 3 are gone
+
+
+def test_a_gap_is_stored_up_to_the_size_that_a_run_can_have(stored: StoredRoot, follower: FollowerRoot) -> None:
+    """Behind the log end, and between batches."""
+    largest = INT32_MAX - 3
+    follower.make(follower.append(at(0) + at(3 + largest)))
+    end = follower.state().log_end_offset
+    assert end == 6 + largest
+    for data in (at(end + largest + 1), at(end) + at(end + 3 + largest + 1), at(end, epoch=1) + at(1 << 40, epoch=2)):
+        (result, other) = follower.commit(
+            follower.append(data), follower.append(at(follower.state(1).log_end_offset), 1)
+        )
+        assert isinstance(result, InvalidRecordError)
+        assert "an object store cannot hold such a gap, follow into a file system" in str(result)
+        assert isinstance(other, LogState)  # refused alone
+    follower.make(follower.append(at(end + largest)))
+    offsets = LogDir(stored.opened()).read("orders", partition=0)["offset"].to_pylist()
+    assert offsets == [*range(3), *range(3 + largest, end), *range(end + largest, end + largest + 3)]

@@ -14,7 +14,7 @@ from pyspark_kafkalog.errors import AuthorizationError
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.guarded_group import GuardedGroup, open_group
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.acl import (
+from pyspark_kafkalog.metadata.access.acl import (
     CLUSTER_NAME,
     Acl,
     AclOperation,
@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.acl import (
     ResourceType,
 )
 from pyspark_kafkalog.record.header import BATCH_DTYPE
-from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root

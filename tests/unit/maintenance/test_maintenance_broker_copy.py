@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_copy import copy_broker
 from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
 from pyspark_kafkalog.root.adopt.adopt import adoption_lock
-from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.tools.main import main

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 from metadata_roots import forget_images
-from verify_roots import FIXTURES, T0, check_again_at_once, findings_in, flip, make_root
+from verify_roots import FIXTURES, T0, findings_in, flip
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
@@ -27,25 +27,10 @@ from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")
+pytestmark = pytest.mark.usefixtures("without_waits")
+
 METADATA = "__cluster_metadata-0"
 DAY_MS = 86_400_000  # staging.retention.ms
-
-
-@pytest.fixture(autouse=True)
-def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_again_at_once(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whole") / "log"
-    make_root(root)
-    return root
-
-
-@pytest.fixture
-def root(whole: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(whole, tmp_path / "log")
 
 
 class TasksHere:
@@ -88,7 +73,7 @@ class Run:
         assert len(self.reports) == self.partitions_count
 
     def steps(self, state: str) -> list[tuple[str, str | None]]:
-        """The steps told of with that state, with the topic."""
+        """The steps that were reported with that state, with the topic."""
         return [(each["step"], each["topic"]) for each in self.told if each.get("state") == state]
 
 

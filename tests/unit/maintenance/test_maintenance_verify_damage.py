@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from metadata_roots import forget_images
-from verify_roots import FIXTURES, check_again_at_once, findings_in, flip, make_root
+from verify_roots import FIXTURES, findings_in, flip
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
@@ -20,24 +20,9 @@ from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot, write_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("without_waits")
+
 METADATA = "__cluster_metadata-0"
-
-
-@pytest.fixture(autouse=True)
-def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_again_at_once(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("whole") / "log"
-    make_root(root)
-    return root
-
-
-@pytest.fixture
-def root(whole: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(whole, tmp_path / "log")
 
 
 def logs(root: Path, partition: str = "orders-1") -> list[Path]:

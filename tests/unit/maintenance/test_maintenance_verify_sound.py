@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +15,12 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import plan_verification, run_unit, verify
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot, write_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))
@@ -141,3 +144,18 @@ def test_batch_larger_than_read_buffer_is_sound(tmp_path: Path) -> None:
     log_dir.create_topic("large", partitions=1, configs={"max.message.bytes": str(32 << 20)})
     log_dir.append("large", pa.table({"value": [b"a", b"b" * (9 << 20), b"c"]}), partition=0)
     assert findings_in(log_dir.path) == []
+
+
+def test_snapshot_without_what_lies_below_the_log_start_is_sound(tmp_path: Path) -> None:
+    """A writer that has rebuilt the producers' state since the log start has moved knows no more, as a broker."""
+    root = tmp_path / "log"
+    shutil.copytree(FIXTURES / "transactions", root)
+    logs = sorted((root / "transactions-0").glob("*.log"))
+    path = next(each.with_suffix(".snapshot") for each in logs[1:] if read_snapshot(each.with_suffix(".snapshot")))
+    *others, entry = read_snapshot(path)
+    forgotten = replace(entry, last_sequence=-1, last_offset=-1, offset_delta=0, current_txn_first_offset=-1)
+    write_snapshot(path, [*others, forgotten])
+    log_dir = LogDir.adopt(root, create_missing=True)
+    for log_start_offset, found in ((entry.last_offset, ["producer-snapshot-differs"]), (entry.last_offset + 1, [])):
+        delete_records(log_dir.root, {TopicPartition("transactions", 0): log_start_offset})
+        assert [each.what for each in findings_in(root)] == found

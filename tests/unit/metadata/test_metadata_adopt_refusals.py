@@ -101,6 +101,9 @@ def test_missing_or_other_directory_is_refused(tmp_path: Path) -> None:
         adopt(tmp_path / "nothing", clock=clock)
     with pytest.raises(LogDirError, match="is not a log directory"):
         adopt(tmp_path, clock=clock)
+    (tmp_path / "dbus-1").mkdir()
+    with pytest.raises(LogDirError, match="is not a log directory"):
+        adopt(tmp_path, clock=clock)
 
 
 def test_missing_partition_is_refused_and_created_on_request(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pyspark_kafkalog.record.control import (
     build_control_record,
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.broker_metadata.quorum import QuorumReplica, read_broker_quorum
+from pyspark_kafkalog.root.brokers.metadata.quorum import QuorumReplica, read_broker_quorum
 from pyspark_kafkalog.storage.names import encode_uuid
 
 BROKER = Path(__file__).parents[2] / "data" / "fixtures" / "cluster-metadata"

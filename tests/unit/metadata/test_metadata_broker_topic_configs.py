@@ -8,6 +8,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -18,7 +20,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.root.broker_metadata.image import (
+from pyspark_kafkalog.root.brokers.metadata import image
+from pyspark_kafkalog.root.brokers.metadata.image import (
     BrokerMetadata,
     committed_records,
     read_broker_metadata,
@@ -122,3 +125,18 @@ def test_contradictory_records_leave_consistent_metadata() -> None:
             metadata.apply(each)
         assert all(topic.name == name for name, topic in metadata.topics.items())
         assert all(number >= 0 for topic in metadata.topics.values() for number in topic.partitions)
+
+
+def test_large_snapshot_is_read_without_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = BROKER / "__cluster_metadata-0"
+    expected = read_broker_metadata(directory)
+    assert expected.topic_configs == _expected()
+    monkeypatch.setattr(image, "_KEPT_BYTES_MAX", 100)
+    assert read_broker_metadata(directory) == expected
+
+
+def test_batch_that_no_controller_writes_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "_BATCH_BYTES_MAX", 50)
+    damage = read_broker_metadata(BROKER / "__cluster_metadata-0").damage
+    assert damage is not None
+    assert "expected a batch of at most 50 bytes" in damage

@@ -16,7 +16,7 @@ from pyspark_kafkalog.errors import (
     UnknownCredentialError,
     UnsupportedMechanismError,
 )
-from pyspark_kafkalog.metadata.client_quotas import (
+from pyspark_kafkalog.metadata.access.client_quotas import (
     CLIENT_ID,
     IP,
     USER,
@@ -25,6 +25,15 @@ from pyspark_kafkalog.metadata.client_quotas import (
     check_filter_types,
     find_quotas,
     quota_entity,
+)
+from pyspark_kafkalog.metadata.access.scram import (
+    CredentialDeletion,
+    CredentialUpsertion,
+    ScramMechanism,
+    alter_credentials,
+    credential_of,
+    salt_of_bits,
+    upsertion,
 )
 from pyspark_kafkalog.metadata.delta import start_delta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
@@ -36,15 +45,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     UserScramCredentialRecord,
 )
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
-from pyspark_kafkalog.metadata.scram import (
-    CredentialDeletion,
-    CredentialUpsertion,
-    ScramMechanism,
-    alter_credentials,
-    credential_of,
-    salt_of_bits,
-    upsertion,
-)
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 ANN, EVERYONE = quota_entity([(USER, "ann")]), quota_entity([(USER, None)])

@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import FeatureLevelRecord, MetadataRecord
+from pyspark_kafkalog.metadata.messages.records import encode_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
@@ -45,6 +46,19 @@ def test_commits_are_read_back_from_one_file_each(log: LocalCommitLog) -> None:
     assert (second.base_offset, second.next_offset, second.timestamp_ms) == (2, 3, 20)
     assert log.read(3) is None
     assert list(log.read_from(2)) == [second]
+
+
+def test_commit_is_the_batch_that_the_reference_encodes(log: LocalCommitLog) -> None:
+    records = [feature(1), *[FeatureLevelRecord(name="n" * size, feature_level=2) for size in (1, 60, 70, 9000)] * 40]
+    log.publish(1000, records, timestamp_ms=1_700_000_000_000)
+    expected = encode_batch(
+        [
+            Record(offset=1000 + at, timestamp_ms=1_700_000_000_000, key=None, value=encode_record(each))
+            for at, each in enumerate(records)
+        ],
+        leader_epoch=0,
+    )
+    assert log.path(1000).read_bytes() == expected
 
 
 def test_exactly_one_of_racing_writers_wins(log: LocalCommitLog) -> None:

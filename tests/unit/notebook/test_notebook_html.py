@@ -16,7 +16,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.notebook.html import escaped, heading, label, rect, table, view
 from pyspark_kafkalog.notebook.log_html import merged
 from pyspark_kafkalog.notebook.tables import SegmentInfo
-from pyspark_kafkalog.root.broker import BrokerRoot
+from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 
 HOSTILE = "<script>alert('x')</script>\"&\x00\x1b[31m\u202e"
 VIEW_BYTES_MAX = 60_000
@@ -103,6 +103,7 @@ def test_ten_thousand_broker_partitions_render_fast_and_bounded(tmp_path: Path) 
     root.mkdir()
     for number in range(10_000):
         (root / f"wide-{number}").mkdir()
+    (root / "wide-0" / f"{0:020}.log").touch()
     log_dir = LogDir.open(root)
     for look in (log_dir._repr_html_, log_dir["wide"]._repr_html_):
         began = time.perf_counter()

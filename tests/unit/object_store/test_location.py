@@ -41,7 +41,7 @@ def test_an_object_url_names_scheme_bucket_prefix_and_account(text: str, expecte
         ("~/log", "~/log"),
         ("file:///a/b", "/a/b"),
         ("file:/a/b", "/a/b"),
-        ("file://localhost/a%20b", "/a b"),
+        ("file://localhost/a%20b c", "/a%20b c"),
     ],
 )
 def test_a_path_or_file_url_is_a_path(text: str, expected: str) -> None:

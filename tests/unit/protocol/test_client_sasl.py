@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from pyspark_kafkalog.errors import AuthenticationError
-from pyspark_kafkalog.metadata.scram import MECHANISMS, ScramMechanism, credential_of
+from pyspark_kafkalog.metadata.access.scram import MECHANISMS, ScramMechanism, credential_of
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_sasl import ScramClient, authenticate

@@ -1,4 +1,4 @@
-"""The board of a follower: what becomes of answers that come too late."""
+"""The board of a follower: what becomes of answers that come too late, and what is still fetched."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import random
 
 from leader_writers import batch
 
+from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.replication.board import Board, Claim, Followed, Waiting
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome
 from pyspark_kafkalog.replication.partition_state import PartitionState
 from pyspark_kafkalog.root.follower.changes import FollowerAppend
+from pyspark_kafkalog.root.follower.plan import check_changes
+from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
 
 ORDERS = TopicPartition("orders", 0)
 
 
-def make_board() -> Board:
+def make_board(*, is_once: bool = False) -> Board:
     board = Board(
         buffer_bytes=8 * MIB,
         commit_interval_s=0.0,
         monotonic_s=lambda: 1.0,
         rng=random.Random(1),
         on_event=lambda event: None,
+        is_once=is_once,
     )
     state = PartitionState(topic_partition=ORDERS, topic_id="id", log_start_offset=0, end_offset=0)
     board.add(Followed(state, committed_start_offset=0, committed_end_offset=0, committed_epoch=0))
@@ -56,6 +60,50 @@ def test_answer_of_a_former_source_does_not_take_the_partition_back() -> None:
     (waiting,) = board.next_commit()  # type: ignore[misc,union-attr]
     assert isinstance(waiting, Waiting)
     assert isinstance(waiting.change, FollowerAppend)
-    assert bytes(waiting.change.data) == data
+    assert bytes(waiting.change.raw) == data
     assert board.next_commit() is None
     assert [each.offset for each in claim_from(board, "new leader").positions] == [2]
+
+
+def committed_next(board: Board, data: bytes) -> FollowerAppend:
+    board.answered(claim_from(board, "broker"), [answer(data, 1)])
+    (waiting,) = board.next_commit()  # type: ignore[misc,union-attr]
+    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting.change, FollowerAppend)
+    assert waiting.size_bytes == len(data)
+    assert bytes(waiting.change.raw) == data
+    return waiting.change
+
+
+def test_large_answer_is_checked_before_its_commit() -> None:
+    assert isinstance(committed_next(make_board(), batch([bytes(2 * MIB)])).data, FollowerBatches)
+
+
+def test_damaged_large_answer_is_left_to_the_check_of_its_commit() -> None:
+    damaged = bytearray(batch([bytes(2 * MIB)]))
+    damaged[MIB] ^= 1
+    change = committed_next(make_board(), bytes(damaged))
+    assert not isinstance(change.data, FollowerBatches)
+    (refused,) = check_changes([change])
+    assert isinstance(refused, CorruptRecordError)
+
+
+def test_small_answer_is_checked_with_its_commit() -> None:
+    assert not isinstance(committed_next(make_board(), batch([b"one"])).data, FollowerBatches)
+
+
+def test_follower_that_is_to_end_fetches_up_to_what_the_leader_had_at_first() -> None:
+    board = make_board(is_once=True)
+    first = claim_from(board, "broker")
+    board.answered(first, [answer(batch([b"one", b"two"]), 3)])
+    second = claim_from(board, "broker")
+    assert first.wait_ms < second.wait_ms  # at first it may be that there is nothing to wait for
+    assert second.positions[0].offset == 2
+    board.answered(second, [answer((2).to_bytes(8, "big") + batch([b"three"])[8:], 5)])
+    assert board.claim("broker", MIB) is None
+
+
+def test_follower_that_goes_on_fetches_when_it_has_everything() -> None:
+    board = make_board()
+    board.answered(claim_from(board, "broker"), [answer(batch([b"one"]), 1)])
+    assert claim_from(board, "broker").positions[0].offset == 1

@@ -1,4 +1,4 @@
-"""Losses are told before they happen: a follower that is killed at any point has reported what is gone, and kept it."""
+"""A follower that is killed at any point has reported what is gone, and kept it, before it is gone."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def _run(leader: Path, place: Path, path: Path) -> None:
     follower = make_follower(RootLeader(open_root(leader)), place, events, may_cut=True, is_once=True)
     report = FollowReport(leader=str(leader), root=str(root.path), clock_ms=lambda: 7000)
     report.continue_from(path)
-    report.on_loss = lambda: report.write(path, follower.board, follower.cluster_id)
+    report.watch(follower.board, lambda: follower.cluster_id)
+    report.on_loss = lambda: report.write(path)
     follower._on_event = report.note
     follower.run()
 
@@ -224,3 +225,36 @@ def test_records_of_the_leader_that_it_has_deleted_meanwhile_are_not_kept(
     copy_once(root_place, tmp_path / "copy", may_cut=True)
     assert not kept_files(tmp_path / "copy")
     check_equal(root_place, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["before its commit", "after its commit"])
+def test_what_the_leader_had_deleted_before_is_no_gap_after_a_kill_either(
+    root_place: RootPlace, tmp_path: Path, is_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is created here, and the follower killed before it has any record."""
+
+    def killed(root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords) -> FollowerWriter:
+        return KilledWriter(follower_writer(root, following_id, flush=flush, on_kept=on_kept), is_made=is_made)
+
+    leader, report = make_leader(tmp_path / "leader"), tmp_path / "report.json"
+    delete_records(leader.root, {ORDERS: 7})
+    LogDir.create(root_place)
+    with monkeypatch.context() as patch:
+        patch.setattr(follower_module, "follower_writer", killed)
+        with pytest.raises(Killed):
+            _run(tmp_path / "leader", root_place, report)
+    assert LogDir.open(root_place).topics() == ("orders",)
+    events = copy_once(tmp_path / "leader", root_place)
+    assert not report.exists()
+    assert EventKind.GAP not in {each.kind for each in events}
+    check_equal(tmp_path / "leader", root_place)
+
+
+def test_what_an_empty_partition_has_missed_is_a_gap(root_place: RootPlace, tmp_path: Path) -> None:
+    leader = LogDir.create(tmp_path / "leader")
+    leader.create_topic("orders", 1)
+    copy_once(tmp_path / "leader", root_place)
+    leader.append("orders", rows(0, 10))
+    delete_records(leader.root, {ORDERS: 7})
+    events = copy_once(tmp_path / "leader", root_place)
+    assert [(each.first_offset, each.end_offset) for each in events if each.kind is EventKind.GAP] == [(0, 7)]

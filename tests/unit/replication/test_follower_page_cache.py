@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from following_roots import check_equal, make_follower
+from page_cache import LIBC, cached_bytes
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.security.open import open_root
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.units import MIB
 
 MEGABYTES: Final = 12
-LIBC: Final = ctypes.CDLL(None, use_errno=True)
-LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-
-
-def cached_bytes(path: Path) -> int:
-    """How much of a file is in the page cache (mincore)."""
-    size_bytes = path.stat().st_size
-    pages = -(-size_bytes // mmap.PAGESIZE)
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), size_bytes, access=mmap.ACCESS_READ) as mapped:
-        view = np.frombuffer(mapped, np.uint8)
-        found = np.zeros(pages, np.uint8)
-        failed = LIBC.mincore(view.ctypes.data, size_bytes, found.ctypes.data)
-        del view
-    assert not failed, os.strerror(ctypes.get_errno())
-    return int((found & 1).sum()) * mmap.PAGESIZE
 
 
 def require_dropping(directory: Path) -> None:
@@ -65,10 +49,10 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "copy"
 
 
-def follow(copy: Path) -> Path:
-    """Copy all, waiting for the disk; returns the segment."""
+def follow(copy: Path, *, flush: FlushMode = "fsync") -> Path:
+    """Copy all; returns the segment."""
     leader = RootLeader(open_root(copy.parent / "leader"))
-    make_follower(leader, copy, [], is_once=True, flush="fsync").run()
+    make_follower(leader, copy, [], is_once=True, flush=flush).run()
     leader.close()
     check_equal(copy.parent / "leader", copy)
     return copy / "orders-0" / f"{0:020d}.log"
@@ -92,6 +76,23 @@ def test_back_fill_leaves_only_its_end_in_the_page_cache(copy: Path, monkeypatch
     assert max(cached) < MEGABYTES * MIB * 2 / 3
 
 
+@pytest.mark.parametrize("flush", ["fsync", "os"])
+def test_back_fill_goes_past_the_page_cache(copy: Path, monkeypatch: pytest.MonkeyPatch, flush: FlushMode) -> None:
+    require_dropping(copy.parent)
+    monkeypatch.setattr("pyspark_kafkalog.replication.partition_state._FAR_BEHIND_BYTES", MIB)
+    written: list[int] = []
+    pwrite_direct = FileSystem.pwrite_direct
+
+    def note(self: FileSystem, fd: int, data: Buffer, position: int) -> int:
+        written.append(pwrite_direct(self, fd, data, position))
+        return written[-1]
+
+    monkeypatch.setattr(FileSystem, "pwrite_direct", note)
+    follow(copy, flush=flush)
+    assert sum(written) >= MEGABYTES * MIB * 2 / 3
+
+
 def test_follower_that_is_not_far_behind_drops_nothing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "pwrite_direct", lambda *_: pytest.fail("pages were passed over"))
     monkeypatch.setattr(FileSystem, "drop_cached", lambda *_: pytest.fail("pages were dropped"))
     follow(copy)

@@ -55,15 +55,17 @@ def test_report_and_metrics_count_events_and_what_was_copied(tmp_path: Path) -> 
     leader_dir.group("readers")
     report = FollowReport(leader="leader", root="copy", clock_ms=lambda: 7000)
     follower = make_follower(RootLeader(open_root(tmp_path / "leader")), tmp_path / "copy", [], is_once=True)
+    assert report.tree()["state"] == "waiting for leader"
+    report.watch(follower.board, lambda: follower.cluster_id)
     follower.run()
     report.note(GAP)
-    report.write(tmp_path / "report.json", follower.board, "some cluster")
+    report.write(tmp_path / "report.json")
     found = json.loads((tmp_path / "report.json").read_text())
     assert found["counts"] == {"gap": 1}
     assert found["events"] == [{"time_ms": 7000, **GAP.fields()}]
     assert [each["leader_high_watermark"] for each in found["partitions"]] == [0]
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(FollowerCollector(follower.board, report))
+    registry.register(FollowerCollector(report))
     text = generate_latest(registry).decode()
     for line in (
         'kafka_server_fetcherlagmetrics_consumerlag{partition="0",topic="orders"} 0.0',

@@ -16,7 +16,7 @@ from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.protocol.messages.quorum import FetchSnapshotRequest
 from pyspark_kafkalog.protocol.messages.records import FetchRequest
 from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, ObservedMetadata
-from pyspark_kafkalog.root.broker_metadata.quorum import read_broker_quorum
+from pyspark_kafkalog.root.brokers.metadata.quorum import read_broker_quorum
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,7 +75,7 @@ def test_readers_that_open_a_copy_at_any_time_see_what_is_committed(tmp_path: Pa
     assert (readers.seen[0], readers.seen[-1]) == (0, RECORDS)
 
 
-@pytest.mark.parametrize("name", ["", "__cluster_metadata-0"])
+@pytest.mark.parametrize("name", ["", "__cluster_metadata-0", "dbus-1"])
 def test_place_where_a_root_begins_is_no_brokers_directory(tmp_path: Path, name: str) -> None:
     (tmp_path / "copy" / name).mkdir(parents=True)
     (tmp_path / "copy" / ".lock").touch()
@@ -84,9 +85,10 @@ def test_place_where_a_root_begins_is_no_brokers_directory(tmp_path: Path, name:
 
 def test_brokers_directory_that_became_native_is_not_read_beyond_its_commits(tmp_path: Path) -> None:
     (tmp_path / "log" / "orders-0").mkdir(parents=True)
+    (tmp_path / "log" / "orders-0" / f"{0:020}.log").touch()
     opened = LogDir.open(tmp_path / "log")
     assert opened.root.is_broker_directory
-    (tmp_path / "log" / "orders-0").rmdir()
+    shutil.rmtree(tmp_path / "log" / "orders-0")
     LogDir.create(tmp_path / "log").create_topic("orders", 1)
     with pytest.raises(LogDirError, match="open it again"):
         opened.refresh()

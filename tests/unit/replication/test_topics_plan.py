@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.client_quotas import quota_entity
+from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.access.client_quotas import quota_entity
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import BrokerImage, MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecord

@@ -228,6 +228,7 @@ def test_broker_directories_are_reported(kafka_fixtures: Path, name: str) -> Non
 
 def test_broker_partition_without_segment_is_empty(tmp_path: Path) -> None:
     (tmp_path / "made-0").mkdir()
+    (tmp_path / "made-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
 
     (facts,) = topic_of(look(LogDir.open(tmp_path)), "made").partitions
 

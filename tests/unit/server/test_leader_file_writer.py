@@ -361,6 +361,30 @@ def test_many_more_partitions_than_stay_open_are_one_commit(tmp_path: Path) -> N
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_segments_that_were_rolled_are_closed(serve: Callable[[], Served]) -> None:
+    server = serve()
+    server.log_dir.alter_topic("a", add={"internal.segment.bytes": "300"})
+    server.append(append(batch([b"x" * 200])))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        server.append(append(batch([b"x" * 200])), append(batch([b"x" * 200])))
+    assert len(list((server.root.path / "a-0").glob("*.log"))) == 21
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_log_that_cannot_be_looked_at_again_is_closed(serve: Callable[[], Served]) -> None:
+    server = serve()
+    assert offsets(server.append(append(batch([b"0"])))) == (0, 0, False)
+    before = len(os.listdir("/proc/self/fd"))
+    for sequence in range(1, 4):
+        loop = server.root.path / "a-0" / f"{sequence:020}.log"
+        loop.symlink_to(loop)  # the next segment of another writer, were it readable
+        assert isinstance(server.append(append(batch([b"lost"]))), KafkalogError)
+        loop.unlink()
+        assert offsets(server.append(append(batch([b"%d" % sequence])))) == (sequence, sequence, False)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
 class SlowFlushes(FileSystem):
     """The log's flush takes until `release`; notes the names that are given meanwhile."""
 

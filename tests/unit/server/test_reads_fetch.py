@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.acl import AclOperation
+from pyspark_kafkalog.metadata.access.acl import AclOperation
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey, find_api
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -384,3 +385,32 @@ def test_many_partitions_are_answered_from_memory(root_place: RootPlace) -> None
         for found in fetch(server, asked(dict.fromkeys(range(40), 0), topic="wide")):
             counts += sum(last - base + 1 for base, last in offsets_of(found))
         assert counts == 400
+
+
+def test_fetch_of_thousands_of_partitions_lets_others_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others get the event loop after each thousand partitions that are read, and between the steps of the request."""
+    monkeypatch.setattr("pyspark_kafkalog.server.turns._TURN_S", 0.0)
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic(TOPIC, partitions=5000)
+
+    async def turns_of_others(server: ReadServer) -> int:
+        count = 0
+
+        async def others() -> None:
+            nonlocal count
+            while True:
+                await asyncio.sleep(0)
+                count += 1
+
+        watching = asyncio.create_task(others())
+        answered = await server.answer(
+            ApiKey.FETCH, LAST_VERSION_BY_NAME, asked(dict.fromkeys(range(5000), 0), max_bytes=1 << 20), FetchResponse
+        )
+        watching.cancel()
+        assert len(answered.responses[0].partitions) == 5000
+        return count
+
+    with ReadServer(log_dir) as server:
+        assert asyncio.run(turns_of_others(server)) >= 5 + 3

@@ -102,14 +102,14 @@ def test_server_that_stands_still_stays_listed_until_its_sign_is_removed() -> No
     assert membership.listed == (node(2), node(3))
 
 
-def cluster(node_id: int, root: Path, executor: Executor) -> ClusterOfServers:
+def cluster(node_id: int, root: Path, executor: Executor, *, interval_s: float = 0.4) -> ClusterOfServers:
     return ClusterOfServers(
         node(node_id),
         "cluster",
         f"incarnation {node_id}",
         BeatFiles(root),
         executor,
-        interval_s=0.4,
+        interval_s=interval_s,
         timeout_ms=60_000,
         monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
     )
@@ -127,6 +127,46 @@ def test_others_have_seen_a_server_when_it_has_started(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(2) as executor:
         asyncio.run(start())
+
+
+def test_server_whose_root_is_away_warns_once_and_says_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_away = threading.Event()
+    beats, write = [], BeatFiles.write
+
+    def write_or_fail(self: BeatFiles, beat: Beat) -> None:
+        beats.append(beat)
+        if is_away.is_set():
+            raise OSError("the root is away")
+        write(self, beat)
+
+    monkeypatch.setattr(BeatFiles, "write", write_or_fail)
+
+    async def until_beats(count: int) -> None:
+        wanted = len(beats) + count
+        for _ in range(1000):
+            if len(beats) >= wanted:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{len(beats)} beats")
+
+    async def scenario(executor: Executor) -> None:
+        served = cluster(1, tmp_path, executor, interval_s=0.01)
+        await served.start()
+        is_away.set()
+        await until_beats(20)
+        is_away.clear()
+        await until_beats(3)
+        await served.stop()
+
+    with ThreadPoolExecutor(2) as executor:
+        asyncio.run(scenario(executor))
+    said = [each.getMessage() for each in caplog.records if "that it runs" in each.getMessage()]
+    assert [each[:30] for each in said] == [
+        "this server cannot show that it runs"[:30],
+        "this server shows again that it runs"[:30],
+    ]
 
 
 def test_server_whose_threads_are_all_busy_shows_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

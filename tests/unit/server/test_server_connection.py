@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,10 @@ from typing import Any
 import pytest
 
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.connections import connection
+from pyspark_kafkalog.server.connections.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 
 REQUEST_MAX_BYTES = 1 << 20
@@ -255,3 +257,100 @@ def test_produce_in_flight_when_the_client_leaves_is_handled_and_counted_until_t
         assert budget.used_bytes == 0
 
     run(work)
+
+
+@contextlib.contextmanager
+def plain_transport() -> Iterator[tuple[PlainTransport, socket.socket, int]]:
+    """A transport, its client, and its descriptor."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs, ThreadPoolExecutor(1) as executor:
+        transport = PlainTransport(ours, executor)
+        yield transport, theirs, ours.fileno()
+        transport.close()
+
+
+def test_wait_ends_at_its_own_deadline_whatever_the_deadlines_of_earlier_ones() -> None:
+    async def main() -> None:
+        with plain_transport() as (transport, client, _):
+            for seconds in (60.0, 0.05, 60.0):
+                receiving = asyncio.create_task(transport.recv(10, seconds))
+                await asyncio.sleep(0.01)
+                client.send(b"some")
+                assert await receiving == b"some"
+            await asyncio.sleep(0.08)  # the timer of the second wait has gone off
+            began_s = time.monotonic()
+            with pytest.raises(asyncio.TimeoutError):
+                await transport.recv_into(memoryview(bytearray(10)), 0.05)
+            assert 0.04 < time.monotonic() - began_s < 5
+            receiving = asyncio.create_task(transport.recv(10, 60.0))
+            await asyncio.sleep(0.08)
+            assert not receiving.done()
+            client.send(b"more")
+            assert await receiving == b"more"
+
+    asyncio.run(main())
+
+
+def test_socket_is_watched_between_waits_until_something_arrives_that_nobody_waits_for() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with plain_transport() as (transport, client, descriptor):
+            receiving = asyncio.create_task(transport.recv(4, 60.0))
+            await asyncio.sleep(0)
+            client.send(b"some")
+            assert await receiving == b"some"
+            client.send(b"more")
+            await asyncio.sleep(0.01)
+            assert not loop.remove_reader(descriptor)  # the loop would else find it readable again and again
+            assert await transport.recv(10, 60.0) == b"more"
+            receiving = asyncio.create_task(transport.recv(10, 60.0))
+            await asyncio.sleep(0)
+            client.close()
+            assert await receiving == b""
+
+    asyncio.run(main())
+
+
+def test_lost_connection_ends_the_wait() -> None:
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+        ours.setblocking(False)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
+        with listener, ours, ThreadPoolExecutor(1) as executor:
+            transport = PlainTransport(ours, executor)
+            receiving = asyncio.create_task(transport.recv(10, 60.0))
+            await asyncio.sleep(0)
+            client.close()
+            with pytest.raises(ConnectionResetError):
+                await receiving
+            transport.close()
+
+    asyncio.run(main())
+
+
+def test_large_frame_is_read_on_after_a_pause_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A wait that has timed out must not keep a view of the frame, whose memory grows afterwards.
+    monkeypatch.setattr(connection, "_FRAME_LOOK_S", 0.02)
+    size = 3 << 20
+
+    async def main() -> None:
+        with plain_transport() as (transport, client, _):
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            reading = asyncio.create_task(connection._Input(transport).read(size, 30.0))
+            await loop.sock_sendall(client, bytes(100_000))
+            await asyncio.sleep(0.1)
+            sending = asyncio.create_task(loop.sock_sendall(client, bytes(size - 100_000)))
+            frame = await asyncio.wait_for(reading, 10)
+            assert frame is not None
+            assert len(frame) == size
+            await sending
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()

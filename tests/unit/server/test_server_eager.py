@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from pyspark_kafkalog.server.eager import Eager
+from pyspark_kafkalog.server.connections.eager import Eager
+from pyspark_kafkalog.server.prompt_future import PromptFuture
 
 
 async def ends(ended: list[Any], coroutine: Coroutine[Any, Any, str]) -> Eager[str]:
@@ -80,5 +82,58 @@ def test_error_is_raised_by_the_result() -> None:
         eager = await ends([], work())
         with pytest.raises(ValueError, match="a defect"):
             eager.result()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        (lambda gate: gate.set_result("result"), "result"),
+        (lambda gate: gate.set_exception(KeyError("failed")), "failed"),
+        (lambda gate: gate.cancel(), "cancelled"),
+    ],
+    ids=["result", "error", "cancelled"],
+)
+def test_coroutine_goes_on_in_the_call_that_ends_a_prompt_future(
+    end: Callable[[PromptFuture[str]], None], outcome: str
+) -> None:
+    async def main() -> None:
+        gate: PromptFuture[str] = PromptFuture()
+        request: ContextVar[str] = ContextVar("request")
+
+        async def work() -> tuple[str, str]:
+            request.set("its own")
+            try:
+                return await gate, request.get()
+            except KeyError as error:
+                return error.args[0], request.get()
+            except asyncio.CancelledError:
+                return "cancelled", request.get()
+
+        ended: list[Any] = []
+        eager = Eager(work(), ended.append)
+        request.set("of who ends it")
+        assert not eager.is_done
+        end(gate)
+        assert eager.result() == (outcome, "its own")
+        assert ended == [eager]
+        assert request.get() == "of who ends it"
+
+    asyncio.run(main())
+
+
+def test_tasks_wait_for_a_prompt_future_as_for_any_other() -> None:
+    async def main() -> None:
+        gate: PromptFuture[int] = PromptFuture()
+
+        async def work() -> int:
+            return await gate
+
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await asyncio.sleep(0)
+        gate.set_result(7)
+        assert not any(each.done() for each in tasks)
+        assert await asyncio.gather(*tasks) == [7, 7, 7]
 
     asyncio.run(main())

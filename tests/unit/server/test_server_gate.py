@@ -16,8 +16,8 @@ from scram_client import ScramClient
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.client_quotas import USER, alter_quotas, quota_entity
-from pyspark_kafkalog.metadata.scram import ScramMechanism, alter_credentials, upsertion
+from pyspark_kafkalog.metadata.access.client_quotas import USER, alter_quotas, quota_entity
+from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credentials, upsertion
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings

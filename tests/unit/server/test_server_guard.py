@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
 from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.security.guard import AclGuard

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server import connection as connection_module
-from pyspark_kafkalog.server import request_bytes as request_bytes_module
-from pyspark_kafkalog.server.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.connections import connection as connection_module
+from pyspark_kafkalog.server.connections import request_bytes as request_bytes_module
+from pyspark_kafkalog.server.connections.connection import Connection, FrameLimits, PlainTransport
+from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.context import Session
-from pyspark_kafkalog.server.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 
 LARGE = 100 << 10

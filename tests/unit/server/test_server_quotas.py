@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.metadata.client_quotas import CLIENT_ID, IP, USER, Quotas, quota_entity
+from pyspark_kafkalog.metadata.access.client_quotas import CLIENT_ID, IP, USER, Quotas, quota_entity
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.limits import (
     ConnectionLimits,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pyspark_kafkalog.server.request_bytes import RequestBytes
+from pyspark_kafkalog.server.connections.request_bytes import RequestBytes
 
 
 async def settle() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pyspark_kafkalog.metadata.client_quotas import REQUEST_PERCENTAGE, USER, quota_entity
+from pyspark_kafkalog.metadata.access.client_quotas import REQUEST_PERCENTAGE, USER, quota_entity
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.quotas import ClientQuotas
 from pyspark_kafkalog.server.security.request_time import RequestTime, Timed, timed_work

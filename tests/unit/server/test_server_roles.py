@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from group_servers import subscription
@@ -15,6 +16,10 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsResponse
+from pyspark_kafkalog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from pyspark_kafkalog.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -32,6 +37,10 @@ from pyspark_kafkalog.protocol.messages.offsets import (
     OffsetCommitResponse,
 )
 from pyspark_kafkalog.protocol.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -48,6 +57,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.root.follower.open import begin_following
 from pyspark_kafkalog.root.follower.promote import promote
 from pyspark_kafkalog.security.open import open_root
+from pyspark_kafkalog.server import roles as roles_module
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.groups.local_shard import OwnGroups
 from pyspark_kafkalog.server.roles import Roles
@@ -63,6 +73,7 @@ class Client:
     """One connection, which stays open."""
 
     def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
         host, _, port = bootstrap.rpartition(":")
         self.wire = WireClient.connect(host, int(port), client_id="c", timeout_s=DEADLINE_S)
         self.apis: ApiVersionsResponse = self.wire.negotiate()
@@ -121,10 +132,26 @@ class Client:
         body = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
         return ErrorCode(self.wire.call(body, HeartbeatResponse).error_code)  # type: ignore[call-arg]
 
-    def commit(self, offset: int, member_id: str, generation: int) -> ErrorCode:
+    def beat(self, group: str, member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
+        """A heartbeat of the consumer protocol; with epoch 0 it joins."""
+        joining = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": (TOPIC,), "topic_partitions": ()}
+        body = ConsumerGroupHeartbeatRequest(
+            group_id=group, member_id=member_id, member_epoch=epoch, **(joining if epoch == 0 else {})
+        )
+        return self.wire.call(body, ConsumerGroupHeartbeatResponse)
+
+    def wait_for_record(self) -> bytes:
+        """The records of partition 0 of the topic, as soon as there are some."""
+        wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        body = FetchRequest(max_wait_ms=15_000, min_bytes=1, topics=(FetchTopic(topic=TOPIC, partitions=(wanted,)),))
+        (topic,) = self.wire.call(body, FetchResponse, version=12).responses
+        assert topic.partitions[0].error_code == ErrorCode.NONE
+        return bytes(topic.partitions[0].records or b"")  # type: ignore[arg-type]
+
+    def commit(self, offset: int, member_id: str, generation: int, *, group: str = GROUP) -> ErrorCode:
         one = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         body = OffsetCommitRequest(
-            group_id=GROUP,
+            group_id=group,
             generation_id_or_member_epoch=generation,
             member_id=member_id,
             topics=(OffsetCommitRequestTopic(name=TOPIC, partitions=(one,)),),
@@ -191,6 +218,39 @@ def test_group_and_connection_go_on_when_the_copy_that_serves_them_is_promoted(
     assert asking.init().error_code == ErrorCode.NONE
 
 
+def test_members_and_fetches_of_several_servers_go_on_when_their_root_is_promoted(
+    place: RootPlace, client: Callable[[], Client]
+) -> None:
+    """Each server has groups of its own in memory until then, and one of them coordinates each of the groups after."""
+    follow(place)
+    asking, waiting = zip(*((found, Client(found.bootstrap)) for found in (client(), client())), strict=True)
+    groups = {f"group-{each}": asking[each % 2] for each in range(6)}
+    epochs = {}
+    for number, (group, server) in enumerate(groups.items()):
+        joined = server.beat(group, f"m-{group}", 0)
+        assert joined.error_code == ErrorCode.NONE
+        epochs[group] = joined.member_epoch
+        assert server.commit(number + 10, f"m-{group}", joined.member_epoch, group=group) is ErrorCode.NONE
+    with ThreadPoolExecutor(2) as executor:
+        fetches = [executor.submit(each.wait_for_record) for each in waiting]
+        promote(open_root(place).native())
+        until(ErrorCode.NONE, asking[0].produce)
+        first, second = (each.result(DEADLINE_S) for each in fetches)
+    assert first == second != b""
+    for each in waiting:
+        each.wire.close()
+    for number, group in enumerate(groups):
+
+        def beaten(group: str = group) -> set[tuple[int, int]]:
+            """The answers of those servers that coordinate the group."""
+            answers = (each.beat(group, f"m-{group}", epochs[group]) for each in asking)
+            return {(each.error_code, each.member_epoch) for each in answers if not each.error_code}
+
+        until({(0, epochs[group])}, beaten)
+        committed = LogDir.open(place).group(group).fetch()
+        assert [each.offset for each in committed.values()] == [number + 10]
+
+
 def test_server_only_reads_once_its_root_follows_and_says_so_to_producers(
     place: RootPlace, client: Callable[[], Client]
 ) -> None:
@@ -226,6 +286,7 @@ def test_role_that_cannot_start_is_tried_again_with_the_groups(
         await take_in(self, own)
 
     monkeypatch.setattr(GroupCoordinator, "take_in", failing)
+    monkeypatch.setattr(roles_module, "_RETRY_S", 0.05)
     follow(place)
     asking = client()
     member = asking.join()

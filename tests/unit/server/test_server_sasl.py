@@ -11,7 +11,7 @@ import pytest
 from scram_client import ScramClient
 
 from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismError
-from pyspark_kafkalog.metadata.scram import ScramMechanism, credential_of
+from pyspark_kafkalog.metadata.access.scram import ScramMechanism, credential_of
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import ANONYMOUS, Session
 from pyspark_kafkalog.server.security.authentication.sasl import PLAIN, SaslAuthenticator, SaslSettings, parse_plain

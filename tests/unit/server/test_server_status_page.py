@@ -16,11 +16,11 @@ import pytest
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server import metrics as metrics_module
 from pyspark_kafkalog.server.config import Address
-from pyspark_kafkalog.server.metrics import ServerMetrics
-from pyspark_kafkalog.server.status_page import StatusPage
-from pyspark_kafkalog.server.workers import bound_socket
+from pyspark_kafkalog.server.process import metrics as metrics_module
+from pyspark_kafkalog.server.process.metrics import ServerMetrics
+from pyspark_kafkalog.server.process.status_page import StatusPage
+from pyspark_kafkalog.server.process.workers import bound_socket
 
 
 def pages(metrics: ServerMetrics, *paths: str, check: Callable[[], None] = lambda: None) -> list[tuple[int, str]]:

@@ -25,7 +25,14 @@ from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records, truncated_state
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
-from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, java_hash_order
+from pyspark_kafkalog.storage.log.producers import (
+    AppendedProducers,
+    ProducerBatch,
+    ProducerState,
+    ProducerStateManager,
+    java_hash_order,
+)
+from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 T0 = 1_700_000_000_000
@@ -351,6 +358,38 @@ def test_snapshot_entries_are_in_order_of_java_hash_map(tmp_path: Path) -> None:
         manager.producers[producer_id] = ProducerState(producer_id)
     # Buckets of 16: 33 and 1 share 1, in the order they came in; 1 << 33 folds to 2.
     assert [state.producer_id for state in java_hash_order(manager.producers)] == [16, 4000, 33, 1, 1 << 33, 2]
+
+
+def test_states_of_a_whole_append_equal_those_of_its_batches_one_by_one(tmp_path: Path) -> None:
+    # Two epochs of one producer, more batches than are remembered, and a producer that the log has not seen.
+    rows = [(7, 0, at * 3) for at in range(7)] + [(9, 1, 0), (7, 1, 0), (9, 1, 3), (5, 0, 40), (7, 1, 3)]
+    batches = [
+        ProducerBatch(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            base_offset=at * 3,
+            last_offset=at * 3 + 2,
+            max_timestamp_ms=T0 + at,
+            is_transactional=False,
+            is_control=False,
+        )
+        for at, (producer_id, epoch, sequence) in enumerate(rows)
+    ]
+    before, after = batches[:4], batches[4:]
+    replayed, taken = (ProducerStateManager(tmp_path, expiration_ms=1) for _ in range(2))
+    for manager in (replayed, taken):
+        manager.replay(before, lambda transaction, last_stable_offset: None)
+    replayed.replay(after, lambda transaction, last_stable_offset: None)
+    view = ProducerView(taken.producers)
+    for each in after:
+        assert view.add([each]) is None
+    appended = AppendedProducers(after, view.changed)
+    assert appended.is_plain
+    taken.take(appended, after[-1].last_offset + 1)
+    assert list(taken.producers.items()) == list(replayed.producers.items())
+    assert taken.last_entry == replayed.last_entry
+    assert taken.end_offset == replayed.end_offset == len(batches) * 3
 
 
 def test_table_without_aborted_transactions_is_returned_unchanged() -> None:

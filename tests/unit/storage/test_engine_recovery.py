@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import zlib
@@ -101,8 +102,10 @@ def test_recovery_refuses_older_record_format_and_keeps_logs(tmp_path: Path) -> 
     first = directory / "00000000000000000000.log"
     first.write_bytes(message_v1(0) + message_v1(1))
     before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
+    files_open = len(os.listdir("/proc/self/fd"))
     with pytest.raises(UnsupportedFormatError, match=rf"{first} at byte 16: .* magic 1"):
         opened(CARS, directory, clean=False)
+    assert len(os.listdir("/proc/self/fd")) == files_open
     assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
 
 

@@ -140,7 +140,7 @@ def test_damage_in_batch_is_reported_with_object_and_position(model: ObjectRootM
 
 
 def test_merge_during_read_is_followed_once(model: ObjectRootModel, tmp_path: Path) -> None:
-    """The reader lists the image anew when an object is gone, and ends with an error if that does not help."""
+    """The reader reads the image again when an object is gone, and ends with an error if that does not help."""
     reader = model.reader(A)
     assert offsets(reader, 0, 2) == [0, 1]
     gone = model.image.objects.find(int(model.image.partition("orders", 0).runs.table["object_id"][5])).key

@@ -23,6 +23,8 @@ from tiers import SEED, TIER
 from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.metrics import collect_metrics
+from pyspark_kafkalog.report.gather import GatherOptions, gather
+from pyspark_kafkalog.report.page import Limits, page_data
 from pyspark_kafkalog.tools.main import main
 
 
@@ -66,6 +68,7 @@ def test_once_copies_and_writes_a_report(
     check_equal(tmp_path / "leader", tmp_path / "copy")
     found = json.loads(report.read_text())
     assert found["leader"] == str(tmp_path / "leader")
+    assert found["state"] == "following"
     assert leader_dir.identity is not None
     assert found["cluster_id"] == leader_dir.identity.cluster_id
     assert found["totals"]["copied_records"] == 100
@@ -90,25 +93,63 @@ def test_copy_says_which_leader_it_follows_since_when(
     shown = capsys.readouterr()
     assert f"{copy} follows {tmp_path / 'leader'} since 20" in shown.err
     assert "follows" not in shown.out
+    assert main(["verify", "--path", copy, "--local"]) == 0
+    shown = capsys.readouterr()
+    assert f"{copy} follows {tmp_path / 'leader'} since 20" in shown.err
+    assert "follows" not in shown.out
+    facts = gather(LogDir.open(copy).root, GatherOptions())
+    assert facts.following is not None
+    assert facts.following.startswith(f"follows {tmp_path / 'leader'} since 20")
+    assert page_data(facts, Limits())["root"]["following"] == facts.following
     metrics = {each.prometheus_name: each for each in collect_metrics(LogDir.open(copy).root, now_ms=0)}
     since = metrics["kafkalog_following_sincetimestampseconds"].values
     last = metrics["kafkalog_following_lastcommittimestampseconds"].values
     assert since == {(str(tmp_path / "leader"),): following.since_ms / 1000}
     assert min(last.values()) >= following.since_ms / 1000
     assert main(["promote", "--path", copy]) == 0
-    assert main(["topics", "--path", copy, "--describe"]) == 0
-    assert "since" not in capsys.readouterr().err
+    assert gather(LogDir.open(copy).root, GatherOptions()).following is None
+    capsys.readouterr()
+    for command in (["topics", "--describe"], ["verify", "--local"]):
+        assert main([*command, "--path", copy]) == 0
+        assert "since" not in capsys.readouterr().err
 
 
 def test_leader_that_never_answers_leaves_no_log_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pyspark_kafkalog.tools.follow._FIRST_ANSWER_S", 0.0)
+    monkeypatch.setattr("pyspark_kafkalog.tools.replicas.follow._FIRST_ANSWER_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     assert main(["follow", "--from", address, "--path", str(tmp_path / "copy"), "--once"]) == 1
     assert address in capsys.readouterr().err
     assert not (tmp_path / "copy").exists()
+
+
+def test_follower_that_waits_for_its_leader_says_so(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    options = ("--from", address, "--metrics-listen", "127.0.0.1:0", "--report", str(report))
+    with follow_process(tmp_path, *options) as process:
+        assert process.stderr is not None
+        line = next(each for each in process.stderr if "metrics are at" in each)
+        url = line.split("metrics are at ")[1].strip()
+        wait_until(lambda: 'events_total{event="leader-unavailable"} 1.0' in scraped(url))
+        assert "kafkalog_follower_waiting_for_leader 1.0" in scraped(url)
+        assert process.poll() is None
+    found = json.loads(report.read_text())
+    assert (found["state"], found["leader"], found["partitions"]) == ("waiting for leader", address, [])
+    assert not (tmp_path / "copy").exists()
+
+
+def scraped(url: str) -> str:
+    text: str = urllib.request.urlopen(url).read().decode()
+    return text
+
+
+def test_report_may_be_in_the_log_directory_that_is_created(tmp_path: Path, leader_dir: LogDir) -> None:
+    assert follow_once(tmp_path, "--report", str(tmp_path / "copy" / "follow.json")) == 0
+    assert json.loads((tmp_path / "copy" / "follow.json").read_text())["totals"]["copied_records"] == 100
 
 
 def test_only_selected_topics_are_followed(tmp_path: Path, leader_dir: LogDir) -> None:
@@ -193,6 +234,15 @@ def test_wrong_option_is_refused_in_plain_words(
     assert message in capsys.readouterr().err
 
 
+def test_address_of_metrics_that_is_in_use_is_named(
+    tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert follow_once(tmp_path, "--metrics-listen", address) == 1
+    assert f"{address}: cannot listen: Address already in use" in capsys.readouterr().err
+
+
 def test_leader_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "leader").mkdir()
     assert follow_once(tmp_path) == 1
@@ -212,6 +262,7 @@ def test_signal_ends_the_process_with_everything_committed(tmp_path: Path, leade
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert 'kafka_server_fetcherlagmetrics_consumerlag{partition="1",topic="orders"} 0.0' in text
+    assert "kafkalog_follower_waiting_for_leader 0.0" in text
     assert "kafkalog_follower_records_total 150.0" in text
     check_equal(tmp_path / "leader", tmp_path / "copy")
 

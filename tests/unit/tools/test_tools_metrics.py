@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -91,3 +92,9 @@ def test_invalid_port_or_root_is_rejected_in_one_line(metrics: Command, tmp_path
     assert "--port must be from 0" in metrics.fails("--port", "70000")
     metrics.root = tmp_path / "nothing"
     assert "nothing" in metrics.fails("--once")
+
+
+def test_address_in_use_is_named(metrics: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert f"{address}: cannot listen: Address already in use" in metrics.fails("--port", address.split(":")[1])

@@ -19,17 +19,17 @@ from pyspark_kafkalog.errors import (
     UnknownCredentialError,
     UnsupportedMechanismError,
 )
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.scram import (
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.scram import (
     CredentialDeletion,
     CredentialUpsertion,
     ScramCredentials,
     ScramMechanism,
     alter_credentials,
 )
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,

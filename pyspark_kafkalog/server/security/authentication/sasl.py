@@ -29,7 +29,7 @@ from enum import Enum, auto
 from typing import Final
 
 from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismError
-from pyspark_kafkalog.metadata.scram import MECHANISMS
+from pyspark_kafkalog.metadata.access.scram import MECHANISMS
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.authentication.scram import Credentials, ScramExchange

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark_kafkalog.errors import AuthenticationError
-from pyspark_kafkalog.metadata.scram import (
+from pyspark_kafkalog.metadata.access.scram import (
     ITERATIONS_MIN,
     ScramCredential,
     ScramCredentials,

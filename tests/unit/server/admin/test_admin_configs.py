@@ -11,7 +11,7 @@ from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX
-from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.topics import (

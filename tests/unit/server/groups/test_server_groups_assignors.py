@@ -7,7 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from pyspark_kafkalog.server.groups.assignors import AssignedMember, Assignment, assign_range, assign_uniform
+from pyspark_kafkalog.server.groups.consumer_protocol.assignors import (
+    AssignedMember,
+    Assignment,
+    assign_range,
+    assign_uniform,
+)
 
 
 def member(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.groups.offset_records import group_key
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
+from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
-from pyspark_kafkalog.server.groups.shard import Planned
+from pyspark_kafkalog.server.groups.shard import Planned, encoded_classic
 
 RECORD_MAX = 4000
 
@@ -132,5 +137,58 @@ def test_names_of_groups_that_are_only_asked_for_leave_nothing_behind(server: Gr
             ):
                 await server.ask(api, version, body)
         assert (set(shard.classics), set(shard._consumers), set(server.coordinator._timers._live)) == before
+
+    run(scenario())
+
+
+def test_many_records_are_written_together_though_one_batch_has_no_room_for_them(server: GroupServer) -> None:
+    async def scenario() -> None:
+        found = await server.coordinator.shard_of(GROUP)
+
+        value = encoded_classic(GroupMetadataValue(protocol_type="t" * 100, protocol=None, leader=None))
+
+        def plan(number: int) -> Planned:
+            return Planned({group_key(GroupMetadataKey(group=f"group-{number}")): value})
+
+        await asyncio.gather(*(found.write(f"group-{each}", partial(plan, each)) for each in range(100)))
+        assert len(found.log.groups()) == 100
+        await found.load()
+        assert len(found.log.groups()) == 100
+
+    run(scenario())
+
+
+def test_groups_of_made_up_names_are_gone_when_nobody_joins_them(server: GroupServer) -> None:
+    async def scenario() -> None:
+        for number in range(300):
+            answer = await server.ask(ApiKey.JOIN_GROUP, 9, joining(f"made-up-{number}", ("range", 10)))
+            assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        found = await server.coordinator.shard_of(GROUP)
+        assert len(found.classics) == len(found.group_ids()) == 300
+        await server.pass_time(11_000)  # the ids that were given out are forgotten
+        await expire_groups(server.context, found)
+        assert (found.classics, found.group_ids()) == ({}, set())
+        assert len(server.coordinator._timers) == 1  # that of the partition
+
+    run(scenario())
+
+
+def test_joins_of_a_full_group_are_refused_at_a_cost_that_does_not_grow_with_their_number(server: GroupServer) -> None:
+    server.context.native.alter_broker_configs(add={"group.consumer.max.size": "1"})
+
+    async def scenario() -> None:
+        server.context.root.refresh()
+        member = await server.beat("m", 0)
+        assert member.error_code == ErrorCode.NONE
+
+        async def cost_s(count: int) -> float:
+            began_s = time.process_time()
+            answers = await asyncio.gather(*(server.beat(f"other-{each}", 0) for each in range(count)))
+            assert {each.error_code for each in answers} == {ErrorCode.GROUP_MAX_SIZE_REACHED}
+            return time.process_time() - began_s
+
+        await cost_s(100)
+        assert await cost_s(4000) < 20 * await cost_s(500)  # it would be 64 times as much if each saw all that wait
+        assert (await server.beat("m", member.member_epoch)).error_code == ErrorCode.NONE
 
     run(scenario())

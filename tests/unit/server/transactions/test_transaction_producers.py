@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from transaction_servers import MINUTE_MS, Start, epoch_after, error_of, run, status_of, with_epoch
 
-from pyspark_kafkalog.errors import OutOfOrderSequenceError
+from pyspark_kafkalog.errors import OutOfOrderSequenceError, ReadOnlyLogDirError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.root.follower.open import begin_following
 from pyspark_kafkalog.root.leader.units import AppendedRange
 from pyspark_kafkalog.root.transactions.states import TransactionStatus
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 
 
@@ -252,5 +256,17 @@ def test_timeout_out_of_bounds_and_bad_producer_are_refused(start: Start) -> Non
         assert (await server.init("")).error_code == ErrorCode.INVALID_REQUEST
         half = ProducerIdAndEpoch(5, -1)
         assert (await server.init(expected=half)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(scenario())
+
+
+def test_ids_of_a_block_are_not_given_out_once_the_root_follows_a_leader(start: Start, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = start()
+        assert await server.coordinator.producer_ids.take() + 1 == await server.coordinator.producer_ids.take()
+        begin_following(open_root(tmp_path / "root").native(), leader="a:9092", cluster_id="theirs", topics=".*")
+        server.served.root.refresh()
+        with pytest.raises(ReadOnlyLogDirError):
+            await server.coordinator.producer_ids.take()
 
     run(scenario())

@@ -1,0 +1,8 @@
+"""Who may use a log directory, as what and how much: records of Kafka's metadata log about clients.
+
+In reading order:
+
+- acl: access control entries and their records
+- scram: credentials of users, and their records
+- client_quotas: quotas of users, clients and addresses, and their records
+"""

@@ -1,0 +1,585 @@
+"""One connection of a client: reads requests ahead, has them handled, and answers in the order of the requests.
+
+    size, header, body    a frame; its size is checked before memory is taken, and memory grows only as bytes arrive
+    Produce               begins at once: the Produce requests that a client has sent ahead wait for the same commit.
+                          Those that are decided together are answered together
+    any other request     begins when all earlier ones are answered, as in Kafka, so that it sees what they did. Also a
+                          Produce of thousands of partitions: it submits its batches in several turns
+
+Kafka's broker reads nothing from a connection while a request of it is handled; reading Produce ahead is what lets one
+producer with several requests in flight share commits. A client sees the same either way: answers come in order.
+
+What ends a connection: its end, a frame that is no request of a known API and version, too large a frame, one that does
+not arrive, a response that is not taken, a failed Produce with acks 0, a defect in a handler. Produce requests that
+were read are committed all the same, and count as memory until then. Who leaves while a request waits (Fetch,
+JoinGroup, SyncGroup) is noticed after some seconds; a request that waits for long ends when others need the memory
+that it holds. A crash of the server ends all; nothing of a connection outlives it.
+
+Source of the rules: kafka.network.SocketServer, Processor and RequestChannel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from pyspark_kafkalog.metadata.messages.pieces import Piece
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.server.connections.dispatch import Dispatcher, Exchange, LongExchange, TokenExchange
+from pyspark_kafkalog.server.connections.eager import Eager
+from pyspark_kafkalog.server.connections.request_bytes import (
+    SMALL_REQUEST_BYTES,
+    RequestBytes,
+    RequestBytesBySize,
+    ResponseBytes,
+)
+from pyspark_kafkalog.server.context import CloseConnection, Session
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.server.sending import (
+    IDLE_MAX_S,
+    SocketTransport,
+    Transport,
+    has_hung_up,
+    send_pieces,
+    shut_down,
+    time_out,
+)
+
+_LOG: Final = logging.getLogger(__name__)
+_SIZE: Final = struct.Struct(">i")
+_RECEIVE_BYTES: Final = 64 << 10
+#: Memory for a large frame is taken in steps, so that a client must send what it announces.
+_FRAME_STEP_BYTES: Final = 1 << 20
+#: A frame has to arrive within so many seconds, and those that its bytes take at this rate.
+_FRAME_MAX_S: Final = 30.0
+_FRAME_MIN_BYTES_A_SECOND: Final = 1 << 20
+#: How often it is looked whether a frame arrives at this rate while others wait for its bytes of the budget.
+_FRAME_LOOK_S: Final = 1.0
+_IN_FLIGHT_MAX: Final = 32
+#: Requests that may wait for as long as the client says, and how soon it is looked whether it is still there.
+_WAITING_APIS: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+_LOOK_S: Final = 5.0
+_MEMORY: Final = (bytes, bytearray, memoryview)
+#: How it is received, what the call gets (a size or a buffer), and who waits for what it returns.
+_Arrival: TypeAlias = "tuple[Callable[[Any], Any], Any, asyncio.Future[Any]]"
+
+
+class ClientTransport(Transport, Protocol):
+    """The socket of a connection, plain or TLS.
+
+    All methods raise OSError when the connection is lost; those that receive raise asyncio.TimeoutError if nothing
+    arrives within `seconds_max`.
+    """
+
+    async def recv(self, size_max: int, seconds_max: float) -> bytes:
+        """What has arrived, at least a byte; none at the end of the stream. Takes no memory while it waits."""
+        ...
+
+    async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
+        """Fill `buffer` with what has arrived, at least a byte; 0 at the end of the stream."""
+        ...
+
+    def send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Send what can be sent without waiting; returns the rest. No other call that sends is under way.
+
+        Raises OSError.
+        """
+        ...
+
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection, though there may be bytes of it to read."""
+        ...
+
+    def abort(self) -> None:
+        """End the stream in both directions, for whoever waits for it. Raises nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """Limits of a frame in bytes (socket.request.max.bytes), before and after the client is authenticated, and the
+    seconds that a connection may be silent (connections.max.idle.ms)."""
+
+    request_max_bytes: int
+    unauthenticated_max_bytes: int
+    idle_max_s: float
+
+
+class Connection:
+    """Serves one client until it leaves. `monotonic_ms` is the clock of `Session.mute_until_ms`; `log` is told why the
+    server ended the connection."""
+
+    def __init__(
+        self,
+        transport: ClientTransport,
+        session: Session,
+        dispatcher: Dispatcher,
+        *,
+        limits: FrameLimits,
+        requests: RequestBytesBySize,
+        responses: ResponseBytes,
+        log: BoundedLog,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._transport = transport
+        self._session = session
+        self._dispatcher = dispatcher
+        self._limits = limits
+        self._requests = requests
+        self._responses = responses
+        self._log = log
+        self._monotonic_ms = monotonic_ms
+        self._input = _Input(transport)
+        self._pending: deque[_Begun] = deque()  # Produce requests that are not answered, in their order
+        self._is_answering = False  # in the loop's next turn
+        self._sending: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def serve(self) -> None:
+        """Handle requests until the connection ends, for whatever reason; closes the socket. Raises nothing."""
+        try:
+            while (size := await self._next_size()) is not None:
+                await self._serve_frame(size)
+                await self._stay_muted()
+            self._check_failure()
+        except CloseConnection as reason:
+            self._log.info("closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
+            _LOG.debug("the connection of %s:%d ended: %s", self._session.host, self._session.port, error)
+        except Exception:
+            _LOG.exception("closing the connection of %s:%d", self._session.host, self._session.port)
+        finally:
+            try:
+                await self._abandon()
+            finally:
+                self._transport.close()
+
+    async def _next_size(self) -> int | None:
+        """The size of the next frame; None at the end of the stream. Raises CloseConnection for an illegal size."""
+        head = await self._input.read(_SIZE.size, self._limits.idle_max_s)
+        if head is None:
+            return None
+        (size,) = _SIZE.unpack(head)
+        limits = self._limits
+        limit = limits.request_max_bytes if self._session.is_authenticated else limits.unauthenticated_max_bytes
+        if not 0 < size <= limit:
+            raise CloseConnection(f"expected a request of 1 to {limit} bytes, found {_other_protocol(head, size)}")
+        return int(size)
+
+    async def _serve_frame(self, size: int) -> None:
+        """Read a frame and handle it. Its memory is counted until it is handled, and given back before the answer is
+        sent, which may take as long as the client likes."""
+        budget = self._requests.of(size)
+        frame = await self._read_frame(size, budget)
+        is_handed_over = False
+        try:
+            exchange = await self._dispatcher.open(frame, self._session)
+            del frame
+            if exchange.api_key == ApiKey.PRODUCE and not exchange.is_long:
+                is_handed_over = True
+                self._pending.append(_Begun(exchange, size, budget, self._handled))
+                del exchange
+                await self._keep_up()
+                return
+            await self._settle()
+            with self._watched(exchange.api_key, size, budget):
+                pieces = await exchange.handle()
+            del exchange
+        finally:
+            if not is_handed_over:
+                budget.release(size)
+        if pieces is not None:
+            await self._send(pieces)
+        if self._session.is_closing:
+            raise CloseConnection("the client could not authenticate")
+
+    async def _read_frame(self, size: int, budget: RequestBytes) -> bytearray:
+        """The bytes of a frame, which the budget then counts; those of a large one before they are read.
+
+        A client must send a frame without long pauses: what it has announced is taken from the others.
+        """
+        is_large = size > SMALL_REQUEST_BYTES
+        if is_large:
+            await budget.acquire(size)
+        try:
+            seconds_max = _FRAME_MAX_S + size / _FRAME_MIN_BYTES_A_SECOND
+            frame = await self._input.read(size, seconds_max, (lambda: budget.is_short) if is_large else None)
+            if frame is None:
+                raise asyncio.IncompleteReadError(b"", size)
+        except BaseException:
+            if is_large:
+                budget.release(size)
+            raise
+        if not is_large:
+            await budget.acquire(size)
+        return frame
+
+    async def _keep_up(self) -> None:
+        """Wait while too many requests are unanswered. Raises what has ended the connection."""
+        while len(self._pending) >= _IN_FLIGHT_MAX:
+            await self._progress()
+        self._check_failure()
+
+    async def _settle(self) -> None:
+        """Wait until all earlier requests are answered. Raises what has ended the connection."""
+        while self._pending or self._sending is not None:
+            await self._progress()
+        self._check_failure()
+
+    async def _progress(self) -> None:
+        """Wait until some answers were sent."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _handled(self, begun: _Begun) -> None:
+        """A Produce request is handled: it is answered now if all are, else with those of the same turn of the loop."""
+        if self._pending and begun is self._pending[-1] and all(each.is_done for each in self._pending):
+            self._answer()
+        elif not self._is_answering:
+            self._is_answering = True
+            asyncio.get_running_loop().call_soon(self._answer)
+
+    def _answer(self) -> None:
+        """Send the answers of the first requests, as far as they are handled. A failure ends the connection."""
+        self._is_answering = False
+        if self._sending is not None or self._failure is not None:
+            return
+        pieces: list[Piece] = []
+        try:
+            try:
+                while self._pending and self._pending[0].is_done:
+                    pieces += self._pending.popleft().pieces() or ()
+            finally:
+                rest = self._transport.send_now(pieces)
+            if rest:
+                self._sending = asyncio.create_task(self._send_rest(rest))
+            self._wake_up()
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(error)
+
+    async def _send_rest(self, pieces: Sequence[Piece]) -> None:
+        try:
+            await self._send(pieces)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._sending = None
+        self._answer()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the connection. Nothing is answered any more; the reading side may wait for the client: it wakes up."""
+        self._failure = error
+        self._pending.clear()
+        self._transport.abort()
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _send(self, pieces: Sequence[Piece]) -> None:
+        size_bytes = sum(len(each) for each in pieces if isinstance(each, _MEMORY))
+        with self._responses.sending(size_bytes, self._transport.abort):
+            await send_pieces(self._transport, pieces)
+
+    @contextlib.contextmanager
+    def _watched(self, api_key: ApiKey, size: int, budget: RequestBytes) -> Iterator[None]:
+        """Cancels a request that waits once the client has left, or others need its bytes: ConnectionResetError."""
+        if api_key not in _WAITING_APIS:
+            yield
+            return
+        watch = _Watch(self._transport)
+        try:
+            with budget.idle(size, watch.give_up):
+                yield
+        except asyncio.CancelledError:
+            if watch.has_left:
+                raise ConnectionResetError("the client has left") from None
+            raise
+        finally:
+            watch.end()
+
+    async def _stay_muted(self) -> None:
+        """Read nothing for the time that a quota has set."""
+        wait_ms = self._session.mute_until_ms - self._monotonic_ms()
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def _abandon(self) -> None:
+        """The client is gone: nobody waits for the answers that are left. Their commits go on."""
+        self._pending.clear()
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait((self._sending,))
+
+
+class _Begun:
+    """A Produce request that is being handled, whether its client stays or not: what was read is committed.
+
+    Its bytes are counted until then. `handled` is called at the end.
+    """
+
+    __slots__ = ("_budget", "_handled", "_handling", "_size", "is_done")
+
+    def __init__(
+        self,
+        exchange: Exchange | LongExchange | TokenExchange,
+        size: int,
+        budget: RequestBytes,
+        handled: Callable[[_Begun], None],
+    ) -> None:
+        self._size = size
+        self._budget = budget
+        self._handled = handled
+        self.is_done = False
+        self._handling = Eager(exchange.handle(), self._end)
+
+    def _end(self, handling: Eager[Sequence[Piece] | None]) -> None:
+        self.is_done = True
+        self._budget.release(self._size)
+        self._handled(self)
+
+    def pieces(self) -> Sequence[Piece] | None:
+        """The answer of a request that is handled; None if it has none. Raises what the handler has raised."""
+        return self._handling.result()
+
+
+class _Watch:
+    """Looks from time to time whether the client is still there, and cancels the current task if not."""
+
+    def __init__(self, transport: ClientTransport) -> None:
+        self._transport = transport
+        self._task = asyncio.current_task()
+        self.has_left = False
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        if self._transport.has_left():
+            self.give_up()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def give_up(self) -> None:
+        """Wait no longer: the connection ends."""
+        self.has_left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
+def _other_protocol(head: bytes | bytearray, size: int) -> str:
+    """What the first bytes of a frame of an illegal size are, for the log: many clients are set up wrongly."""
+    if head[:2] == b"\x16\x03":  # a record of TLS that holds a handshake
+        return "the beginning of TLS: the client has security.protocol SSL or SASL_SSL, this listener takes no TLS"
+    if bytes(head) in (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"):
+        return "a request of HTTP"
+    return f"the size {size}"
+
+
+class _Input:
+    """Reads exact numbers of bytes. What follows them is kept; while nothing arrives no memory is taken."""
+
+    def __init__(self, transport: ClientTransport) -> None:
+        self._transport = transport
+        self._rest = b""
+        self._start = 0
+
+    async def read(
+        self, size: int, seconds_max: float, is_wanted: Callable[[], bool] | None = None
+    ) -> bytearray | None:
+        """`size` bytes; None if the stream ends here. Raises IncompleteReadError if it ends in the middle.
+
+        Raises asyncio.TimeoutError if they have not arrived in time, or too slowly while others want their memory.
+        """
+        result = bytearray(self._take(size))
+        if len(result) == size:
+            return result
+        began_s = time.monotonic()
+        while (at := len(result)) < size:
+            missing = size - at
+            if missing < _RECEIVE_BYTES:
+                self._rest = await self._transport.recv(_RECEIVE_BYTES, _left_s(began_s, seconds_max))
+                if not self._rest:
+                    _check_whole(result, size)
+                    return None
+                result += self._take(missing)
+                continue
+            step = min(missing, _FRAME_STEP_BYTES)
+            # Most frames have one step: taking its memory at once is quicker than to make zeros and to add them.
+            if at <= _RECEIVE_BYTES:
+                result = _grown(result, step)
+            else:
+                result += bytes(step)
+            with memoryview(result) as view:
+                while at < len(view):
+                    left_s = _left_s(began_s, seconds_max)
+                    _check_rate(at, seconds_max - left_s, is_wanted)
+                    try:
+                        received = await self._transport.recv_into(view[at:], min(left_s, _FRAME_LOOK_S))
+                    except asyncio.TimeoutError:
+                        continue
+                    if not received:
+                        _check_whole(view[:at], size)
+                        return None
+                    at += received
+        return result
+
+    def _take(self, size: int) -> memoryview | bytes:
+        """At most so many of the bytes that are kept."""
+        rest, start = self._rest, self._start
+        if not rest:
+            return rest
+        end = min(start + size, len(rest))
+        if end == len(rest):
+            self._rest, self._start = b"", 0
+        else:
+            self._start = end
+        return memoryview(rest)[start:end]
+
+
+def _grown(data: bytearray, by: int) -> bytearray:
+    """`data` and so many zeros."""
+    result = bytearray(len(data) + by)
+    result[: len(data)] = data
+    return result
+
+
+class PlainTransport(SocketTransport):
+    """Plain TCP on a non-blocking socket.
+
+    The event loop watches the socket from the first wait on, until something arrives for which nobody waits: beginning
+    and ending that for each request would take two calls of the kernel, and a turn of the loop.
+    """
+
+    def __init__(self, connection: socket.socket, executor: Executor, *, idle_max_s: float = IDLE_MAX_S) -> None:
+        super().__init__(connection, executor, idle_max_s=idle_max_s)
+        self._loop = asyncio.get_running_loop()
+        self._is_watched = False
+        self._arrival: _Arrival | None = None  # what is waited for
+        self._deadline_s = 0.0  # of the wait, by the loop's clock
+        self._timer: asyncio.TimerHandle | None = None  # at the deadline of this wait or of an earlier one
+
+    async def recv(self, size_max: int, seconds_max: float) -> bytes:
+        """See ClientTransport."""
+        try:
+            return self._socket.recv(size_max)
+        except BlockingIOError:
+            received: bytes = await self._received(self._socket.recv, size_max, seconds_max)
+            return received
+
+    async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
+        """See ClientTransport."""
+        try:
+            return self._socket.recv_into(buffer)
+        except BlockingIOError:
+            received: int = await self._received(self._socket.recv_into, buffer, seconds_max)
+            return received
+
+    async def _received(self, receive: Callable[[Any], Any], into: Any, seconds_max: float) -> Any:
+        """What `receive` returns for `into` once something has arrived."""
+        loop = self._loop
+        result: asyncio.Future[Any] = loop.create_future()
+        self._arrival = receive, into, result
+        if not self._is_watched:
+            loop.add_reader(self._socket.fileno(), self._arrived)
+            self._is_watched = True
+        self._deadline_s = loop.time() + seconds_max
+        if self._timer is None or self._timer.when() > self._deadline_s:
+            self._set_timer()
+        try:
+            return await result
+        finally:
+            self._arrival = None
+            del result  # its error refers to this call, which would keep `into` for the garbage collector
+
+    def _arrived(self) -> None:
+        """Receive for who waits. The loop calls this as long as there is something to be received."""
+        if self._arrival is None:
+            self._unwatch()
+            return
+        receive, into, result = self._arrival
+        if result.done():
+            return  # who waited goes on in the next turn, and may want more
+        try:
+            result.set_result(receive(into))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            result.set_exception(error)
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._deadline_s, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        """End the wait if it has taken too long. The timer may be that of an earlier wait."""
+        self._timer = None
+        if self._arrival is None:
+            return
+        if self._loop.time() < self._deadline_s:
+            self._set_timer()
+        else:
+            time_out(self._arrival[2])
+
+    def has_left(self) -> bool:
+        """See ClientTransport."""
+        return has_hung_up(self._socket)
+
+    def abort(self) -> None:
+        """See ClientTransport."""
+        shut_down(self._socket)
+
+    def close(self) -> None:
+        """See ClientTransport."""
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._socket.close()
+
+
+def _left_s(began_s: float, seconds_max: float) -> float:
+    """The seconds that are left. Raises asyncio.TimeoutError if there are none."""
+    left_s = began_s + seconds_max - time.monotonic()
+    if left_s <= 0:
+        raise asyncio.TimeoutError("a request has not arrived in time")
+    return left_s
+
+
+def _check_rate(read: int, seconds: float, is_wanted: Callable[[], bool] | None) -> None:
+    """Raise asyncio.TimeoutError for a frame that arrives too slowly while others wait for its memory."""
+    is_slow = seconds > _FRAME_LOOK_S and read < _FRAME_MIN_BYTES_A_SECOND * seconds
+    if is_slow and is_wanted is not None and is_wanted():
+        raise asyncio.TimeoutError("a request arrives too slowly, and others wait")
+
+
+def _check_whole(read: bytearray | memoryview, size: int) -> None:
+    """Raise IncompleteReadError if the stream has ended in the middle of something."""
+    if len(read):
+        raise asyncio.IncompleteReadError(b"", size)

@@ -1,0 +1,269 @@
+"""From the frame of a request to the pieces of its response: parse, check who asks, handle, encode.
+
+    frame -> header -> API and version -> body -> handler -> response -> pieces
+
+ApiVersions is answered in any version, so that a later client can learn what there is; any other API or version that is
+not advertised ends the connection, as in Kafka. Until a client is authenticated, where that is required, only
+ApiVersions and the SASL requests are handled.
+
+Requests run in the event loop's thread. One with many elements is read, and its answer encoded, in another one: it
+takes up to a second, in which others are served. A few of them are handled at the same time.
+
+Source of the rules: kafka.network.Processor.processCompletedReceives, kafka.server.KafkaApis.handle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias, cast
+
+from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
+from pyspark_kafkalog.metadata.access.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.pieces import Piece
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
+from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.protocol.messages.records import FetchResponse
+from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
+from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
+from pyspark_kafkalog.server.roles import Roles
+from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
+from pyspark_kafkalog.server.security.gate import Gate
+from pyspark_kafkalog.server.security.request_time import RequestTime, Timed
+
+_LOG: Final = logging.getLogger(__name__)
+_TOKEN_SIZE: Final = struct.Struct(">i")
+_PERCENT: Final = 100
+_MEMORY: Final = (bytes, bytearray, memoryview)
+#: A request with more elements than this is read in a thread; so many are read within some milliseconds.
+_FEW_ELEMENTS: Final = 2000
+#: The elements of a request that only operators send: each of them costs more, and is work under the root's lock.
+_ADMIN_ELEMENTS_MAX: Final = 20_000
+#: APIs of clients, which may name all partitions that they know.
+_OF_CLIENTS: Final = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.TXN_OFFSET_COMMIT,
+    }
+)
+#: Requests of many elements that are handled at the same time.
+_LONG_REQUESTS_MAX: Final = 4
+#: APIs whose requests wait for other clients: they are few, as each is of a member of a group, and have no limit.
+_WAITING: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+#: APIs whose answers are long if there is much in the root, though the request is short.
+_LONG_ANSWERS: Final = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.LIST_TRANSACTIONS,
+    }
+)
+
+
+#: Called after each handled request with its API and version, the seconds that it took and its top-level error code.
+Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
+
+
+class Dispatcher:
+    """Finds the handler of each request."""
+
+    def __init__(self, roles: Roles, gate: Gate, handled: Handled) -> None:
+        self._roles = roles
+        self._gate = gate
+        self._handled = handled
+        self._long_requests = asyncio.Semaphore(_LONG_REQUESTS_MAX)
+
+    async def open(self, frame: bytearray, session: Session) -> Exchange | LongExchange | TokenExchange:
+        """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
+        sasl = self._gate.sasl
+        if sasl is not None and sasl.expects_token(session):
+            return TokenExchange(sasl, session, bytes(frame))
+        try:
+            parsed = parse_request(frame, elements_max=_FEW_ELEMENTS)
+            role = await self._roles.for_request()
+            handler = role.handlers.get(parsed.api.key)
+            if handler is None:
+                raise CloseConnection(f"{parsed.api.key.name} is not served here")
+            if not self._gate.admits(session, parsed.api.key):
+                raise CloseConnection(f"{parsed.api.key.name} from a client that is not authenticated")
+            body = self._body(parsed) if parsed.is_supported else None
+        except (CorruptRecordError, UnsupportedApiError) as error:
+            raise CloseConnection(str(error)) from None
+        exchange = Exchange(role.context, self._gate, parsed, handler, body, session, len(frame), self._handled)
+        return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
+
+    def _body(self, parsed: ParsedRequest) -> Message | None:
+        """The body of a request; None if it has too many elements to be read here."""
+        try:
+            return parsed.body()
+        except CorruptRecordError:
+            if not parsed.has_many_elements:
+                raise
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version."""
+
+    context: ServerContext
+    gate: Gate
+    parsed: ParsedRequest
+    handler: Handler
+    body: Message | None
+    session: Session
+    size_bytes: int
+    handled: Handled
+
+    @property
+    def api_key(self) -> ApiKey:
+        return self.parsed.api.key
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has so many elements that others come first while it is handled."""
+        return self.parsed.has_many_elements
+
+    async def handle(self) -> Sequence[Piece] | None:
+        """The pieces of the answer; None if there is none. Raises CloseConnection, and whatever is a defect."""
+        began = time.perf_counter()
+        throttle_ms = self._charge(PRODUCER_BYTE_RATE, self.size_bytes) if self.api_key == ApiKey.PRODUCE else 0
+        spent = RequestTime()
+        response = unsupported_version() if self.body is None else await self._timed_response(self.body, spent)
+        error_code = getattr(response, "error_code", 0)
+        self.handled(self.api_key, self.parsed.api_version, time.perf_counter() - began, error_code)
+        if spent.seconds and self.session.is_authenticated:
+            throttle_ms = max(throttle_ms, self._charge(REQUEST_PERCENTAGE, spent.seconds * _PERCENT))
+        if response is None:
+            return None
+        if throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
+            response = response.replace(throttle_time_ms=throttle_ms)
+        if self.is_long or self.api_key in _LONG_ANSWERS:
+            encode = partial(self._pieces, response)
+            pieces = await self.context.run(encode)
+        else:
+            pieces = self._pieces(response)
+        if self.api_key == ApiKey.FETCH and self.gate.quotas.has(CONSUMER_BYTE_RATE):
+            size_bytes = sum(len(each) if isinstance(each, _MEMORY) else each.size_bytes for each in pieces)
+            throttle_ms = self._charge(CONSUMER_BYTE_RATE, size_bytes)
+            if throttle_ms:
+                # As in Kafka the client gets nothing now, and asks again.
+                self.gate.quotas.give_back(self.session, self.parsed.client_id, CONSUMER_BYTE_RATE, size_bytes)
+                pieces = self._pieces(FetchResponse(throttle_time_ms=throttle_ms))
+        return pieces
+
+    def _charge(self, quota: str, amount: float) -> int:
+        """Charge bytes or time to the client's quota: the throttle_time_ms of the answer."""
+        return self.gate.quotas.throttle(self.session, self.parsed.client_id, quota, amount)
+
+    async def _timed_response(self, body: Message, spent: RequestTime) -> Message | None:
+        """The response; the time that it took is added to `spent` if anybody has a quota for it."""
+        if not self.gate.quotas.has(REQUEST_PERCENTAGE):
+            return await self._response(body)
+        return await Timed(self._response(body), spent)
+
+    def _pieces(self, response: Message) -> list[Piece]:
+        return self.parsed.encode_response(cast("ApiMessage", response))
+
+    async def _response(self, body: Message) -> Message | None:
+        parsed = self.parsed
+        request = Request(parsed.api.key, parsed.api_version, parsed.client_id, body, self.session, self.is_long)
+        try:
+            return await self.handler(self.context, request)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning("%s failed: %s", parsed.api.key.name, error)
+            return self._error_response(error)
+
+    def _error_response(self, error: BaseException) -> Message:
+        """A response that has an error code of its own says it. Raises CloseConnection for any other."""
+        response = self.parsed.api.response
+        names = {each.attribute for each in response.schema().spec.fields}
+        if "error_code" not in names:
+            raise CloseConnection(f"{self.api_key.name} failed: {error}")
+        values: dict[str, object] = {"error_code": error_code_of(error)}
+        if "error_message" in names:
+            values["error_message"] = str(error)
+        return response(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class LongExchange:
+    """A request of many elements, which is read and handled when others of this kind have made room for it.
+
+    Its elements take fifty times the memory of its frame, which is all that is counted of a request.
+    """
+
+    exchange: Exchange
+    frame: bytearray
+    room: asyncio.Semaphore
+
+    @property
+    def api_key(self) -> ApiKey:
+        return self.exchange.api_key
+
+    @property
+    def is_long(self) -> bool:
+        return True
+
+    async def handle(self) -> Sequence[Piece] | None:
+        """As of Exchange."""
+        elements_max = REQUEST_ELEMENTS_MAX if self.api_key in _OF_CLIENTS else _ADMIN_ELEMENTS_MAX
+        parse = partial(_parsed_body, self.frame, elements_max)
+        if self.api_key in _WAITING:
+            return await replace(self.exchange, body=await self._parsed(parse)).handle()
+        async with self.room:
+            return await replace(self.exchange, body=await self._parsed(parse)).handle()
+
+    async def _parsed(self, parse: Callable[[], Message]) -> Message:
+        try:
+            return await self.exchange.context.run(parse)
+        except CorruptRecordError as error:
+            raise CloseConnection(str(error)) from None
+
+
+def _parsed_body(frame: bytearray, elements_max: int) -> Message:
+    return parse_request(frame, elements_max=elements_max).body()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """A bare message of a SASL mechanism, after a SaslHandshake of version 0, and the answer to it."""
+
+    sasl: SaslAuthenticator
+    session: Session
+    token: bytes
+
+    @property
+    def api_key(self) -> ApiKey:
+        return ApiKey.SASL_AUTHENTICATE
+
+    @property
+    def is_long(self) -> bool:
+        return False
+
+    async def handle(self) -> Sequence[Piece] | None:
+        """The answer with its size. Raises CloseConnection: there is no form for an error."""
+        try:
+            answer = await self.sasl.authenticate(self.session, self.token)
+        except AuthenticationError as error:
+            raise CloseConnection(str(error)) from None
+        return [_TOKEN_SIZE.pack(len(answer.token)) + answer.token]

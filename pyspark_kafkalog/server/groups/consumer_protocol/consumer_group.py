@@ -1,0 +1,370 @@
+"""A group of the consumer protocol (KIP-848): what its records in `__consumer_offsets` say.
+
+    group epoch               rises when members, subscriptions or their topics change
+    target assignment         what each member shall have, as of its epoch (of the group)
+    current assignment        what each member has, as of its epoch: a member goes to the target's epoch once it has
+                              given up what it shall no longer have
+    regular expressions       the topics that each one matches
+
+The state is immutable: a request makes records of it (`heartbeat`), and `replay` makes the next state from them, both
+for what this server has written and for what it reads. Records are values by key, without their frames.
+
+Source of the rules: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup, ConsumerGroupMember, and
+GroupMetadataManager.replay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeAlias
+
+from pyspark_kafkalog.groups.offset_records import group_key, parse_value
+from pyspark_kafkalog.metadata.messages import coordinator_records as records
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.server.groups.consumer_protocol.assignors import NO_PARTITIONS, Assignment
+from pyspark_kafkalog.server.groups.consumer_protocol.group_index import GroupIndex, Subscription
+from pyspark_kafkalog.server.groups.consumer_protocol.layered_map import LayeredMap
+
+#: A record before it is encoded: key, and value or None for a tombstone.
+GroupRecord: TypeAlias = tuple[Message, "Message | None"]
+
+#: Epoch of a static member that has left for a while.
+LEFT_FOR_A_WHILE: Final = -2
+
+_INT16: Final = struct.Struct(">h")
+_VERSION: Final = b"\0\0"
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Topics(Protocol):
+    """The topics as of some time; `version` grows with each change, or is 0."""
+
+    @property
+    def version(self) -> int: ...
+
+    def topic_id(self, name: str) -> str | None: ...
+
+    def partitions_count(self, topic_id: str) -> int: ...
+
+
+class MemberState(IntEnum):
+    """Numbers as in the records."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """A member: its subscription, and its current assignment.
+
+    `assigned` is what it may consume. `revoking` it has to give up first: until it has, nobody else gets it.
+    """
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: records.ClassicMemberMetadata | None = None
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+    revoking: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def subscription_record(self, group_id: str) -> GroupRecord:
+        key = records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
+        value = records.ConsumerGroupMemberMetadataValue(
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=self.topics,
+            subscribed_topic_regex=self.regex,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            server_assignor=self.assignor,
+            classic_member_metadata=self.classic,
+        )
+        return key, value
+
+    def current_record(self, group_id: str) -> GroupRecord:
+        key = records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
+        value = records.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=self.epoch,
+            previous_member_epoch=self.previous_epoch,
+            state=int(self.state),
+            assigned_partitions=tuple(
+                records.TopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
+                for topic_id, numbers in sorted(self.assigned.items())
+            ),
+            partitions_pending_revocation=tuple(
+                records.TopicPartitions(topic_id=topic_id, partitions=tuple(sorted(numbers)))
+                for topic_id, numbers in sorted(self.revoking.items())
+            ),
+        )
+        return key, value
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    """The topics that a regular expression matches, as of a version of the metadata, found at a time in ms."""
+
+    topics: frozenset[str] = frozenset()
+    version: int = 0
+    timestamp_ms: int = 0
+
+
+class TopicsHash:
+    """A number that differs if the ids or the numbers of partitions of these topics do; 0 if none of them exists.
+
+    Another hash than a broker's: a broker that takes over raises the epoch once. The last one is kept.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+        self._version = 0
+        self._found: list[tuple[str, int]] = []
+        self._hash = 0
+
+    def of(self, topics: Topics) -> int:
+        if topics.version and topics.version == self._version:
+            return self._hash
+        ids = ((name, topics.topic_id(name)) for name in self._names)
+        found = [
+            (f"{name} {topic_id}", topics.partitions_count(topic_id)) for name, topic_id in ids if topic_id is not None
+        ]
+        if found != self._found:
+            text = "".join(f"{named} {count}\n" for named, count in found)
+            digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+            self._found, self._hash = found, int.from_bytes(digest, "big", signed=True) if found else 0
+        self._version = topics.version
+        return self._hash
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerGroup:
+    """One group. All its changes are those of `replay`."""
+
+    group_id: str
+    epoch: int = 0
+    metadata_hash: int = 0
+    target_epoch: int = 0
+    members: LayeredMap[str, ConsumerMember] = field(default_factory=LayeredMap)
+    targets: LayeredMap[str, Assignment] = field(default_factory=LayeredMap)
+    regexes: Mapping[str, ResolvedRegex] = field(default_factory=lambda: _NOTHING)
+    #: A broker before 4.1 wrote a record of the topics' partitions; the next change deletes it.
+    has_partition_record: bool = False
+    #: What follows from the members.
+    index: GroupIndex = field(default_factory=GroupIndex, compare=False, repr=False)
+    #: What follows from the subscriptions: None until it is asked for.
+    topics_hash: TopicsHash | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def static_members(self) -> Mapping[str, str]:
+        """Member id by instance id."""
+        return self.index.instances
+
+    @cached_property
+    def state(self) -> str:
+        """As Kafka's tools spell it."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        is_reconciled = all(each.is_reconciled_to(self.target_epoch) for each in self.members.values())
+        return "Stable" if is_reconciled else "Reconciling"
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """The names of the topics that the member subscribes to. A regular expression not resolved yet has none."""
+        return self.topics_in((member.topics, member.regex))
+
+    def topics_in(self, subscription: Subscription) -> frozenset[str]:
+        names, regex = subscription
+        found = self.regexes.get(regex or "")
+        return frozenset(names) if found is None else found.topics.union(names)
+
+    @cached_property
+    def subscribed_topics(self) -> frozenset[str]:
+        return frozenset[str]().union(*map(self.topics_in, self.index.subscriptions))
+
+    def hash_of(self, topics: Topics) -> int:
+        """The hash of the topics that members subscribe to, as they are now."""
+        if self.topics_hash is None:
+            object.__setattr__(self, "topics_hash", TopicsHash(self.subscribed_topics))
+        assert self.topics_hash is not None
+        return self.topics_hash.of(topics)
+
+
+def replay(group: ConsumerGroup, changes: Iterable[GroupRecord]) -> ConsumerGroup:
+    """The group after these records, in their order."""
+    if not isinstance(changes, Sequence):
+        changes = tuple(changes)
+    if not changes:
+        return group
+    members: dict[str, ConsumerMember | None] = {}
+    targets: dict[str, Assignment | None] = {}
+    regexes = dict(group.regexes)
+    values: dict[str, Any] = {}
+    same_topics: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def member(member_id: str) -> ConsumerMember | None:
+        return members[member_id] if member_id in members else group.members.get(member_id)
+
+    for key, value in changes:
+        match key, value:
+            case records.ConsumerGroupMetadataKey(), records.ConsumerGroupMetadataValue():
+                values |= {"epoch": value.epoch, "metadata_hash": value.metadata_hash}
+            case records.ConsumerGroupMetadataKey(), None:
+                values |= {"epoch": 0, "metadata_hash": 0}
+            case records.ConsumerGroupPartitionMetadataKey(), _:
+                values["has_partition_record"] = value is not None
+            case (
+                records.ConsumerGroupTargetAssignmentMetadataKey(),
+                records.ConsumerGroupTargetAssignmentMetadataValue(),
+            ):
+                values["target_epoch"] = value.assignment_epoch
+            case records.ConsumerGroupTargetAssignmentMetadataKey(), None:
+                values["target_epoch"] = 0
+            case records.ConsumerGroupMemberMetadataKey(), records.ConsumerGroupMemberMetadataValue():
+                known = member(key.member_id) or ConsumerMember(member_id=key.member_id)
+                names = value.subscribed_topic_names
+                if names not in same_topics:
+                    same_topics[names] = group.index.same_topics(names)
+                members[key.member_id] = _with_subscription(known, value, topics=same_topics[names])
+            case records.ConsumerGroupMemberMetadataKey(), None:
+                members[key.member_id] = None
+            case (
+                records.ConsumerGroupCurrentMemberAssignmentKey(),
+                records.ConsumerGroupCurrentMemberAssignmentValue(),
+            ):
+                known = member(key.member_id) or ConsumerMember(member_id=key.member_id)
+                members[key.member_id] = _with_assignment(known, value)
+            case records.ConsumerGroupCurrentMemberAssignmentKey(), None:
+                known_or_none = member(key.member_id)
+                if known_or_none is not None:
+                    members[key.member_id] = _without_assignment(known_or_none)
+            case (
+                records.ConsumerGroupTargetAssignmentMemberKey(),
+                records.ConsumerGroupTargetAssignmentMemberValue(),
+            ):
+                targets[key.member_id] = _assignment(value.topic_partitions)
+            case records.ConsumerGroupTargetAssignmentMemberKey(), None:
+                targets[key.member_id] = None
+            case records.ConsumerGroupRegularExpressionKey(), records.ConsumerGroupRegularExpressionValue():
+                regexes[key.regular_expression] = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+            case records.ConsumerGroupRegularExpressionKey(), None:
+                regexes.pop(key.regular_expression, None)
+    index = group.index.after((group.members.get(member_id), after) for member_id, after in members.items())
+    has_same_topics = index.subscriptions is group.index.subscriptions and regexes == group.regexes
+    return replace(
+        group,
+        members=group.members.with_changes(members),
+        targets=group.targets.with_changes(targets),
+        regexes=regexes,
+        index=index,
+        topics_hash=group.topics_hash if has_same_topics else None,
+        **values,
+    )
+
+
+def _with_subscription(
+    member: ConsumerMember, value: records.ConsumerGroupMemberMetadataValue, *, topics: tuple[str, ...]
+) -> ConsumerMember:
+    return replace(
+        member,
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topics=topics,
+        regex=value.subscribed_topic_regex,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        assignor=value.server_assignor,
+        classic=value.classic_member_metadata,
+    )
+
+
+def _with_assignment(
+    member: ConsumerMember, value: records.ConsumerGroupCurrentMemberAssignmentValue
+) -> ConsumerMember:
+    is_known = value.state in MemberState._value2member_map_
+    return replace(
+        member,
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=MemberState(value.state) if is_known else MemberState.UNKNOWN,
+        assigned=_assignment(value.assigned_partitions),
+        revoking=_assignment(value.partitions_pending_revocation),
+    )
+
+
+def _without_assignment(member: ConsumerMember) -> ConsumerMember:
+    return replace(
+        member,
+        epoch=LEFT_FOR_A_WHILE + 1,
+        previous_epoch=LEFT_FOR_A_WHILE + 1,
+        state=MemberState.STABLE,
+        assigned=NO_PARTITIONS,
+        revoking=NO_PARTITIONS,
+    )
+
+
+def _assignment(
+    parts: Iterable[records.TopicPartitions | records.ConsumerGroupTargetAssignmentMemberValueTopicPartition],
+) -> Assignment:
+    return {each.topic_id: frozenset(each.partitions) for each in parts}
+
+
+# The bytes of records
+
+_TYPES: Final[Mapping[int, tuple[type[Message], type[Message] | None]]] = {
+    3: (records.ConsumerGroupMetadataKey, records.ConsumerGroupMetadataValue),
+    4: (records.ConsumerGroupPartitionMetadataKey, None),
+    5: (records.ConsumerGroupMemberMetadataKey, records.ConsumerGroupMemberMetadataValue),
+    6: (records.ConsumerGroupTargetAssignmentMetadataKey, records.ConsumerGroupTargetAssignmentMetadataValue),
+    7: (records.ConsumerGroupTargetAssignmentMemberKey, records.ConsumerGroupTargetAssignmentMemberValue),
+    8: (records.ConsumerGroupCurrentMemberAssignmentKey, records.ConsumerGroupCurrentMemberAssignmentValue),
+    16: (records.ConsumerGroupRegularExpressionKey, records.ConsumerGroupRegularExpressionValue),
+}
+
+
+def consumer_group_of(group_id: str, live: Mapping[bytes, bytes]) -> ConsumerGroup | None:
+    """The group with these live records; None if none of them is of the consumer protocol.
+
+    Raises CorruptRecordError, UnsupportedFormatError.
+    """
+    changes: list[GroupRecord] = []
+    for key, value in live.items():
+        types = _TYPES.get(_INT16.unpack_from(key)[0])
+        if types is not None:
+            key_type, value_type = types
+            # What a value of a former record type says does not matter: it is there.
+            parsed = records.ConsumerGroupMetadataValue() if value_type is None else parse_value(value_type, value)
+            changes.append((key_type.decode(0, key[_INT16.size :]), parsed))
+    return replay(ConsumerGroup(group_id=group_id), changes) if changes else None
+
+
+def encoded(changes: Iterable[GroupRecord]) -> dict[bytes, bytes | None]:
+    """The records as values by key, in version 0, as Kafka 4.1 writes them; the last one of a key counts."""
+    out: dict[bytes, bytes | None] = {}
+    for key, value in changes:
+        name = group_key(key)
+        out.pop(name, None)
+        out[name] = None if value is None else _VERSION + value.encode(0)
+    return out

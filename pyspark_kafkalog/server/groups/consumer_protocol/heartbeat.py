@@ -1,0 +1,446 @@
+"""The consumer protocol (KIP-848): what a heartbeat does to a group, as the records that it writes.
+
+A member says what it subscribes to and owns, and is told what to have. In one heartbeat: the member's subscription is
+taken; if subscriptions or the partitions of topics have changed, the group's epoch rises and all members get new
+targets; then the member takes its next step to its target (`reconcile`).
+
+Everything here is a function of the group's state, the request, the topics and the time. Nothing is changed but by the
+records, once they are in the log; a coordinator that takes over reads them and goes on.
+
+Source of the rules: the methods consumerGroup... of org.apache.kafka.coordinator.group.GroupMetadataManager, and
+modern.TargetAssignmentBuilder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark_kafkalog.metadata.messages import coordinator_records as records
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.groups.consumer_protocol.assignors import (
+    ASSIGNORS,
+    DEFAULT_ASSIGNOR,
+    NO_PARTITIONS,
+    AssignedMember,
+    Assignment,
+)
+from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
+    LEFT_FOR_A_WHILE,
+    ConsumerGroup,
+    ConsumerMember,
+    GroupRecord,
+    ResolvedRegex,
+    Topics,
+    replay,
+)
+from pyspark_kafkalog.server.groups.consumer_protocol.reconcile import Reconciliation, reconcile
+from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+
+_LEFT: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A ConsumerGroupHeartbeat; None means as before. `member_id` is never empty.
+
+    `classic`: it is a JoinGroup of a member that uses the classic protocol. Then `epoch` is 0 for one without an id.
+    `resolved` has the topics of the regular expressions of the group and of the request, if they were looked up.
+    """
+
+    member_id: str
+    epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    topics: tuple[str, ...] | None
+    regex: str | None
+    assignor: str | None
+    owned: Assignment | None
+    client_id: str
+    client_host: str
+    resolved: Mapping[str, ResolvedRegex]
+    classic: records.ClassicMemberMetadata | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member states all, as it does after an error; it is then told its assignment."""
+        is_subscribed = self.topics is not None or self.regex is not None
+        return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResult:
+    """The records to write, the group after them, and the answer. `assignment` is None if it has not changed."""
+
+    records: tuple[GroupRecord, ...]
+    group: ConsumerGroup
+    member_id: str
+    member_epoch: int
+    assignment: Assignment | None = None
+
+
+def answered(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> HeartbeatResult | None:
+    """The answer to a heartbeat that changes nothing, as nearly all do, however large the group is; None: it does.
+
+    Raises GroupRequestError.
+    """
+    changes: list[GroupRecord] = []
+    before = _member(group, request, changes)
+    if changes or request.resolved or before.member_id not in group.members or group.epoch > group.target_epoch:
+        return None
+    member = _subscribed(before, request)
+    is_same = member.topics == before.topics and _subscription_of(member) == _subscription_of(before)
+    if not is_same or group.hash_of(topics) != group.metadata_hash:
+        return None
+    after = _reconciled(group, member, request, topics, has_changed=False)
+    return _result(group, request, before, after, changes) if after == member else None
+
+
+def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, *, max_size: int) -> HeartbeatResult:
+    """What the heartbeat of a member, also a new one, does. Raises GroupRequestError."""
+    if len(group.members) >= max_size and request.member_id not in group.members:
+        raise GroupRequestError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+    changes: list[GroupRecord] = []
+    before = _member(group, request, changes)
+    group = replay(group, changes)
+    subscribed = _subscribed(before, request)
+    has_changed = set(subscribed.topics) != set(before.topics) or subscribed.regex != before.regex
+    new: list[GroupRecord] = []
+    if _subscription_of(subscribed) != _subscription_of(before) or before.member_id not in group.members:
+        new.append(subscribed.subscription_record(group.group_id))
+        group = replay(group, new)
+    updates = _regex_updates(group, request.resolved)
+    has_changed |= any(value is not None for _, value in updates)
+    group = replay(group, updates)
+    changes += [*new, *updates]
+    group = _new_epoch(group, topics, changes, is_forced=has_changed)
+    group = _new_targets(group, topics, changes)
+    after = _reconciled(group, subscribed, request, topics, has_changed=has_changed)
+    if after != subscribed:
+        changes.append(after.current_record(group.group_id))
+        group = replay(group, changes[-1:])
+    return _result(group, request, before, after, changes)
+
+
+def _result(
+    group: ConsumerGroup,
+    request: Heartbeat,
+    before: ConsumerMember,
+    after: ConsumerMember,
+    changes: Iterable[GroupRecord],
+) -> HeartbeatResult:
+    is_told = request.epoch == 0 or request.is_full or after.assigned != before.assigned
+    return HeartbeatResult(
+        records=tuple(changes),
+        group=group,
+        member_id=after.member_id,
+        member_epoch=after.epoch,
+        assignment=after.assigned if is_told else None,
+    )
+
+
+# The member
+
+
+def _member(group: ConsumerGroup, request: Heartbeat, changes: list[GroupRecord]) -> ConsumerMember:
+    """The member as of now: known, new, or in the place of a static one that has left for a while."""
+    is_joining = request.epoch == 0
+    if request.instance_id is None:
+        member = group.members.get(request.member_id)
+        if member is None:
+            if not is_joining and request.classic is None:
+                raise _unknown_member(group, request.member_id)
+            return ConsumerMember(member_id=request.member_id)
+        _check_epoch(member, request)
+        return member
+    held_by = group.static_members.get(request.instance_id)
+    if not is_joining:
+        if held_by is None:
+            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
+        _check_holder(held_by, request.member_id, request.instance_id)
+        _check_epoch(group.members[held_by], request)
+        return group.members[held_by]
+    if held_by is None:
+        return group.members.get(request.member_id) or ConsumerMember(member_id=request.member_id)
+    if held_by == request.member_id and group.members[held_by].epoch != LEFT_FOR_A_WHILE:
+        return group.members[held_by]  # it did not get the answer to its first request
+    held = group.members[held_by]
+    if held.epoch != LEFT_FOR_A_WHILE and held.classic is None and request.classic is None:
+        raise GroupRequestError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {request.member_id} with instance id {held.instance_id} cannot join the group because the "
+            f"instance id is owned by {held.member_id} member.",
+        )
+    return _take_over(group, held, request.member_id, changes)
+
+
+def _take_over(
+    group: ConsumerGroup, held: ConsumerMember, member_id: str, changes: list[GroupRecord]
+) -> ConsumerMember:
+    """Give the place of a static member to the same instance, which joins with another id."""
+    new = replace(held, member_id=member_id, epoch=0, previous_epoch=0)
+    target = group.targets.get(held.member_id, NO_PARTITIONS)
+    changes += _removal(group, held)
+    changes.append(new.subscription_record(group.group_id))
+    changes.append(target_record(group.group_id, member_id, target))
+    changes.append(new.current_record(group.group_id))
+    return new
+
+
+def _check_holder(held_by: str, member_id: str, instance_id: str) -> None:
+    if held_by != member_id:
+        raise GroupRequestError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {held_by}.",
+        )
+
+
+def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
+    """A member may be one epoch behind if it did not get its last answer, and has nothing that it lost by it."""
+    if request.classic is not None or request.epoch == member.epoch:
+        return
+    is_greater = request.epoch > member.epoch
+    if is_greater or request.epoch != member.previous_epoch or not _is_subset(request.owned, member.assigned):
+        if request.epoch == 0:
+            return  # it joins again
+        raise GroupRequestError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a {'greater' if is_greater else 'smaller'} member epoch ({request.epoch}) "
+            f"than the one known by the group coordinator ({member.epoch}). The member must abandon all its partitions "
+            "and rejoin.",
+        )
+
+
+def _is_subset(owned: Assignment | None, assigned: Assignment) -> bool:
+    if owned is None:
+        return False
+    return all(numbers <= assigned.get(topic_id, frozenset()) for topic_id, numbers in owned.items())
+
+
+def _subscribed(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
+    def new(value: str | None, old: str | None) -> str | None:
+        return old if value is None else value
+
+    return replace(
+        member,
+        instance_id=new(request.instance_id, member.instance_id),
+        rack_id=new(request.rack_id, member.rack_id),
+        assignor=new(request.assignor, member.assignor),
+        topics=member.topics if request.topics is None else tuple(sorted(set(request.topics))),
+        regex=new(request.regex, member.regex),
+        rebalance_timeout_ms=(
+            member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+        ),
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=request.classic,
+    )
+
+
+def _subscription_of(member: ConsumerMember) -> records.ConsumerGroupMemberMetadataValue:
+    _, value = member.subscription_record("")
+    assert isinstance(value, records.ConsumerGroupMemberMetadataValue)
+    return value
+
+
+def _reconciled(
+    group: ConsumerGroup, member: ConsumerMember, request: Heartbeat, topics: Topics, *, has_changed: bool
+) -> ConsumerMember:
+    if member.is_reconciled_to(group.target_epoch) and not has_changed:
+        return member
+    after = reconcile(
+        member,
+        Reconciliation(
+            target_epoch=group.target_epoch,
+            target=group.targets.get(member.member_id, NO_PARTITIONS),
+            owned=request.owned,
+            subscribed_ids=_topic_ids(group.topics_of(member), topics),
+            has_subscription_changed=has_changed,
+            is_released=lambda topic_id, number: group.index.is_free_for(member.member_id, (topic_id, number)),
+        ),
+    )
+    if after is None:
+        raise GroupRequestError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin.",
+        )
+    return after
+
+
+# Regular expressions
+
+
+def _regex_updates(group: ConsumerGroup, resolved: Mapping[str, ResolvedRegex]) -> list[GroupRecord]:
+    """The records of expressions that were looked up; those that nobody uses any more are dropped."""
+    used = group.index.regexes
+    updates: list[GroupRecord] = _unused_regexes(group)
+    for regex, found in sorted(resolved.items()):
+        known = group.regexes.get(regex)
+        if regex in used and (known is None or known.topics != found.topics):
+            value = records.ConsumerGroupRegularExpressionValue(
+                topics=tuple(sorted(found.topics)), version=found.version, timestamp=found.timestamp_ms
+            )
+            updates.append((_regex_key(group.group_id, regex), value))
+    return updates
+
+
+def _unused_regexes(group: ConsumerGroup) -> list[GroupRecord]:
+    used = group.index.regexes
+    return [(_regex_key(group.group_id, each), None) for each in sorted(group.regexes) if each not in used]
+
+
+def _regex_key(group_id: str, regex: str) -> records.ConsumerGroupRegularExpressionKey:
+    return records.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+
+
+# Epochs and targets
+
+
+def _new_epoch(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord], *, is_forced: bool) -> ConsumerGroup:
+    metadata_hash = group.hash_of(topics)
+    if not (is_forced or group.epoch == 0 or metadata_hash != group.metadata_hash):
+        return group
+    new: list[GroupRecord] = [epoch_record(group.group_id, group.epoch + 1, metadata_hash)]
+    if group.has_partition_record:
+        new.append((records.ConsumerGroupPartitionMetadataKey(group_id=group.group_id), None))
+    changes += new
+    return replay(group, new)
+
+
+def target_epoch_record(group_id: str, epoch: int) -> GroupRecord:
+    value = records.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+    return records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
+    key = records.ConsumerGroupMetadataKey(group_id=group_id)
+    return key, records.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+
+
+def _new_targets(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord]) -> ConsumerGroup:
+    if group.epoch <= group.target_epoch:
+        return group
+    wanted = {each: _topic_ids(group.topics_in(each), topics) for each in group.index.subscriptions}
+    # Members of one subscription share the tuple of its names, whose hash takes a while if there are many.
+    by_names: dict[tuple[int, str | None], frozenset[str]] = {}
+    members = []
+    for each in group.members.values():
+        key = id(each.topics), each.regex
+        topic_ids = by_names.get(key)
+        if topic_ids is None:
+            topic_ids = by_names[key] = wanted[each.topics, each.regex]
+        current = group.targets.get(each.member_id, NO_PARTITIONS)
+        members.append(AssignedMember(each.member_id, each.instance_id, topic_ids, current))
+    counts = {topic_id: topics.partitions_count(topic_id) for topic_id in frozenset[str]().union(*wanted.values())}
+    targets = ASSIGNORS[assignor_of(group)](members, counts)
+    changed = (
+        (each.member_id, target)
+        for each in members
+        if (target := targets[each.member_id]) is not each.current or each.member_id not in group.targets
+        if target != each.current or each.member_id not in group.targets
+    )
+    new = [target_record(group.group_id, *each) for each in sorted(changed, key=lambda each: each[0])]
+    new.append(target_epoch_record(group.group_id, group.epoch))
+    changes += new
+    return replay(group, new)
+
+
+def assignor_of(group: ConsumerGroup) -> str:
+    """The assignor that most members ask for."""
+    votes = {name: count for name, count in group.index.assignors.items() if name in ASSIGNORS}
+    return max(sorted(votes), key=votes.__getitem__) if votes else DEFAULT_ASSIGNOR
+
+
+def target_record(group_id: str, member_id: str, target: Assignment) -> GroupRecord:
+    value = records.ConsumerGroupTargetAssignmentMemberValue(
+        topic_partitions=tuple(
+            records.ConsumerGroupTargetAssignmentMemberValueTopicPartition(
+                topic_id=topic_id, partitions=tuple(sorted(numbers))
+            )
+            for topic_id, numbers in sorted(target.items())
+        )
+    )
+    return records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value
+
+
+def _topic_ids(names: Iterable[str], topics: Topics) -> frozenset[str]:
+    found = (topics.topic_id(name) for name in names)
+    return frozenset(each for each in found if each is not None)
+
+
+# Leaving
+
+
+def leave(group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, topics: Topics) -> HeartbeatResult:
+    """A member leaves (epoch -1), or a static one for a while (-2). Raises GroupRequestError."""
+    if instance_id is None:
+        if member_id not in group.members:
+            raise _unknown_member(group, member_id)
+    else:
+        held_by = group.static_members.get(instance_id)
+        if held_by is None:
+            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        _check_holder(held_by, member_id, instance_id)
+        if epoch == LEFT_FOR_A_WHILE:
+            away = replace(group.members[member_id], epoch=LEFT_FOR_A_WHILE, revoking=NO_PARTITIONS)
+            change = away.current_record(group.group_id)
+            return HeartbeatResult(
+                records=(change,), group=replay(group, [change]), member_id=member_id, member_epoch=LEFT_FOR_A_WHILE
+            )
+    changes, after = without(group, [member_id], topics)
+    return HeartbeatResult(records=changes, group=after, member_id=member_id, member_epoch=_LEFT)
+
+
+def without(
+    group: ConsumerGroup, member_ids: Collection[str], topics: Topics
+) -> tuple[tuple[GroupRecord, ...], ConsumerGroup]:
+    """The records that remove members, which raises the group's epoch, and the group after them."""
+    changes: list[GroupRecord] = []
+    for member_id in member_ids:
+        changes += _removal(group, group.members[member_id])
+    rest = replay(group, changes)
+    unused = _unused_regexes(rest)
+    rest = replay(rest, unused)
+    epoch = epoch_record(group.group_id, group.epoch + 1, rest.hash_of(topics))
+    return (*changes, *unused, epoch), replay(rest, [epoch])
+
+
+def _removal(group: ConsumerGroup, member: ConsumerMember) -> list[GroupRecord]:
+    group_id, member_id = group.group_id, member.member_id
+    return [
+        (records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
+        (records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
+        (records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None),
+    ]
+
+
+def _unknown_member(group: ConsumerGroup, member_id: str) -> GroupRequestError:
+    return GroupRequestError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+    )
+
+
+# Offsets
+
+
+def commit_error(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, *, is_transactional: bool
+) -> ErrorCode:
+    """Whether a member may commit offsets, or anybody if the group has no members."""
+    if epoch < 0 and not group.members:
+        return ErrorCode.NONE
+    if is_transactional and epoch == -1 and not member_id and instance_id is None:
+        return ErrorCode.NONE
+    return member_epoch_error(group, member_id, epoch)
+
+
+def member_epoch_error(group: ConsumerGroup, member_id: str, epoch: int) -> ErrorCode:
+    """Whether it is a member, and knows its epoch."""
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if member.epoch != epoch:
+        return ErrorCode.ILLEGAL_GENERATION if member.classic is not None else ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE

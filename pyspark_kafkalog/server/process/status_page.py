@@ -1,0 +1,143 @@
+"""The HTTP end point of a server: `/metrics` for Prometheus, `/health` for supervisors and load balancers.
+
+/health answers 200 while the event loop turns and the root can be refreshed, else 503, with the reason in JSON:
+
+    {"status": "ok", "node_id": 2718, "servers": 2, "connections": 14}
+
+It runs in a thread of its own, so that it answers also when the event loop hangs. Whoever reaches the address reads
+both pages: names of topics, and counts, and nothing else. Nothing can be changed. Connections that are silent are
+closed after ten seconds, and those beyond 32 at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from pyspark_kafkalog.server.config import Address
+from pyspark_kafkalog.server.process.workers import naming
+
+_TURN_S: Final = 0.5
+#: An event loop that has not turned for so long hangs.
+_HANGS_AFTER_MS: Final = 10_000
+_CONNECTIONS_MAX: Final = 32
+_SILENT_MAX_S: Final = 10
+
+
+class StatusPage:
+    """Serves the pages at `address`. `check` raises OSError if the root cannot be used; /health shows the `facts`."""
+
+    def __init__(
+        self,
+        address: Address,
+        registry: CollectorRegistry,
+        *,
+        check: Callable[[], None],
+        facts: Callable[[], Mapping[str, Any]],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._address = address
+        self._metrics = make_wsgi_app(registry)
+        self._check = check
+        self._facts = facts
+        self._monotonic_ms = monotonic_ms
+        self._turned_ms = monotonic_ms()
+        self._task: asyncio.Task[None] | None = None
+        self._close: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OSError, which names the address, if that is in use."""
+        host, port = self._address.host, self._address.port
+        with naming(self._address):
+            server = make_server(host, port, self._answer, _BoundedServer, handler_class=_QuietHandler)
+        thread = threading.Thread(target=server.serve_forever, name="kafkalog-status", daemon=True)
+        thread.start()
+        self.port = int(server.server_port)
+
+        def close() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        self._close = close
+        self._task = asyncio.create_task(self._turn())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._close is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    async def _turn(self) -> None:
+        while True:
+            self._turned_ms = self._monotonic_ms()
+            await asyncio.sleep(_TURN_S)
+
+    def health(self) -> tuple[bool, Mapping[str, Any]]:
+        """Whether the server can do its work, and what /health shows."""
+        silent_ms = self._monotonic_ms() - self._turned_ms
+        if silent_ms > _HANGS_AFTER_MS:
+            return False, {"status": f"the event loop has not turned for {silent_ms} ms"}
+        try:
+            self._check()
+        except OSError as error:
+            return False, {"status": str(error)}
+        return True, {"status": "ok", **self._facts()}
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            return cast("Iterable[bytes]", self._metrics(environ, start_response))
+        if path != "/health":
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"/metrics or /health\n"]
+        is_healthy, facts = self.health()
+        status = "200 OK" if is_healthy else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json")])
+        return [json.dumps(facts).encode() + b"\n"]
+
+
+class _BoundedServer(ThreadingWSGIServer):
+    """A thread for each connection, up to a number."""
+
+    request_queue_size = _CONNECTIONS_MAX
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._free = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is silent or leaves is no news."""
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = _SILENT_MAX_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

@@ -1,0 +1,103 @@
+"""Writes past the page cache (O_DIRECT): for bytes that nobody reads soon.
+
+The page cache copies each byte once more and takes a page for it, which costs ten times as much CPU as the transfer to
+the disk, and it drops pages that others use. A direct write is over when the disk has the bytes; they are durable when
+the file is flushed, as those of any other write.
+
+Memory, position and length are multiples of a block, so other bytes go through memory that each thread keeps for it.
+Bytes that are copied from one file to the same place of another need not: `memory_for` says where to read them to.
+Blocks that are also in the page cache are dropped there by the kernel. Not all file systems have direct writes, and
+some only with larger blocks: then nothing more is written here, and the caller goes on through the page cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from pyspark_kafkalog.units import MIB
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: Also a whole page, so that no page has bytes of both kinds of writes.
+BLOCK_BYTES: Final = max(4096, mmap.PAGESIZE)
+_CHUNK_BYTES: Final = 2 * MIB
+#: Systems without the flag write nothing directly.
+_O_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+
+_kept = threading.local()
+
+
+def memory_for(position: int, size_bytes: int) -> NDArray[np.uint8]:
+    """New memory of so many bytes, which lies to blocks as `position` does: a direct write to there copies nothing."""
+    import numpy as np  # loading it takes longer than what many processes do with files
+
+    memory = np.empty(size_bytes + BLOCK_BYTES, np.uint8)
+    begin = (position - _address(memory)) % BLOCK_BYTES
+    return memory[begin : begin + size_bytes]
+
+
+def write_blocks(fd: int, data: memoryview, position: int) -> int:
+    """Write as much of `data` as goes directly; returns the number of bytes, 0 if none does. Raises OSError.
+
+    `position` and the length are multiples of BLOCK_BYTES. No other thread uses `fd` for reads or writes meanwhile, as
+    the flag is one of the open file.
+    """
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    if not _O_DIRECT or not _set_flags(fd, flags | _O_DIRECT):
+        return 0
+    try:
+        return _write_chunks(fd, data, position)
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+
+
+def _set_flags(fd: int, flags: int) -> bool:
+    """Whether the file system knows the flags."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        return False
+    return True
+
+
+def _write_chunks(fd: int, data: memoryview, position: int) -> int:
+    import numpy as np
+
+    is_aligned = _address(np.frombuffer(data, np.uint8)) % BLOCK_BYTES == 0
+    chunk_bytes = len(data) if is_aligned else _CHUNK_BYTES
+    done = 0
+    while done < len(data):
+        chunk = data[done : done + chunk_bytes]
+        try:
+            written = os.pwrite(fd, chunk if is_aligned else _aligned(chunk), position + done)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return done
+        done += written
+        if written < len(chunk):
+            return done
+    return done
+
+
+def _address(memory: NDArray[np.uint8]) -> int:
+    address: int = memory.__array_interface__["data"][0]
+    return address
+
+
+def _aligned(chunk: memoryview) -> memoryview:
+    """The bytes in this thread's memory. A forked child gets a copy of that, as the pages are private."""
+    if not hasattr(_kept, "memory"):
+        _kept.memory = memoryview(mmap.mmap(-1, _CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    memory: memoryview = _kept.memory
+    memory[: len(chunk)] = chunk
+    return memory[: len(chunk)]
