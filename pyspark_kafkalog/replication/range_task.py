@@ -9,7 +9,9 @@ A range takes the batches that begin in it. One that begins below it belongs to 
 partition that are fetched side by side fit together, unless the leader's log has changed meanwhile: the driver checks
 that.
 
-A task that is killed leaves its file behind; the job removes it at its end, or the next job at its beginning.
+A task that is killed leaves its file behind; the job removes it at its end, or the next job at its beginning. A task
+may also outlive its job, since Spark ends a job without waiting for its Python workers. So a job has a file of its own,
+`.follow-<job>` in the root, which it removes before the staged ranges; a task looks for it once its own file is there.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
-from pyspark_kafkalog.storage.names import STAGED_SUFFIX
+from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
 from pyspark_kafkalog.units import MIB
 
 _FETCH_BYTES: Final = 8 * MIB
@@ -66,7 +68,7 @@ class RangeRequest:
     """The offsets of one partition that a task fetches: from that of `position` up to `end_offset`.
 
     `is_first`: no other range comes before it, so a batch that contains its first offset belongs to it. It ends early
-    after about `max_bytes`. `directory` None: the batches are part of the result.
+    after about `max_bytes`. `job` None: the batches are part of the result.
     """
 
     leader: LeaderAddress
@@ -74,8 +76,41 @@ class RangeRequest:
     end_offset: int
     is_first: bool
     max_bytes: int
+    job: StagingJob | None
+
+
+@dataclass(frozen=True, slots=True)
+class StagingJob:
+    """A job whose tasks stage ranges in the file root `root`."""
+
+    root: Path
     job_id: str
-    directory: Path | None
+
+    def begin(self) -> None:
+        """Let tasks stage ranges. Removes what earlier jobs have left behind. Raises OSError."""
+        self._remove("*")
+        LOCAL.close(LOCAL.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+    def end(self) -> None:
+        """Remove the staged ranges; tasks that still run will leave none behind. Raises OSError."""
+        self._remove(self.job_id)
+
+    def is_running(self) -> bool:
+        """Whether the job has not ended."""
+        return self._path.exists()
+
+    def staged_path(self, name: TopicPartition) -> Path:
+        """A path for a staged range of a partition, another one with each call."""
+        return self.root / str(name) / f"{_STAGED_PREFIX}{self.job_id}-{uuid.uuid4().hex}{STAGED_SUFFIX}"
+
+    @property
+    def _path(self) -> Path:
+        return self.root / f".{_STAGED_PREFIX}{self.job_id}"
+
+    def _remove(self, job_id: str) -> None:
+        for pattern in (f".{_STAGED_PREFIX}{job_id}", f"*/{_STAGED_PREFIX}{job_id}-*{STAGED_SUFFIX}"):
+            for path in self.root.glob(pattern):
+                LOCAL.unlink_if_there(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,23 +232,21 @@ class _Sink:
 @contextmanager
 def _sink(request: RangeRequest) -> Iterator[_Sink]:
     """The sink of a range; after an error its file is removed."""
-    if request.directory is None:
+    if request.job is None:
         yield _Sink(request.position, None, None)
         return
-    refuse_link(request.directory)
-    path = request.directory / f"{_STAGED_PREFIX}{request.job_id}-{uuid.uuid4().hex}{STAGED_SUFFIX}"
+    path = request.job.staged_path(request.position.topic_partition)
+    refuse_link(path.parent)
     # Not flushed: what a crash of the machine takes of it was not committed, and is fetched again.
     fd = LOCAL.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
+        if not request.job.is_running():
+            raise LeaderUnavailableError(
+                f"the job that asked for a range of {request.position.topic_partition} has ended"
+            )
         yield _Sink(request.position, path, fd)
     except BaseException:
         LOCAL.unlink_if_there(path)
         raise
     finally:
         LOCAL.close(fd)
-
-
-def remove_staged_ranges(root: Path, job_id: str = "") -> None:
-    """Remove the staged ranges of one job, or of all."""
-    for path in root.glob(f"*/{_STAGED_PREFIX}{job_id}*{STAGED_SUFFIX}"):
-        LOCAL.unlink_if_there(path)

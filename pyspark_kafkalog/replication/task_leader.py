@@ -54,8 +54,8 @@ from pyspark_kafkalog.replication.range_task import (
     LeaderAddress,
     RangeRequest,
     StagedRange,
+    StagingJob,
     fetch_range,
-    remove_staged_ranges,
 )
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS
@@ -150,16 +150,16 @@ class TaskLeader:
         self._leader = leader
         self._address = address
         self._tasks = tasks
-        self._directory: Path | None = root.path if isinstance(root.path, Path) and root.directories else None
-        self._range_bytes = range_bytes or (_RESULT_RANGE_BYTES if self._directory is None else _FILE_RANGE_BYTES)
+        self._job: StagingJob | None = None
+        if isinstance(root.path, Path) and root.directories:
+            self._job = StagingJob(root.path, uuid.uuid4().hex)
+            self._job.begin()
+        self._range_bytes = range_bytes or (_RESULT_RANGE_BYTES if self._job is None else _FILE_RANGE_BYTES)
         self._monotonic_s = monotonic_s
-        self._job_id = uuid.uuid4().hex
         self._calls = threading.RLock()  # one thread at a time asks for anything but records
         self._changed = threading.Condition()  # guards the attributes below
         self._plans: dict[TopicPartition, _Plan] = {}
         self._seen: dict[TopicPartition, _Seen] = {}
-        if self._directory is not None:
-            remove_staged_ranges(self._directory)
 
     @property
     def name(self) -> str:
@@ -199,8 +199,8 @@ class TaskLeader:
             for name in list(self._plans):
                 self._drop(name)
         self._leader.close()
-        if self._directory is not None:
-            remove_staged_ranges(self._directory, self._job_id)
+        if self._job is not None:
+            self._job.end()
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
@@ -307,8 +307,7 @@ class TaskLeader:
             end_offset=of.end_offset,
             is_first=of.is_first,
             max_bytes=_RANGE_BYTES_FACTOR_MAX * self._range_bytes,
-            job_id=self._job_id,
-            directory=None if self._directory is None else self._directory / str(name),
+            job=self._job,
         )
         of.tries += 1
         of.future = self._tasks.submit(partial(fetch_range, request), first=of is plan.ranges[0])

@@ -15,14 +15,18 @@ import pytest
 from following_roots import check_equal, make_follower
 from root_places import RootPlace
 
+from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, TaskFailedError
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.replication import range_task
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import FetchPosition
-from pyspark_kafkalog.replication.range_task import LeaderAddress, RangeRequest, fetch_range
+from pyspark_kafkalog.replication.range_task import LeaderAddress, RangeRequest, StagingJob, fetch_range
 from pyspark_kafkalog.replication.task_leader import TaskLeader
 from pyspark_kafkalog.security.open import open_or_create_root
+from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")
@@ -154,12 +158,14 @@ def test_partition_is_fetched_without_tasks_if_all_fail(leader: LogDir, tmp_path
 @pytest.mark.usefixtures("small_first_answers")
 def test_what_a_killed_job_has_staged_is_removed_by_the_next(leader: LogDir, tmp_path: Path) -> None:
     copy(leader, tmp_path / "copy", CountedTasks())
-    left = tmp_path / "copy" / "orders-1" / "follow-0123-4567.staged"
-    left.write_bytes(b"of a job that was killed")
+    left = [tmp_path / "copy" / "orders-1" / "follow-0123-4567.staged", tmp_path / "copy" / ".follow-0123"]
+    for path in left:
+        path.write_bytes(b"of a job that was killed")
     others = tmp_path / "copy" / "orders-1" / "0123-4.staged"
     others.write_bytes(b"of a writer")
     copy(leader, tmp_path / "copy", CountedTasks())
     assert staged_files(tmp_path / "copy") == [others]
+    assert not list((tmp_path / "copy").glob(".follow-*"))
 
 
 @pytest.mark.usefixtures("small_first_answers")
@@ -189,28 +195,55 @@ def test_records_that_retention_deletes_meanwhile_move_the_log_start(leader: Log
     assert (copied.log_start_offset, copied.high_watermark) == (theirs.log_start_offset, theirs.high_watermark)
 
 
+def range_request(leader: LogDir, first: int, end: int, job: StagingJob | None = None) -> RangeRequest:
+    topic_id = leader.topic("orders").topic_id
+    assert topic_id is not None
+    return RangeRequest(
+        leader=LeaderAddress(str(leader.path)),
+        position=FetchPosition(topic_partition=ORDERS, topic_id=topic_id, offset=first),
+        end_offset=end,
+        is_first=False,
+        max_bytes=1 << 30,
+        job=job,
+    )
+
+
+@pytest.mark.parametrize("ends", ["before the task", "while it fetches"])
+def test_task_that_outlives_its_job_leaves_no_file(
+    leader: LogDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """As a Python worker of Spark does whose job was cancelled."""
+    directory = tmp_path / "copy" / "orders-0"
+    directory.mkdir(parents=True)
+    job = StagingJob(tmp_path / "copy", "0123")
+    job.begin()
+    if ends == "before the task":
+        job.end()
+        with pytest.raises(LeaderUnavailableError, match=r"the job .* has ended"):
+            fetch_range(range_request(leader, 0, 50, job))
+    else:
+        check = range_task.check_batches
+
+        def end_job(data: Buffer) -> FollowerBatches:
+            assert staged_files(tmp_path / "copy")
+            job.end()
+            return check(data)
+
+        monkeypatch.setattr(range_task, "check_batches", end_job)
+        fetch_range(range_request(leader, 0, 50, job))
+    assert not [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+
+
 @pytest.mark.parametrize("bounds", [(0, 50), (13, 14), (99, 250), (150, 10_000)])
 def test_ranges_take_the_batches_that_begin_in_them(leader: LogDir, tmp_path: Path, bounds: tuple[int, int]) -> None:
     of = leader.partition("orders", 0)
-    topic_id = leader.topic("orders").topic_id
-    assert topic_id is not None
     first, end = bounds[0], min(bounds[1], of.high_watermark)
     batches = [
         (int(each["base_offset"]), int(each["last_offset"]) + 1, int(each["size_bytes"]))
         for run in leader.reader("orders", 0).runs(0, of.high_watermark)
         for each in run.batches
     ]
-    found = fetch_range(
-        RangeRequest(
-            leader=LeaderAddress(str(leader.path)),
-            position=FetchPosition(topic_partition=ORDERS, topic_id=topic_id, offset=first),
-            end_offset=end,
-            is_first=False,
-            max_bytes=1 << 30,
-            job_id="job",
-            directory=None,
-        )
-    )
+    found = fetch_range(range_request(leader, first, end))
     assert found.size_bytes == len(found.data) == sum(size for base, _, size in batches if first <= base < end)
     straddling = [next_offset for base, next_offset, _ in batches if base < first < next_offset]
     assert found.left_out_end_offset == (straddling[0] if straddling else -1)
