@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from left_open import close_what_is_left_open
 from root_places import KINDS, RootPlace, forget, memory_root
 from s3_proxy import S3Proxy
@@ -31,6 +32,11 @@ if TIER != "full":
     # A third of the time of the quick tests is the wait for the disk, which no assertion needs: what a crash leaves is
     # tested with a file system that loses what was not flushed. Processes that a test starts do flush.
     os.fsync = os.fdatasync = lambda fd: None
+
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("kafkalog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kafkalog")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,6 +27,7 @@ from java_processes import accepts, free_port, start_server
 from kafka_clients import consume
 from kafka_oracle import Broker, write_tool_scripts
 from meanwhile import meanwhile
+from patience import wait_until
 
 #: Starts a broker and Kafka's tools: the full tier alone.
 pytestmark = pytest.mark.full
@@ -46,13 +47,6 @@ def guide() -> dict[int, list[str]]:
         int(number): re.findall(r"^ {8}(\S.*)$", step, re.MULTILINE)
         for number, step in zip(steps[::2], steps[1::2], strict=True)
     }
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} does not come true"
-        time.sleep(0.2)
 
 
 @dataclass

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from following_roots import Following, batches_of, ends, following, has_offsets, wait_until
+from following_roots import Following, batches_of, ends, following, has_offsets
 from kafka_clients import consume, producing
 from kafka_oracle import Broker
 from leader_reads import log_bytes
+from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import Following, batches_of, following, has_offsets, wait_until
+from following_roots import Following, batches_of, following, has_offsets
 from kafka_cluster import Cluster
 from leader_reads import log_bytes
+from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader

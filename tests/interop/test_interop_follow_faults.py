@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from cluster_load import GROUP, LATEST, PAYMENTS, PLAIN, TOPICS, ClusterLoad, create_topics
 from follow_process import FollowProcess
-from following_roots import wait_until
 from full_disks import FILLER, fill_blocks, mounted
 from interop_samples import assert_dumps_clean
 from kafka_clients import consume, producing
 from kafka_oracle import Broker
 from leader_reads import log_bytes
+from patience import wait_until
 from pyspark.sql import SparkSession
 from relayed_cluster import RelayedCluster
 from replica_checks import (

@@ -10,11 +10,12 @@ from typing import Final
 
 import pytest
 from follow_job import FollowJob
-from following_roots import batches_of, wait_until
+from following_roots import batches_of
 from java_processes import free_port
 from kafka_clients import producing
 from kafka_oracle import Broker
 from leader_reads import log_bytes
+from patience import wait_until
 from tcp_relay import TcpRelay
 
 from pyspark_kafkalog.errors import LogDirError

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import following, has_offsets, wait_until
+from following_roots import following, has_offsets
 from interop_samples import assert_dumps_clean
 from kafka_clients import ConsumedRecord, consume, producing
 from kafka_oracle import Broker
+from patience import wait_until
 from replica_checks import check_same_rows, ends_of
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from follow_process import FollowProcess
-from following_roots import batches_of, following, has_offsets, wait_until
+from following_roots import batches_of, following, has_offsets
 from kafka_clients import producing
 from leader_reads import log_bytes
 from older_kafka import OlderBroker
+from patience import wait_until
 from replica_checks import check_same_rows, ends_of
 
 from pyspark_kafkalog.log_dir import LogDir

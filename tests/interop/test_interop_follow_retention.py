@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import following, has_offsets, wait_until
+from following_roots import following, has_offsets
 from java_processes import free_port
 from kafka_clients import producing
 from kafka_oracle import Broker
+from patience import wait_until
 from replica_checks import check_same_log, check_same_rows, ends_of
 from tcp_relay import TcpRelay
 from tiers import rest_full

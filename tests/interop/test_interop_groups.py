@@ -14,6 +14,7 @@ import pytest
 from kafka_clients import producing
 from kafka_oracle import Broker, dump_log, run_tool
 from kafkalog_command import Command
+from patience import wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata
@@ -101,13 +102,6 @@ def cells(text: str) -> list[list[str]]:
     return sorted(re.split(r" {1,}", line.strip()) for line in text.splitlines() if line.strip())
 
 
-def wait_for(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def test_kafkas_dump_decodes_our_group_records(written: Path) -> None:
     logs = sorted(written.glob(f"{OFFSETS_TOPIC}-*/*.log"))
     done = dump_log(logs, "--offsets-decoder", "--value-decoder-class", "none")
@@ -180,9 +174,9 @@ def test_groups_of_running_broker_are_read_and_printed_as_by_kafka(
     member = Consumer({**base, "group.id": "live", "client.id": "client-1"})
     member.subscribe(["orders"])
     try:
-        wait_for(lambda: member.poll(0.2) is not None)
+        wait_until(lambda: member.poll(0.2) is not None)
         member.commit(offsets=[KafkaPartition("orders", 0, 5)], asynchronous=False)
-        wait_for(lambda: offsets_of(LogDir.open(broker.data), "live") == {TopicPartition("orders", 0): 5})
+        wait_until(lambda: offsets_of(LogDir.open(broker.data), "live") == {TopicPartition("orders", 0): 5})
         log_dir = LogDir.open(broker.data)
         assert offsets_of(log_dir, "manual") == {TopicPartition("orders", 0): 17, TopicPartition("orders", 1): 2}
         assert offsets_of(log_dir, "by-tool") == {TopicPartition("orders", 0): 60, TopicPartition("orders", 1): 30}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 from server_processes import ServerProcess, serving
 
 from pyspark_kafkalog import LogDir
@@ -24,13 +23,6 @@ def metadata(server: ServerProcess) -> MetadataResponse:
         return client.call(MetadataRequest(topics=None), MetadataResponse)
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
-
-
 def test_server_creates_the_log_directory_and_ends_cleanly(tmp_path: Path) -> None:
     with serving(tmp_path / "log") as server:
         assert LogDir.open(tmp_path / "log").topics() == ()
@@ -43,12 +35,12 @@ def test_server_creates_the_log_directory_and_ends_cleanly(tmp_path: Path) -> No
 def test_two_servers_know_of_each_other_until_one_is_killed(tmp_path: Path) -> None:
     LogDir.create(tmp_path / "log").create_topic("orders", 20)
     with serving(tmp_path / "log") as first, serving(tmp_path / "log") as second:
-        wait_for(lambda: len(metadata(first).brokers) == 2 == len(metadata(second).brokers))
+        wait_until(lambda: len(metadata(first).brokers) == 2 == len(metadata(second).brokers))
         assert metadata(first).topics == metadata(second).topics
         assert len(leaders(first)) == 2
         second.process.kill()
         (own,) = (each.node_id for each in metadata(first).brokers if each.port == first.port)
-        wait_for(lambda: leaders(first) == {own})
+        wait_until(lambda: leaders(first) == {own})
         assert len(metadata(first).brokers) == 2  # which may come back
 
 
@@ -59,7 +51,7 @@ def leaders(server: ServerProcess) -> set[int]:
 @pytest.mark.full
 def test_killed_worker_is_started_again_and_none_outlives_the_supervisor(tmp_path: Path) -> None:
     with serving(tmp_path / "log", "--workers", "2") as server:
-        wait_for(lambda: len(metadata(server).brokers) == 2)
+        wait_until(lambda: len(metadata(server).brokers) == 2)
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
 
         def workers() -> set[int]:
@@ -67,9 +59,9 @@ def test_killed_worker_is_started_again_and_none_outlives_the_supervisor(tmp_pat
 
         killed = min(workers())
         os.kill(killed, signal.SIGKILL)
-        wait_for(lambda: len(workers() - {killed}) == 2)
-        wait_for(lambda: len(metadata(server).brokers) == 2)
+        wait_until(lambda: len(workers() - {killed}) == 2)
+        wait_until(lambda: len(metadata(server).brokers) == 2)
         orphans = workers()
         server.process.kill()
         server.process.wait()
-        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka_oracle import Broker, dump_log, run_tool
+from patience import wait_until
 from server_processes import ServerProcess, serving
 from tiered_exports import new_broker
 from transaction_client import KafkaClientError, TransactionClient
@@ -194,10 +195,10 @@ def test_librdkafka_commits_offsets_at_a_coordinator_that_was_restarted(tmp_path
 
         commit(1)
         assert restarted.stop() == 0
-        wait_for(lambda: coordinator(other, _GROUP, group) == other.port)
+        wait_until(lambda: coordinator(other, _GROUP, group) == other.port)
         time.sleep(1)  # the producer asks for the brokers meanwhile
         second.enter_context(serving(tmp_path / "root", listen=restarted.bootstrap))
-        wait_for(lambda: coordinator(other, _GROUP, group) == restarted.port)
+        wait_until(lambda: coordinator(other, _GROUP, group) == restarted.port)
         committing = threading.Thread(target=commit, args=(2,), daemon=True)
         committing.start()
         committing.join(30)
@@ -216,13 +217,6 @@ def coordinator(server: ServerProcess, key_type: int, key: str) -> int:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
         (found,) = client.call(request, FindCoordinatorResponse).coordinators
         return found.port
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
 
 
 def tool(bootstrap: str, *words: str) -> list[list[str]]:

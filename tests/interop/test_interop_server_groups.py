@@ -6,14 +6,14 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from kafka_oracle import dump_log, run_tool
+from patience import wait_until
 from server_processes import serving
 
 from pyspark_kafkalog import LogDir
@@ -86,13 +86,6 @@ def members(bootstrap: str, *settings: dict[str, object]) -> Iterator[list[Membe
             each.end()
 
 
-def wait_for(what: Callable[[], bool], *, seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
-
-
 def is_shared(group: list[Member]) -> bool:
     """Whether each partition is assigned once, and each member has its share."""
     owned = [each for member in group for each in member.assigned]
@@ -108,10 +101,10 @@ def test_members_of_both_protocols_share_partitions_and_offsets_survive(path: Pa
     with serve(path) as bootstrap:
         for settings in (CLASSIC, CONSUMER):
             with members(bootstrap, settings, settings) as group:
-                wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
+                wait_until(lambda group=group: is_shared(group))  # type: ignore[misc]
                 group[0].end()
-                wait_for(lambda group=group: is_shared(group[1:]))  # type: ignore[misc]
-                wait_for(lambda: committed(path) == READ)
+                wait_until(lambda group=group: is_shared(group[1:]))  # type: ignore[misc]
+                wait_until(lambda: committed(path) == READ)
     assert committed(path) == READ
 
 
@@ -129,18 +122,18 @@ def test_members_of_both_protocols_share_partitions_and_offsets_survive(path: Pa
 )
 def test_three_members_come_and_go(path: Path, settings: dict[str, object]) -> None:
     with serve(path) as bootstrap, members(bootstrap, settings, settings, settings) as group:
-        wait_for(lambda: is_shared(group))
+        wait_until(lambda: is_shared(group))
         static = Member(bootstrap, {**settings, "group.instance.id": "i"})
-        wait_for(lambda: is_shared([*group, static]))
+        wait_until(lambda: is_shared([*group, static]))
         group[1].end()
-        wait_for(lambda: is_shared([group[0], group[2], static]))
+        wait_until(lambda: is_shared([group[0], group[2], static]))
         before = static.assigned
         static.end()  # it stays a member until its session ends
         again = Member(bootstrap, {**settings, "group.instance.id": "i"})
-        wait_for(lambda: again.assigned == before)
+        wait_until(lambda: again.assigned == before)
         again.end()
-        wait_for(lambda: is_shared([group[0], group[2]]))
-        wait_for(lambda: committed(path) == READ)
+        wait_until(lambda: is_shared([group[0], group[2]]))
+        wait_until(lambda: committed(path) == READ)
 
 
 @pytest.mark.full
@@ -154,14 +147,14 @@ def test_groups_go_on_over_both_workers_also_when_one_of_them_is_killed(
     with serving(path, "--workers", "2") as server, contextlib.ExitStack() as stack:
         groups = [stack.enter_context(members(server.bootstrap, *[{**longer, "group.id": name}] * 2)) for name in names]
         for group in groups:
-            wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
+            wait_until(lambda group=group: is_shared(group))  # type: ignore[misc]
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
         os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
         for partition in range(PARTITIONS):
             LogDir.open(path).append("orders", pa.table({"value": ["w"] * 5}), partition=partition)
         for name, group in zip(names, groups, strict=True):
-            wait_for(lambda name=name: committed(path, name) == dict.fromkeys(range(PARTITIONS), 15))  # type: ignore[misc]
-            wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
+            wait_until(lambda name=name: committed(path, name) == dict.fromkeys(range(PARTITIONS), 15))  # type: ignore[misc]
+            wait_until(lambda group=group: is_shared(group))  # type: ignore[misc]
 
 
 @pytest.mark.full
@@ -174,16 +167,16 @@ def test_members_change_their_protocol_one_by_one_and_back(
     ids = [{} if each is None else {"group.instance.id": each} for each in instances]
     ended: list[Member] = []
     with serve(path) as bootstrap, members(bootstrap, *({**classic, **each} for each in ids)) as group:
-        wait_for(lambda: is_shared(group))
+        wait_until(lambda: is_shared(group))
         for settings in (CONSUMER, classic, CONSUMER):
             for number, own in enumerate(ids):
                 group[number].end()
                 ended.append(group[number])
                 group[number] = Member(bootstrap, {**settings, **own})
-                wait_for(lambda: is_shared(group))
+                wait_until(lambda: is_shared(group))
             for partition in range(PARTITIONS):
                 LogDir.open(path).append("orders", pa.table({"value": ["w"] * 5}), partition=partition)
-        wait_for(lambda: committed(path) == dict.fromkeys(range(PARTITIONS), 25))
+        wait_until(lambda: committed(path) == dict.fromkeys(range(PARTITIONS), 25))
     seen = {each for member in (*ended, *group) for each in member.seen}
     assert seen == {(partition, offset) for partition in range(PARTITIONS) for offset in range(25)}
 
@@ -195,13 +188,13 @@ def test_group_goes_on_when_its_coordinator_is_killed(path: Path, settings: dict
         bootstrap = f"{first.bootstrap},{second.bootstrap}"
         longer = {**settings, "session.timeout.ms": 20_000} if settings is CLASSIC else settings
         with members(bootstrap, longer, longer, longer) as group:
-            wait_for(lambda: is_shared(group))
-            wait_for(lambda: committed(path) == READ)
+            wait_until(lambda: is_shared(group))
+            wait_until(lambda: committed(path) == READ)
             first.process.send_signal(signal.SIGKILL)
             for partition in range(PARTITIONS):
                 LogDir.open(path).append("orders", pa.table({"value": ["w"] * 5}), partition=partition)
-            wait_for(lambda: committed(path) == dict.fromkeys(range(PARTITIONS), 15))
-            wait_for(lambda: is_shared(group))
+            wait_until(lambda: committed(path) == dict.fromkeys(range(PARTITIONS), 15))
+            wait_until(lambda: is_shared(group))
 
 
 @pytest.mark.full
@@ -211,8 +204,8 @@ def test_kafkas_tool_lists_describes_resets_and_deletes_groups(path: Path) -> No
 
     with serve(path) as bootstrap:
         with members(bootstrap, CONSUMER, CONSUMER) as group:
-            wait_for(lambda: is_shared(group))
-            wait_for(lambda: committed(path) == READ)
+            wait_until(lambda: is_shared(group))
+            wait_until(lambda: committed(path) == READ)
             assert "Stable" in tool("--list", "--state")
             assert tool("--describe", "--group", "g").count("orders") == PARTITIONS
             assert tool("--describe", "--group", "g", "--members", "--verbose").count("orders") >= 2
@@ -231,7 +224,7 @@ def test_records_of_both_protocols_are_valid_to_kafkas_dump_tool(path: Path) -> 
     with serve(path) as bootstrap:
         for settings in ((CLASSIC, CLASSIC), (CONSUMER, CONSUMER), (CLASSIC, CONSUMER)):
             with members(bootstrap, *settings) as group:
-                wait_for(lambda group=group: is_shared(group))  # type: ignore[misc]
+                wait_until(lambda group=group: is_shared(group))  # type: ignore[misc]
     files = [each for each in path.glob("__consumer_offsets-*/*.log") if each.stat().st_size]
     text = dump_log(files, "--offsets-decoder").stdout
     for record_type in (1, 2, 3, 5, 6, 7, 8):

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kafka_clients import producing
 from kafka_oracle import Broker
+from patience import wait_until
 from s3_proxy import S3Proxy
 from tiered_exports import (
     METADATA_PARTITIONS,
@@ -22,7 +23,6 @@ from tiered_exports import (
     offsets_of,
     set_leader_epoch,
     tier_closed_segments,
-    wait_until,
 )
 from tiered_fixtures import ALL, ISOLATIONS, TieredFixture
 from tiered_roots import SMALL_SEGMENTS, TOPIC, tiered_root

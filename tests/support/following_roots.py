@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from patience import PATIENCE_S
 from root_places import RootPlace
 
 from pyspark_kafkalog.errors import LogDirError
@@ -22,8 +22,6 @@ from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
-
-DEADLINE_S = 60.0
 
 
 @dataclass
@@ -52,11 +50,11 @@ def make_follower(
     *,
     may_cut: bool = False,
     is_once: bool = False,
-    gives_up_after_s: float = DEADLINE_S,
+    gives_up_after_s: float = PATIENCE_S,
     flush: FlushMode = "os",
     is_working: Callable[[], bool] = lambda: False,
     root: NativeRoot | None = None,
-    empty_for_s: float = DEADLINE_S,
+    empty_for_s: float = PATIENCE_S,
 ) -> Follower:
     """A follower of `leader` in `place`, or with `root` as it was opened there."""
     settings = FollowSettings(
@@ -102,18 +100,11 @@ def following(
         yield found
     finally:
         found.follower.stop()
-        thread.join(DEADLINE_S)
+        thread.join(PATIENCE_S)
         leader.close()
     assert not thread.is_alive()
     if found.error is not None:
         raise found.error
-
-
-def wait_until(condition: Callable[[], bool], what: str = "it") -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} does not come true"
-        time.sleep(0.02)
 
 
 def ends(log_dir: LogDir) -> dict[TopicPartition, int]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_S
 from transaction_servers import SESSION, Coordinated
 
 from pyspark_kafkalog.metadata.messages.codec import Message
@@ -35,10 +36,10 @@ GROUP = "g"
 
 
 def run(work: Awaitable[None]) -> None:
-    """Run a scenario, for some seconds at most."""
+    """Run a scenario, for as long as our patience lasts."""
 
     async def bounded() -> None:
-        await asyncio.wait_for(work, 20)
+        await asyncio.wait_for(work, PATIENCE_S)
 
     asyncio.run(bounded())
 

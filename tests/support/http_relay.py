@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
+
+from patience import PATIENCE_S
 
 _HOP_BY_HOP: Final = ("connection", "keep-alive", "transfer-encoding")
 _UPSTREAM_SECONDS_MAX: Final = 60
@@ -70,7 +72,8 @@ class HttpRelay:
         self.log: list[Request] = []
         self._upstream = urlsplit(upstream).netloc if upstream else None
         self._lock = threading.Lock()
-        self._server: ThreadingHTTPServer | None = None
+        self._is_ending = threading.Event()
+        self._server: _Server | None = None
 
     @property
     def endpoint(self) -> str:
@@ -90,6 +93,8 @@ class HttpRelay:
     def __exit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.shutdown()
+            self._is_ending.set()
+            self._server.hang_up()
             self._server.server_close()
 
     def reset(self) -> None:
@@ -103,7 +108,7 @@ class HttpRelay:
             self.requests[request.kind] += 1
             self.log.append(request)
         if self.latency_seconds:
-            time.sleep(self.latency_seconds)
+            self._is_ending.wait(self.latency_seconds)
         return self.answer(request) if self.answer is not None else None
 
     def connect(self) -> http.client.HTTPConnection | None:
@@ -111,8 +116,34 @@ class HttpRelay:
 
 
 class _Server(ThreadingHTTPServer):
+    """Knows its connections: a client keeps those that are idle, and each has a thread here until it ends."""
+
     daemon_threads = True
     request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._connections: set[socket.socket] = set()
+        self._ended = threading.Condition()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._ended:
+            self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        with self._ended:
+            self._connections.discard(request)
+            self._ended.notify_all()
+
+    def hang_up(self) -> None:
+        """End all connections. Called when no new ones are accepted."""
+        with self._ended:
+            for each in self._connections:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+            self._ended.wait_for(lambda: not self._connections, PATIENCE_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has gone away is no news."""

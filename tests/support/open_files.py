@@ -1,7 +1,8 @@
-"""A process that may open only so many files more."""
+"""The open files of this process: how many there are, and a bound for how many more there may be."""
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -24,3 +25,14 @@ def open_files_left(count: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def descriptors() -> int:
+    """How many descriptors are open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def descriptors_before() -> int:
+    """How many are open, without those of earlier tests that only garbage collection closes: it might, in between."""
+    gc.collect()
+    return descriptors()

@@ -14,6 +14,8 @@ from ssl import SSLContext
 from threading import Thread
 from typing import Protocol
 
+from patience import PATIENCE_S
+
 from pyspark_kafkalog.errors import NetworkError
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
@@ -173,7 +175,7 @@ class ScriptedCluster:
             thread.start()
             yield Address("127.0.0.1", listener.getsockname()[1])
             listener.shutdown(SHUT_RDWR)
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
     def partition(self, partition: TopicPartition) -> ScriptedPartition:
         return self.topics[partition.topic].partitions[partition.partition]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -96,6 +97,9 @@ class SimulatedTime:
             loop.set_exception_handler(lambda *_: None)
             for task in asyncio.all_tasks(loop):
                 setattr(task, "_log_destroy_pending", False)  # noqa: B010
+                coroutine = task.get_coro()
+                if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                    coroutine.close()  # killed before its first step; else Python warns that nobody awaited it
             loop.close()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from java_processes import free_port
 from kafka_clients import ConsumedRecord, consume
 from kafka_oracle import Broker, KafkaOracleError, run_tool, tiering
+from patience import PATIENCE_S
 from tiered_roots import file_root
 
 from pyspark_kafkalog import LogDir
@@ -19,7 +19,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeR
 from pyspark_kafkalog.storage.names import TopicPartition
 
 METADATA_PARTITIONS: Final = 3
-_SECONDS_MAX: Final = 30
 _OFFSET_TOOL: Final = "org.apache.kafka.tools.GetOffsetShell"
 
 
@@ -61,7 +60,7 @@ def new_broker(home: Path, tier: Path, **settings: str) -> Broker:
 
 def consumed(broker: Broker, topic: str, isolation: str = "read_uncommitted") -> list[ConsumedRecord]:
     """All records of the topic; a broker that has just started refuses reads of remote segments for a moment."""
-    until = time.monotonic() + _SECONDS_MAX
+    until = time.monotonic() + PATIENCE_S
     while True:
         try:
             return consume(broker.bootstrap, topic, isolation=isolation)
@@ -90,10 +89,3 @@ def offsets_at(broker: Broker, topic: str, time_ms: int) -> dict[int, int]:
         return {each.partition: each.offset for each in consumer.offsets_for_times(asked, timeout=30)}
     finally:
         consumer.close()
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + _SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < until, what
-        time.sleep(0.1)

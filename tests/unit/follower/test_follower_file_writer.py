@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from followers import NOW_MS, TOPIC, FollowerRoot, LeaderRoot, files_of, log_bytes
 from leader_writers import T0, Served, append, batch
+from open_files import descriptors, descriptors_before
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -257,12 +257,12 @@ def test_a_follower_that_rolls_segments_has_no_more_files_open(follower: Followe
     leader.write(80)
     batches = leader.batches()
     follower.make(follower.append(batches[:1]))
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_before()
     for begin in range(1, len(batches), 20):
         follower.make(follower.append(batches[begin : begin + 20]))
     assert len(list(directory(follower).glob("*.log"))) > 4
     # The active segment has one file more after an aborted transaction.
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert descriptors() <= before + 1
 
 
 def test_other_writers_and_an_earlier_follower_are_refused_and_leave_nothing(follower: FollowerRoot) -> None:

@@ -153,7 +153,7 @@ def test_other_requests_are_repeated_while_the_store_is_busy() -> None:
 
 def test_a_create_gives_up_after_its_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_CREATE_TIMEOUT", client.timedelta(milliseconds=200))
-    with HttpRelay(answer=answers(Answer(200, b"", FOUND)), latency_seconds=5) as relay:
+    with HttpRelay(answer=answers(Answer(200, b"", FOUND)), latency_seconds=60) as relay:
         with pytest.raises(ObjectStoreError, match="create failed") as raised:
             open_at(relay).create("key", b"")
         assert raised.type is ObjectStoreError

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import AuthenticationError
 from pyspark_kafkalog.metadata.access.scram import MECHANISMS, ScramMechanism, credential_of
@@ -122,10 +123,10 @@ def client_of(server: SaslServer) -> Iterator[WireClient]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    with WireClient(ours, client_id="c", timeout_s=10) as client:
+    with WireClient(ours, client_id="c", timeout_s=PATIENCE_S) as client:
         client.negotiate()
         yield client
-    thread.join(10)
+    thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

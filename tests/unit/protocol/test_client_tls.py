@@ -12,6 +12,7 @@ from certificates import Authority, Certificate, common_name
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.protocol.client_settings import StoreSettings, TlsClientSettings
@@ -61,7 +62,7 @@ def subject_seen(context: ssl.SSLContext, authority: Authority, server: Certific
             connection.sendall(b"x")
     finally:
         ours.close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
     return seen[0]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, NetworkError, UnsupportedApiError
 from pyspark_kafkalog.protocol.api import ApiKey
@@ -44,7 +45,7 @@ class Server:
                 self._connection.sendall(self._answer(request))
 
     def stop(self) -> None:
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
@@ -213,7 +214,7 @@ def test_client_and_server_speak_tls(tmp_path: Path) -> None:
             else:
                 with pytest.raises(AuthenticationError, match="certificate"):
                     WireClient.connect("localhost", port, client_id="c", timeout_s=10.0, tls=context)
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 def write_certificate(directory: Path) -> Path:

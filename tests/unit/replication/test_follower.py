@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, copy_once, following, has_all, wait_until
+from following_roots import check_equal, copy_once, following, has_all
+from patience import wait_until
 from root_places import RootPlace, forget, memory_root
 
 from pyspark_kafkalog.errors import FollowingRootError

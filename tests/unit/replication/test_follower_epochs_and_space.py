@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from followers import TOPIC, LeaderRoot
-from following_roots import copy_once, following, has_all, has_offsets, wait_until
+from following_roots import copy_once, following, has_all, has_offsets
+from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication import follower as follower_module

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import batches_of, check_equal, copy_once, ends, following, has_all, wait_until
+from following_roots import batches_of, check_equal, copy_once, ends, following, has_all
+from patience import wait_until
 from root_places import RootPlace, forget, memory_root, store_of
 
 from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, following, has_all, make_follower, wait_until
+from following_roots import check_equal, following, has_all, make_follower
+from patience import wait_until
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, LeaderUnavailableError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir

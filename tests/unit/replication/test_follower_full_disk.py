@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import pytest
 from followers import SMALL, TOPIC, LeaderRoot
-from following_roots import batches_of, check_equal, copy_once, following, has_all, selects_all, wait_until
+from following_roots import batches_of, check_equal, copy_once, following, has_all, selects_all
 from metadata_roots import forget_images
+from patience import wait_until
 from stopping_filesystem import WatchedFileSystem, write_half
 from tiers import SEED, TIER, rest_full
 

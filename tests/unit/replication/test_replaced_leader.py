@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from followers import TOPIC, LeaderRoot
-from following_roots import batches_of, following, has_all, has_offsets, wait_until
+from following_roots import batches_of, following, has_all, has_offsets
 from leader_writers import append, batch
+from patience import wait_until
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir

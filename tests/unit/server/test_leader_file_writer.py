@@ -13,6 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from leader_writers import T0, Served, append, batch, mark, marker
+from open_files import descriptors, descriptors_before
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import (
     CorruptRecordError,
@@ -352,37 +354,37 @@ def test_unusable_directory_of_one_partition_refuses_only_its_units(serve: Calla
 def test_many_more_partitions_than_stay_open_are_one_commit(tmp_path: Path) -> None:
     LogDir.open_or_create(tmp_path / "root").create_topic("wide", OPEN_LOGS + 9)
     server = Served(tmp_path / "root")
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_before()
     for sequence in range(3):
         appends = [append(batch(producer=(7, 0, 3 * sequence)), "wide", at) for at in range(OPEN_LOGS + 9)]
         assert offsets(server.append(*appends)) == (3 * sequence, 3 * sequence + 2, False)
-    assert len(os.listdir("/proc/self/fd")) - before <= 3 * OPEN_LOGS
+    assert descriptors() - before <= 3 * OPEN_LOGS
     server.writer.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_segments_that_were_rolled_are_closed(serve: Callable[[], Served]) -> None:
     server = serve()
     server.log_dir.alter_topic("a", add={"internal.segment.bytes": "300"})
     server.append(append(batch([b"x" * 200])))
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_before()
     for _ in range(10):
         server.append(append(batch([b"x" * 200])), append(batch([b"x" * 200])))
     assert len(list((server.root.path / "a-0").glob("*.log"))) == 21
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
 def test_log_that_cannot_be_looked_at_again_is_closed(serve: Callable[[], Served]) -> None:
     server = serve()
     assert offsets(server.append(append(batch([b"0"])))) == (0, 0, False)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_before()
     for sequence in range(1, 4):
         loop = server.root.path / "a-0" / f"{sequence:020}.log"
         loop.symlink_to(loop)  # the next segment of another writer, were it readable
         assert isinstance(server.append(append(batch([b"lost"]))), KafkalogError)
         loop.unlink()
         assert offsets(server.append(append(batch([b"%d" % sequence])))) == (sequence, sequence, False)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() == before
 
 
 class SlowFlushes(FileSystem):
@@ -398,7 +400,7 @@ class SlowFlushes(FileSystem):
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))
         if path.parent.name == "a-0" and path.suffix == LOG_SUFFIX:
             self.is_flushing.set()
-            assert self.release.wait(20)
+            assert self.release.wait(PATIENCE_S)
             if self.error is not None:
                 raise self.error
         super().fsync(fd)
@@ -418,7 +420,7 @@ def test_commit_gets_its_name_when_the_log_is_on_disk_and_none_if_that_fails(
     fs.error = OSError(errno.EIO, "no disk") if fails else None
     with ThreadPoolExecutor(1) as thread:
         committing = thread.submit(writer.commit, CommitUnit.of(append(batch([b"1"]))))
-        assert fs.is_flushing.wait(20)
+        assert fs.is_flushing.wait(PATIENCE_S)
         # The commit's own file may be on disk already.
         assert not committing.done()
         assert fs.linked == []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from transaction_servers import Coordinated, run
 
 from pyspark_kafkalog.config.topic import LogConfig
@@ -137,7 +138,7 @@ def test_later_requests_of_the_connection_wait_for_the_check_and_other_connectio
     prepared = batch_checks._prepared
 
     def held(*values: Any) -> Any:
-        checking.wait(10)
+        checking.wait(PATIENCE_S)
         return prepared(*values)
 
     monkeypatch.setattr(batch_checks, "_prepared", held)

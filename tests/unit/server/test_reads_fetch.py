@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from engine_fixtures import FixturePartition, expected_records, partitions_with_offsets
+from patience import PATIENCE_S
 from root_places import RootPlace, is_object_place
 from server_calls import ReadServer
 from tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds
@@ -240,10 +241,17 @@ def test_sessions_are_never_given_and_not_continued(
     assert bool(response.responses) == (error is ErrorCode.NONE)
 
 
+#: What a request waits for that is to be answered earlier.
+LONG_MS = 600_000
+
+
 def wait_for(
     server: ReadServer, request: FetchRequest, then: Any, version: int = LAST_VERSION_BY_NAME
 ) -> tuple[FetchResponse, float]:
-    """The response to a request that waits, and its seconds; `then` is called once it does."""
+    """The response to a request that waits, and its seconds; `then` is called once it does.
+
+    What ends the wait before its time must do so within our patience, which is shorter than LONG_MS.
+    """
 
     async def both() -> tuple[FetchResponse, float]:
         began = time.monotonic()
@@ -251,7 +259,7 @@ def wait_for(
         while not server.waiters.events and not answer.done():
             await asyncio.sleep(0.001)
         then()
-        return await asyncio.wait_for(answer, 20), time.monotonic() - began
+        return await asyncio.wait_for(answer, PATIENCE_S), time.monotonic() - began
 
     return asyncio.run(both())
 
@@ -261,9 +269,8 @@ def test_fetch_at_the_end_waits_until_records_are_committed(server: ReadServer, 
         append_rounds(log_dir, 1, partition=0, records=RECORDS)
         server.waiters.notify(frozenset({TopicPartition(TOPIC, 0)}))
 
-    response, seconds = wait_for(server, asked({1: 80, 0: 80}, max_wait_ms=15_000, min_bytes=1), append)
+    response, _ = wait_for(server, asked({1: 80, 0: 80}, max_wait_ms=LONG_MS, min_bytes=1), append)
     assert [offsets_of(each) for each in response.responses[0].partitions] == [[], [(80, 99)]]
-    assert seconds < 10
     assert not server.waiters.events
 
 
@@ -273,27 +280,27 @@ def test_fetch_waits_for_min_bytes_over_all_partitions(server: ReadServer, log_d
             append_rounds(log_dir, 1, partition=partition, records=RECORDS)
             server.waiters.notify(None)
 
-    response, _ = wait_for(server, asked({0: 80, 1: 80}, max_wait_ms=15_000, min_bytes=1000), append)
+    response, _ = wait_for(server, asked({0: 80, 1: 80}, max_wait_ms=LONG_MS, min_bytes=1000), append)
     assert [offsets_of(each) for each in response.responses[0].partitions] == [[(80, 99)], [(80, 99)]]
 
 
 def test_fetch_returns_what_there_is_when_its_time_is_over(server: ReadServer) -> None:
     response, seconds = wait_for(server, asked({2: 0}, max_wait_ms=60, min_bytes=1), lambda: None)
     assert response.responses[0].partitions[0].records == b""
-    assert 0.05 < seconds < 5
+    assert seconds > 0.05
 
 
 def test_fetch_does_not_wait_if_there_is_an_error_or_more_than_was_taken(server: ReadServer) -> None:
     for request in (
-        asked({2: 0, 9: 0}, max_wait_ms=15_000, min_bytes=1),
-        asked({0: 0}, max_wait_ms=15_000, min_bytes=1 << 20, partition_max_bytes=10),
-        asked({0: 0}, max_wait_ms=15_000, min_bytes=1 << 20, max_bytes=10),
-        asked({0: 90}, max_wait_ms=15_000, min_bytes=1, last_fetched_epoch=0),
-        FetchRequest(max_wait_ms=15_000, min_bytes=1),
+        asked({2: 0, 9: 0}, max_wait_ms=LONG_MS, min_bytes=1),
+        asked({0: 0}, max_wait_ms=LONG_MS, min_bytes=1 << 20, partition_max_bytes=10),
+        asked({0: 0}, max_wait_ms=LONG_MS, min_bytes=1 << 20, max_bytes=10),
+        asked({0: 90}, max_wait_ms=LONG_MS, min_bytes=1, last_fetched_epoch=0),
+        FetchRequest(max_wait_ms=LONG_MS, min_bytes=1),
     ):
         began = time.monotonic()
         server.call(ApiKey.FETCH, 12, request, FetchResponse)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -308,10 +315,9 @@ def test_topic_that_is_replaced_by_another_ends_the_wait(
         server.waiters.notify(None)
 
     topic_id = log_dir.topic(TOPIC).topic_id or ""
-    request = asked({0: 80}, max_wait_ms=15_000, min_bytes=1, topic_id=topic_id)
-    response, seconds = wait_for(server, request, delete, version=13 if is_by_id else 12)
+    request = asked({0: 80}, max_wait_ms=LONG_MS, min_bytes=1, topic_id=topic_id)
+    response, _ = wait_for(server, request, delete, version=13 if is_by_id else 12)
     assert response.responses[0].partitions[0].error_code == error
-    assert seconds < 10
 
 
 @pytest.mark.file_roots

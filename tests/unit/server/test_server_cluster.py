@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from object_roots import StoredRoot
+from patience import until, wait_until
 
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.protocol.client import WireClient
@@ -145,11 +146,7 @@ def test_server_whose_root_is_away_warns_once_and_says_when_it_is_back(
 
     async def until_beats(count: int) -> None:
         wanted = len(beats) + count
-        for _ in range(1000):
-            if len(beats) >= wanted:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{len(beats)} beats")
+        await until(lambda: len(beats) >= wanted, f"{wanted} beats")
 
     async def scenario(executor: Executor) -> None:
         served = cluster(1, tmp_path, executor, interval_s=0.01)
@@ -195,10 +192,8 @@ def test_server_whose_threads_are_all_busy_shows_that_it_runs(tmp_path: Path, mo
             asking.start()
             try:
                 assert is_busy.wait(60)
-                before, until = count(), time.monotonic() + 60
-                while count() < before + 2 and time.monotonic() < until:
-                    time.sleep(0.05)
-                assert count() >= before + 2
+                before = count()
+                wait_until(lambda: count() >= before + 2)
             finally:
                 go_on.set()
                 asking.join()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from patience import PATIENCE_S, until
 
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -26,10 +27,12 @@ class FakeWriter:
         self.gate = threading.Event()
         self.commits: list[int] = []
         self.failure: BaseException | None = None
+        self.has_begun = False
         self.is_closed = False
 
     def commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
-        self.gate.wait(5)
+        self.has_begun = True
+        assert self.gate.wait(PATIENCE_S)
         if self.failure is not None:
             raise self.failure
         self.commits.append(len(units))
@@ -59,7 +62,7 @@ def run(work: Callable[[GroupCommitter, FakeWriter, list[frozenset[TopicPartitio
         committer = GroupCommitter(writer, notified.append, monotonic_ms=lambda: 0)
         await committer.start()
         try:
-            await asyncio.wait_for(work(committer, writer, notified), 10)
+            await asyncio.wait_for(work(committer, writer, notified), PATIENCE_S)
         finally:
             writer.gate.set()
             await committer.stop()
@@ -71,7 +74,7 @@ def run(work: Callable[[GroupCommitter, FakeWriter, list[frozenset[TopicPartitio
 def test_units_that_wait_for_a_commit_are_committed_together() -> None:
     async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
         first = committer.submit(unit())
-        await asyncio.sleep(0.05)
+        await until(lambda: writer.has_begun)
         others = [committer.submit(unit()) for _ in range(20)]
         writer.gate.set()
         assert [each.first_offset for (each,) in await asyncio.gather(first, *others)] == [1] + [2] * 20

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import selectors
 import socket
 import struct
 import time
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from loop_clock import LoopClock
+from patience import PATIENCE_S, until
 
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.connections import connection
@@ -104,7 +107,7 @@ def run(work: Callable[[Client, FakeDispatcher, RequestBytesBySize], Awaitable[N
         theirs.setblocking(False)
         dispatcher, budget = FakeDispatcher(), RequestBytesBySize(4 * REQUEST_MAX_BYTES)
         responses = ResponseBytes(1 << 20, lambda: int(time.monotonic() * 1000))
-        values = {"request_max_bytes": REQUEST_MAX_BYTES, "unauthenticated_max_bytes": 64, "idle_max_s": 5.0, **limits}
+        values = {"request_max_bytes": REQUEST_MAX_BYTES, "unauthenticated_max_bytes": 64, "idle_max_s": 60.0, **limits}
         with ThreadPoolExecutor(1) as executor:
             connection = Connection(
                 PlainTransport(ours, executor),
@@ -118,10 +121,10 @@ def run(work: Callable[[Client, FakeDispatcher, RequestBytesBySize], Awaitable[N
             )
             serving = asyncio.create_task(connection.serve())
             try:
-                await asyncio.wait_for(work(Client(theirs), dispatcher, budget), 10)
+                await asyncio.wait_for(work(Client(theirs), dispatcher, budget), PATIENCE_S)
             finally:
                 theirs.close()
-                await asyncio.wait_for(serving, 10)
+                await asyncio.wait_for(serving, PATIENCE_S)
         assert budget.used_bytes == responses.used_bytes == 0
 
     asyncio.run(main())
@@ -131,8 +134,7 @@ def test_produce_requests_begin_before_earlier_ones_are_answered_and_answers_kee
     async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         first, second = dispatcher.hold("a"), dispatcher.hold("b")
         await client.send(produce("a") + produce("b") + produce("c"))
-        while dispatcher.begun != ["a", "b", "c"]:
-            await asyncio.sleep(0.001)
+        await until(lambda: dispatcher.begun == ["a", "b", "c"])
         second.set()
         await asyncio.sleep(0.01)
         first.set()
@@ -145,6 +147,7 @@ def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
     async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         held = dispatcher.hold("a")
         await client.send(produce("a") + fetch("b") + produce("c"))
+        await until(lambda: dispatcher.begun)
         await asyncio.sleep(0.02)
         assert dispatcher.begun == ["a"]
         held.set()
@@ -157,9 +160,11 @@ def test_long_produce_begins_when_earlier_ones_are_answered_and_before_later_one
     async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         first, second = dispatcher.hold("a"), dispatcher.hold("long")
         await client.send(produce("a") + produce("long") + produce("c"))
+        await until(lambda: dispatcher.begun)
         await asyncio.sleep(0.02)
         assert dispatcher.begun == ["a"]
         first.set()
+        await until(lambda: len(dispatcher.begun) > 1)
         await asyncio.sleep(0.02)
         assert dispatcher.begun == ["a", "long"]
         second.set()
@@ -247,14 +252,12 @@ def test_produce_in_flight_when_the_client_leaves_is_handled_and_counted_until_t
     async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
         held = dispatcher.hold("a")
         await client.send(produce("a"))
-        while dispatcher.begun != ["a"]:
-            await asyncio.sleep(0.001)
+        await until(lambda: dispatcher.begun == ["a"])
         client.sock.shutdown(socket.SHUT_RDWR)
         await asyncio.sleep(0.01)
         assert budget.used_bytes == 2
         held.set()
-        await asyncio.sleep(0.01)
-        assert budget.used_bytes == 0
+        await until(lambda: budget.used_bytes == 0)
 
     run(work)
 
@@ -270,21 +273,30 @@ def plain_transport() -> Iterator[tuple[PlainTransport, socket.socket, int]]:
         transport.close()
 
 
+def readers_of(loop: asyncio.AbstractEventLoop) -> set[int]:
+    """The descriptors that the loop watches for something to read."""
+    selector = loop._selector  # type: ignore[attr-defined]
+    return {fd for fd, key in selector.get_map().items() if key.events & selectors.EVENT_READ}
+
+
 def test_wait_ends_at_its_own_deadline_whatever_the_deadlines_of_earlier_ones() -> None:
     async def main() -> None:
+        clock = LoopClock()
         with plain_transport() as (transport, client, _):
-            for seconds in (60.0, 0.05, 60.0):
+            for seconds in (600.0, 60.0, 600.0):
                 receiving = asyncio.create_task(transport.recv(10, seconds))
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
                 client.send(b"some")
                 assert await receiving == b"some"
-            await asyncio.sleep(0.08)  # the timer of the second wait has gone off
-            began_s = time.monotonic()
-            with pytest.raises(asyncio.TimeoutError):
-                await transport.recv_into(memoryview(bytearray(10)), 0.05)
-            assert 0.04 < time.monotonic() - began_s < 5
+            await clock.advance(80)  # the timer of the second wait has gone off
             receiving = asyncio.create_task(transport.recv(10, 60.0))
-            await asyncio.sleep(0.08)
+            await clock.advance(20)
+            assert not receiving.done()
+            await clock.advance(40)
+            with pytest.raises(asyncio.TimeoutError):
+                await receiving
+            receiving = asyncio.create_task(transport.recv(10, 600.0))
+            await clock.advance(80)
             assert not receiving.done()
             client.send(b"more")
             assert await receiving == b"more"
@@ -301,8 +313,8 @@ def test_socket_is_watched_between_waits_until_something_arrives_that_nobody_wai
             client.send(b"some")
             assert await receiving == b"some"
             client.send(b"more")
-            await asyncio.sleep(0.01)
-            assert not loop.remove_reader(descriptor)  # the loop would else find it readable again and again
+            # The loop would else find it readable again and again.
+            await until(lambda: descriptor not in readers_of(loop))
             assert await transport.recv(10, 60.0) == b"more"
             receiving = asyncio.create_task(transport.recv(10, 60.0))
             await asyncio.sleep(0)
@@ -344,7 +356,7 @@ def test_large_frame_is_read_on_after_a_pause_without_the_garbage_collector(monk
             await loop.sock_sendall(client, bytes(100_000))
             await asyncio.sleep(0.1)
             sending = asyncio.create_task(loop.sock_sendall(client, bytes(size - 100_000)))
-            frame = await asyncio.wait_for(reading, 10)
+            frame = await asyncio.wait_for(reading, PATIENCE_S)
             assert frame is not None
             assert len(frame) == size
             await sending

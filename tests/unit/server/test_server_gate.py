@@ -6,12 +6,12 @@ import random
 import socket
 import ssl
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import Authority, common_name
+from patience import PATIENCE_S, wait_until
 from scram_client import ScramClient
 
 from pyspark_kafkalog import LogDir
@@ -20,6 +20,7 @@ from pyspark_kafkalog.metadata.access.client_quotas import USER, alter_quotas, q
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credentials, upsertion
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
+from pyspark_kafkalog.server.security import gate
 from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
 from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.server.security.limits import ConnectionSettings
@@ -46,7 +47,7 @@ def config(**security: Any) -> ServerConfig:
 
 def connect(bootstrap: str) -> socket.socket:
     host, _, port = bootstrap.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
 
 def send(sock: socket.socket, frame: bytes) -> None:
@@ -148,7 +149,10 @@ def certificate_of(bootstrap: str, authority: Authority) -> bytes | None:
         return tls.getpeercert(binary_form=True)
 
 
-def test_replaced_certificate_is_shown_to_new_connections_without_a_restart(root: Path, tmp_path: Path) -> None:
+def test_replaced_certificate_is_shown_to_new_connections_without_a_restart(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gate, "_REFRESH_INTERVAL_MS", 20)
     authority = Authority(tmp_path)
     first, second = (authority.sign(name, common_name("server")) for name in ("server", "renewed"))
     context = ssl.create_default_context(cafile=str(authority.certificate))
@@ -157,13 +161,10 @@ def test_replaced_certificate_is_shown_to_new_connections_without_a_restart(root
         context.wrap_socket(connect(bootstrap), server_hostname="localhost") as old,
     ):
         first.certificate.write_bytes(second.certificate.read_bytes())  # the key does not belong to it yet
-        time.sleep(1.2)
+        wait_until(lambda: "new connections get the last good certificate" in caplog.text)
         assert certificate_of(bootstrap, authority) == first.der
         second.key.replace(first.key)
-        deadline = time.monotonic() + 10
-        while certificate_of(bootstrap, authority) != second.der:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: certificate_of(bootstrap, authority) == second.der)
         assert b"orders" in (ask(old, METADATA) or b"")
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from group_servers import subscription
 from hostile_clients import batch_of
+from patience import PATIENCE_S, wait_until
 from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -65,7 +66,6 @@ from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.names import TopicPartition
 
 GROUP, TOPIC = "g", "orders"
-DEADLINE_S = 20.0
 SERVED = ServerConfig(listen=Address("127.0.0.1", 0), flush="os")
 
 
@@ -75,7 +75,7 @@ class Client:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         host, _, port = bootstrap.rpartition(":")
-        self.wire = WireClient.connect(host, int(port), client_id="c", timeout_s=DEADLINE_S)
+        self.wire = WireClient.connect(host, int(port), client_id="c", timeout_s=PATIENCE_S)
         self.apis: ApiVersionsResponse = self.wire.negotiate()
 
     def produce(self) -> ErrorCode:
@@ -88,7 +88,7 @@ class Client:
 
     def init(self, name: str | None = None) -> InitProducerIdResponse:
         body = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             response = self.wire.call(body, InitProducerIdResponse)
             if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -189,10 +189,7 @@ def follow(place: RootPlace) -> None:
 
 
 def until(expected: object, ask: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while (found := ask()) != expected:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+    wait_until(lambda: ask() == expected, str(expected))
 
 
 def test_group_and_connection_go_on_when_the_copy_that_serves_them_is_promoted(
@@ -235,7 +232,7 @@ def test_members_and_fetches_of_several_servers_go_on_when_their_root_is_promote
         fetches = [executor.submit(each.wait_for_record) for each in waiting]
         promote(open_root(place).native())
         until(ErrorCode.NONE, asking[0].produce)
-        first, second = (each.result(DEADLINE_S) for each in fetches)
+        first, second = (each.result(PATIENCE_S) for each in fetches)
     assert first == second != b""
     for each in waiting:
         each.wire.close()

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.server import sending
@@ -58,7 +59,7 @@ def exchange(pair: tuple[socket.socket, socket.socket], executor: ThreadPoolExec
         return bytes(received)
 
     async def both() -> bytes:
-        _, received = await asyncio.wait_for(asyncio.gather(send(), receive()), 20)
+        _, received = await asyncio.wait_for(asyncio.gather(send(), receive()), PATIENCE_S)
         return received
 
     return asyncio.run(both())
@@ -134,7 +135,7 @@ def test_peer_that_has_gone_is_an_error(
             await send_pieces(transport, [CONTENT, FileSlice(OpenFile(segment), 0, len(CONTENT))])
 
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        asyncio.run(asyncio.wait_for(send(), 20))
+        asyncio.run(asyncio.wait_for(send(), PATIENCE_S))
 
 
 def test_cancelled_send_leaves_no_writer_in_the_loop(

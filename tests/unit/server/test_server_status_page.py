@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.protocol.api import ApiKey
@@ -40,7 +41,7 @@ def pages(metrics: ServerMetrics, *paths: str, check: Callable[[], None] = lambd
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -51,12 +52,12 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 def test_silent_connections_are_bounded_and_the_page_answers_when_they_have_left() -> None:
     def visit(port: int) -> tuple[bytes, int]:
-        silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(32)]
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as refused:
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(32)]
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as refused:
             received = refused.recv(1)
         for each in silent:
             each.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 return received, get(port, "/health")[0]

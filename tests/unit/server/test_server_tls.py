@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority, Certificate, common_name, name_of
 from cryptography.x509.oid import NameOID
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
@@ -57,14 +58,14 @@ def meet(
     client: Callable[[socket.socket], object],
     executor: ThreadPoolExecutor,
     *,
-    handshake_s: float = 5,
+    handshake_s: float = PATIENCE_S,
 ) -> object:
     """What `client` returns, in a thread, with the other end of the connection that `serve` gets."""
 
     async def run() -> object:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        theirs.settimeout(5)
+        theirs.settimeout(PATIENCE_S)
         talking = asyncio.get_running_loop().run_in_executor(executor, client, theirs)
         transport = TlsTransport(ours, server_context(accepting), executor)
         try:
@@ -91,7 +92,7 @@ def test_pieces_and_files_arrive_in_order_and_both_sides_may_talk_at_once(
     async def serve(transport: TlsTransport) -> None:
         async def receive() -> None:
             buffer = memoryview(bytearray(10_000))
-            while count := await transport.recv_into(buffer, 10):
+            while count := await transport.recv_into(buffer, PATIENCE_S):
                 received.extend(buffer[:count])
 
         assert transport.subject is None
@@ -181,7 +182,7 @@ def test_closing_wakes_who_waits_for_bytes(
     authority: Authority, server: Certificate, executor: ThreadPoolExecutor
 ) -> None:
     async def serve(transport: TlsTransport) -> None:
-        waiting = asyncio.ensure_future(transport.recv_into(memoryview(bytearray(10)), 10))
+        waiting = asyncio.ensure_future(transport.recv_into(memoryview(bytearray(10)), PATIENCE_S))
         await asyncio.sleep(0.01)
         transport.close()
         with pytest.raises(ConnectionResetError):
@@ -252,7 +253,10 @@ def test_log_says_that_a_client_does_not_speak_tls(
     config = ServerConfig(listen=Address("127.0.0.1", 0), security=SecuritySettings(tls=settings(authority, server)))
     with caplog.at_level(logging.INFO), serve(tmp_path / "root", config) as bootstrap:
         port = int(bootstrap.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client, contextlib.suppress(ConnectionError):
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client,
+            contextlib.suppress(ConnectionError),
+        ):
             client.sendall(request_bytes)
             while client.recv(100):
                 pass

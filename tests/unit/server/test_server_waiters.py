@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+from patience import PATIENCE_S
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.security.open import open_root
@@ -53,14 +54,14 @@ def test_root_is_refreshed_only_while_a_request_waits(tmp_path: Path) -> None:
             watcher = RootWatcher(root, waiters, executor, is_object_root=False)
             await watcher.start()
             first = waiters.subscribe(frozenset({A0}))
-            await asyncio.wait_for(first.wait(), 5)
+            await asyncio.wait_for(first.wait(), PATIENCE_S)
             waiters.unsubscribe(first)
             known = root.version
             LogDir.open(tmp_path / "log").append("a", pa.table({"value": ["1"]}))
             await asyncio.sleep(0.03)
             assert root.version == known
             second = waiters.subscribe(frozenset({A0}))
-            await asyncio.wait_for(second.wait(), 5)
+            await asyncio.wait_for(second.wait(), PATIENCE_S)
             assert root.version != known
             await watcher.stop()
 
@@ -78,11 +79,13 @@ def test_commit_of_another_process_wakes_only_those_who_wait_for_it(tmp_path: Pa
             watcher = RootWatcher(open_root(tmp_path / "log"), waiters, executor, is_object_root=False)
             await watcher.start()
             on_a, on_b = waiters.subscribe(frozenset({A0})), waiters.subscribe(frozenset({B0}))
-            await asyncio.wait_for(asyncio.gather(on_a.wait(), on_b.wait()), 5)  # the first look knows no states yet
+            await asyncio.wait_for(
+                asyncio.gather(on_a.wait(), on_b.wait()), PATIENCE_S
+            )  # the first look knows no states yet
             on_a.clear()
             on_b.clear()
             LogDir.open(tmp_path / "log").append("a", pa.table({"value": ["1"]}))
-            await asyncio.wait_for(on_a.wait(), 5)
+            await asyncio.wait_for(on_a.wait(), PATIENCE_S)
             assert not on_b.is_set()
             await watcher.stop()
 

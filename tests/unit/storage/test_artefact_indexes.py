@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from open_files import descriptors, descriptors_before
 from small_indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
@@ -197,9 +197,9 @@ def test_failed_write_adds_no_entry(tmp_path: Path) -> None:
 
 
 def test_failed_preallocation_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_before()
     with pytest.raises(OSError, match="No space"):
         OffsetIndex.open(
             tmp_path / "0.index", BASE, max_index_bytes=64, writable=True, fs=_FailingFileSystem("truncate")
         )
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import zlib
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
 from log_reads import offset_for_timestamp, read
+from open_files import descriptors, descriptors_before
 from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, UnsupportedFormatError
@@ -102,10 +102,10 @@ def test_recovery_refuses_older_record_format_and_keeps_logs(tmp_path: Path) -> 
     first = directory / "00000000000000000000.log"
     first.write_bytes(message_v1(0) + message_v1(1))
     before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
-    files_open = len(os.listdir("/proc/self/fd"))
+    files_open = descriptors_before()
     with pytest.raises(UnsupportedFormatError, match=rf"{first} at byte 16: .* magic 1"):
         opened(CARS, directory, clean=False)
-    assert len(os.listdir("/proc/self/fd")) == files_open
+    assert descriptors() == files_open
     assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from engine_fixtures import files_of
 from log_reads import read
+from open_files import descriptors, descriptors_before
 from staged_appends import Syncs, check_whole, committed, config, make_directory, resumed, staged
 from stopping_filesystem import Killed, StoppingFileSystem
 from tiers import rest_full
@@ -159,8 +160,8 @@ def test_temporary_file_of_killed_checkpoint_write_is_deleted(directory: Path) -
 def test_failed_resume_of_damaged_log_closes_its_files(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     os.truncate(directory / "00000000000000000000.log", 10)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_before()
     for _ in range(3):
         with pytest.raises(CorruptRecordError, match="committed"):
             resumed(directory, state, config())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, has_all, wait_until
+from following_roots import check_equal, has_all
+from patience import wait_until
 from root_places import RootPlace
 from tiers import SEED, TIER
 
