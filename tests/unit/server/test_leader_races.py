@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import random
@@ -11,10 +10,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from leader_writers import Served, append, batch
+from patience import wait_until
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -34,14 +35,16 @@ def root(tmp_path: Path) -> Path:
     return log_dir.path
 
 
-def produce(root: Path, producer_id: int, first: int, commits: int) -> None:
-    """Two batches of an idempotent producer a commit, from the sequence `first` on."""
+def produce(root: Path, producer_id: int, first: int, commits: int, made: Any = None) -> None:
+    """Two batches of an idempotent producer a commit, from the sequence `first` on. `made.value` counts the commits."""
     server = Served(root, now_ms=time_ms())
     for sequence in range(first, first + 2 * commits, 2):
         units = [CommitUnit.of(append(one(producer_id, at, server.now_ms))) for at in (sequence, sequence + 1)]
         for result in server.commit(*units):
             if isinstance(result, KafkalogError):
                 raise result
+        if made is not None:
+            made.value += 1
 
 
 def one(producer_id: int, sequence: int, now_ms: int) -> bytes:
@@ -97,11 +100,12 @@ def test_producer_whose_server_is_killed_goes_on_at_another_and_stores_each_reco
     beside = start(produce, root, 2, 0, 4 * COMMITS)
     server = Served(root, now_ms=time_ms())
     sequence = 0
-    for turn in itertools.count():
-        if sequence >= 60 or turn >= 20:
-            break
-        victim = start(produce, root, 1, sequence, 1_000)
-        time.sleep(random.uniform(0.02, 0.1))
+    while sequence < 60:
+        made = FORK.RawValue("i", 0)  # without a lock, which the victim might hold when it dies
+        victim = start(produce, root, 1, sequence, 1_000, made)
+        enough = random.randrange(4)
+        wait_until(lambda: made.value >= enough or not victim.is_alive())  # noqa: B023
+        time.sleep(random.uniform(0, 0.05))
         assert victim.pid is not None
         os.kill(victim.pid, signal.SIGKILL)
         victim.join(JOIN_S)
