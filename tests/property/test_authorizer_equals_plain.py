@@ -132,9 +132,9 @@ def test_decision_among_ten_thousand_entries_takes_microseconds() -> None:
         for at in range(10_000)
     ]
     authorizer = Authorizer(entries)
-    started = time.perf_counter()
+    started = time.process_time()
     for at in range(2_000):
         assert authorizer.allows(f"User:user{at}", AclOperation.READ, ResourceType.TOPIC, f"team{at % 100}.topic{at}")
         assert not authorizer.allows("User:eve", AclOperation.READ, ResourceType.TOPIC, f"team{at % 100}.topic{at}")
-    took_us = (time.perf_counter() - started) / 4_000 * 1e6
+    took_us = (time.process_time() - started) / 4_000 * 1e6
     assert took_us < 100

@@ -81,9 +81,9 @@ def test_huge_counts_cost_no_time_and_no_memory(huge: bytes) -> None:
         for api in APIS.values():
             for version in api.versions:
                 for zeros in range(0, 24, 3):
-                    began = time.perf_counter()
+                    began = time.process_time()
                     parsed(start_of(api, version) + b"\0" * zeros + huge + b"\0" * 30)
-                    assert time.perf_counter() - began < 1.0
+                    assert time.process_time() - began < 1.0
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -16,7 +16,7 @@ from pyspark_kafkalog import LogDir
 
 pytestmark = pytest.mark.spark
 
-SECONDS_MAX = 60
+SECONDS_MAX = 120
 GROUP = {"kafka.group.id": "g"}
 
 

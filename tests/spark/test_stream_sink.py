@@ -17,7 +17,7 @@ from pyspark_kafkalog import LogDir
 
 pytestmark = pytest.mark.spark
 
-QUERY_SECONDS_MAX = 60
+QUERY_SECONDS_MAX = 120
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 
 pytestmark = pytest.mark.spark
 
-QUERY_SECONDS_MAX = 60
+QUERY_SECONDS_MAX = 120
 NOW = {"availableNow": True}
 
 

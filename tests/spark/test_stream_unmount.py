@@ -20,8 +20,8 @@ from pyspark_kafkalog import LogDir
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 
-QUERY_SECONDS_MAX = 60
-UNMOUNT_SECONDS_MAX = 20
+QUERY_SECONDS_MAX = 120
+UNMOUNT_SECONDS_MAX = 120
 
 
 class Volume:

@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 
-QUERY_SECONDS_MAX = 60
+QUERY_SECONDS_MAX = 120
 COLUMNS = "region STRING, id LONG, name STRING, at TIMESTAMP, price DECIMAL(10, 2), data BINARY, parts ARRAY<INT>"
 FEED = "_change_type STRING, _commit_version LONG, _commit_timestamp TIMESTAMP"
 

@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 
 pytestmark = pytest.mark.spark
 
-QUERY_SECONDS_MAX = 60
+QUERY_SECONDS_MAX = 120
 
 
 @pytest.fixture

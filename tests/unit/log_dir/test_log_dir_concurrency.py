@@ -30,8 +30,8 @@ FORK = multiprocessing.get_context("fork")
 WRITERS = 4
 COMMITS = 12
 PLACES = [TopicPartition(topic, partition) for topic in ("orders", "payments") for partition in range(2)]
-JOIN_S = 60
-LONGEST_TURN_S = 10
+JOIN_S = 120
+LONGEST_TURN_S = 60
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_forked_child_does_not_keep_lock(root: Path) -> None:
         child = FORK.Process(target=time.sleep, args=(JOIN_S,))
         child.start()
     try:
-        with root_lock(root, timeout_s=1):
+        with root_lock(root, timeout_s=JOIN_S / 2):
             pass
     finally:
         child.kill()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from metadata_places import PLACES, Place
 from metadata_roots import add_topic, forget_images
+from patience import PATIENCE_S
 from stopping_filesystem import StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import (
@@ -201,7 +202,7 @@ def test_concurrent_increments_of_processes_are_all_committed(root: Path, store:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE_S)
         assert process.exitcode == 0
     assert store.refresh().partition("counter", 0).high_watermark == 45
 

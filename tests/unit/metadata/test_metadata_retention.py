@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from metadata_places import PLACES, Place, commit_names, snapshot_names
 from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
@@ -334,7 +335,7 @@ def test_concurrent_readers_and_writers_stay_consistent_during_deletion(tmp_path
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE_S)
         assert process.exitcode == 0
     assert store.refresh().partition("orders", 0).high_watermark == 210
     assert len(commit_files(store.root)) < 150

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from metadata_places import PLACES, Place
 from metadata_roots import add_topic, forget_images, write_to
+from patience import PATIENCE_S, wait_until
 from stopping_filesystem import StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import (
@@ -329,6 +329,22 @@ def test_commit_that_changes_format_version_is_refused(store: MetadataStore) -> 
         store.commit(lambda image: [FormatRecord(format_version=9)], operation="x")
 
 
+class CountingLock:
+    """A lock that counts who has wanted it."""
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self._lock, self._counting = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._counting:
+            self.wanted += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_threads_that_wait_for_a_refresh_share_the_next_which_sees_what_was_committed_before(
     store: MetadataStore, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,17 +358,19 @@ def test_threads_that_wait_for_a_refresh_share_the_next_which_sees_what_was_comm
         calls += 1
         found = read_on(loaded)
         has_begun.set()
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(PATIENCE_S)
         return found
 
+    lock = CountingLock()
     monkeypatch.setattr(store, "_read_on", slow)
+    monkeypatch.setattr(store, "_refresh_lock", lock)
     with ThreadPoolExecutor(9) as executor:
         first = executor.submit(store.refresh)
-        assert has_begun.wait(20)
+        assert has_begun.wait(PATIENCE_S)
         add_topic(other, "late")
         waiting = [executor.submit(store.refresh) for _ in range(8)]
-        time.sleep(0.3)  # they wait for the first
+        wait_until(lambda: lock.wanted == 9, "that they wait for the first")
         may_go_on.set()
-        assert "late" not in first.result(20).topics
-        assert all("late" in each.result(20).topics for each in waiting)
+        assert "late" not in first.result(PATIENCE_S).topics
+        assert all("late" in each.result(PATIENCE_S).topics for each in waiting)
     assert calls == 2

@@ -82,7 +82,7 @@ def test_timeout_or_stop_ends_tail(root: RootPlace) -> None:
     log = LogDir.open(root)["t", 0]
     began = time.monotonic()
     assert list(log.tail(timeout_seconds=0.2, poll_seconds=0.01)) == []
-    assert 0.2 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.2
     asked = iter([False, False, True])
     assert list(log.tail(stop=lambda: next(asked), poll_seconds=0)) == []
 
@@ -90,7 +90,7 @@ def test_timeout_or_stop_ends_tail(root: RootPlace) -> None:
 def test_tail_fails_when_next_records_were_deleted(root: RootPlace) -> None:
     _append(root, 0, 10)
     log = LogDir.open(root)["t", 0]
-    tail = log.tail(0, poll_seconds=0.001, timeout_seconds=5)
+    tail = log.tail(0, poll_seconds=0.001, timeout_seconds=60)
     assert next(tail).num_rows == 10
     _append(root, 10, 10)
     delete_records(LogDir.open(root).root, {TopicPartition("t", 0): 15})

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 
 import pytest
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.metadata.access.client_quotas import REQUEST_PERCENTAGE, USER, quota_entity
 from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.security import request_time
 from pyspark_kafkalog.server.security.quotas import ClientQuotas
 from pyspark_kafkalog.server.security.request_time import RequestTime, Timed, timed_work
 
 
-def busy(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
+def test_steps_and_work_in_threads_are_counted_and_waiting_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, has_ended = 100.0, threading.Event()
+    monkeypatch.setattr(request_time.time, "perf_counter", lambda: now_s)
 
+    def pass_time(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
 
-def test_steps_and_work_in_threads_are_counted_and_waiting_is_not() -> None:
+    def work() -> None:
+        assert has_ended.wait(PATIENCE_S)
+        pass_time(3)
+
     async def handler() -> str:
-        busy(0.005)
-        await asyncio.sleep(0.1)
-        await asyncio.get_running_loop().run_in_executor(None, timed_work(lambda: busy(0.005)))
+        pass_time(1)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(pass_time, 20)
+        await asyncio.sleep(0)
+        loop.call_soon(has_ended.set)  # the step, whose time would else be counted with that of the work
+        await loop.run_in_executor(None, timed_work(work))
+        pass_time(5)
         return "done"
 
     spent = RequestTime()
@@ -32,7 +43,7 @@ def test_steps_and_work_in_threads_are_counted_and_waiting_is_not() -> None:
         return await Timed(handler(), spent)
 
     assert asyncio.run(main()) == "done"
-    assert 0.01 <= spent.seconds < 0.09
+    assert spent.seconds == 1 + 3 + 5
 
 
 def test_error_of_a_handler_and_cancellation_pass_through() -> None:

@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 import pytest
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.storage.filesystem import in_parallel
 
@@ -41,7 +42,7 @@ def test_forked_child_runs_tasks_in_threads_of_its_own() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0 if in_parallel([os.getpid] * 4) == [os.getpid()] * 4 else 1)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > deadline:
             os.kill(child, 9)

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafkalog_command import Command
+from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
@@ -182,16 +182,12 @@ def test_typed_line_is_written_before_next_line(tmp_path: Path) -> None:
         assert typed.stdin is not None
         typed.stdin.write(b"first\nsec")
         typed.stdin.flush()
-        for _ in range(400):
-            if (tmp_path / "r" / "t-0").exists() and LogDir.open(tmp_path / "r").topic("t").partitions[
-                0
-            ].high_watermark:
-                break
-            threading.Event().wait(0.025)
+        root = tmp_path / "r"
+        wait_until(lambda: (root / "t-0").exists() and LogDir.open(root).partition("t", 0).high_watermark)
         assert LogDir.open(tmp_path / "r").read("t")["value"].to_pylist() == [b"first"]
         typed.stdin.write(b"ond")
         typed.stdin.close()
-        assert typed.wait(30) == 0
+        assert typed.wait(PATIENCE_S) == 0
     assert LogDir.open(tmp_path / "r").read("t")["value"].to_pylist() == [b"first", b"second"]
 
 
@@ -281,7 +277,7 @@ def test_later_records_and_topics_are_printed(filled: Console) -> None:
     command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-consumer", "--path", str(filled.root)]
     with subprocess.Popen(
         [
-            *(*command, "--include", ".*", "--max-messages", "3", "--timeout-ms", "20000"),
+            *(*command, "--include", ".*", "--max-messages", "3", "--timeout-ms", "120000"),
             *("--consumer-property", "group.id=g", "--consumer-property", "auto.commit.interval.ms=50"),
         ],
         stdout=subprocess.PIPE,
@@ -290,14 +286,17 @@ def test_later_records_and_topics_are_printed(filled: Console) -> None:
         log_dir = LogDir.open(filled.root)
         assert consumer.stdout is not None
         group = log_dir.group("g")
-        while len(group.fetch()) < 2:  # it is there, and has found the ends
-            threading.Event().wait(0.02)
+
+        def has_found_the_ends() -> bool:
             log_dir.refresh()
+            return len(group.fetch()) == 2
+
+        wait_until(has_found_the_ends)
         for value in ("e", "f"):
             log_dir.append("t", pa.table({"value": [value]}))
         log_dir.append("new", pa.table({"value": ["g"]}))
         assert sorted(consumer.stdout.read().splitlines()) == [b"e", b"f", b"g"]
-        assert consumer.wait(30) == 0
+        assert consumer.wait(PATIENCE_S) == 0
 
 
 def test_records_deleted_by_retention_are_skipped_without_error(
@@ -334,14 +333,14 @@ def test_signal_commits_group_offsets_and_typed_lines(filled: Console) -> None:
         assert consumer.stdout is not None
         assert [consumer.stdout.readline() for _ in range(5)] == [b"a\n", b"b\n", b"null\n", b"c\n", b"d\n"]
         consumer.terminate()
-        assert consumer.wait(30) == 130
+        assert consumer.wait(PATIENCE_S) == 130
         assert LogDir.open(filled.root).group("g").fetch()[TopicPartition("t", 0)].offset == 3
         producer.stdin.write(b"typed\n")
         producer.stdin.flush()
-        while struct.unpack("i", fcntl.ioctl(producer.stdin, termios.FIONREAD, bytes(4)))[0]:
-            threading.Event().wait(0.02)  # it has not read that yet
+        typed = producer.stdin
+        wait_until(lambda: fcntl.ioctl(typed, termios.FIONREAD, bytes(4)) == bytes(4), "that it has read the line")
         producer.terminate()
-        assert producer.wait(30) == 130
+        assert producer.wait(PATIENCE_S) == 130
     assert b"typed" in LogDir.open(filled.root).read("t")["value"].to_pylist()
 
 

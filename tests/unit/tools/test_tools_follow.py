@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from following_roots import check_equal, has_all
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from root_places import RootPlace
 from tiers import SEED, TIER
 
@@ -261,7 +261,7 @@ def test_signal_ends_the_process_with_everything_committed(tmp_path: Path, leade
         wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
         text = urllib.request.urlopen(line.split("metrics are at ")[1].strip()).read().decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert 'kafka_server_fetcherlagmetrics_consumerlag{partition="1",topic="orders"} 0.0' in text
     assert "kafkalog_follower_waiting_for_leader 0.0" in text
     assert "kafkalog_follower_records_total 150.0" in text
@@ -287,7 +287,7 @@ def test_promotion_ends_the_follower_of_an_idle_leader(tmp_path: Path, leader_di
     with follow_process(tmp_path) as process:
         wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
         assert main(["promote", "--path", str(tmp_path / "copy")]) == 0
-        assert process.wait(20) == 1
+        assert process.wait(PATIENCE_S) == 1
         assert process.stderr is not None
         assert "it was promoted" in process.stderr.read()
 
@@ -298,7 +298,7 @@ def test_second_follower_of_a_root_ends_the_first(tmp_path: Path, leader_dir: Lo
         wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
         with follow_process(tmp_path) as second:
             second_began = time.monotonic()
-            while first.poll() is None and time.monotonic() - second_began < 30:
+            while first.poll() is None and time.monotonic() - second_began < PATIENCE_S:
                 leader_dir.append("orders", rows(0, 5), partition=0)
                 time.sleep(0.2)
             assert first.stderr is not None
@@ -307,5 +307,5 @@ def test_second_follower_of_a_root_ends_the_first(tmp_path: Path, leader_dir: Lo
             assert "kafkalog follow: " in said
             wait_until(lambda: has_all(leader_dir, tmp_path / "copy"))
             second.send_signal(signal.SIGINT)
-            assert second.wait(20) == 0
+            assert second.wait(PATIENCE_S) == 0
     check_equal(tmp_path / "leader", tmp_path / "copy")
