@@ -12,11 +12,13 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from concurrent.futures import Executor
+from itertools import zip_longest
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -27,14 +29,19 @@ _STORE_INTERVAL_S: Final = 0.25
 _FAILURE_INTERVAL_S: Final = 1.0
 #: Looking takes at most a tenth of the event loop's time.
 _REST_FACTOR: Final = 9
+_NOTHING: Final[tuple[frozenset[str], frozenset[TopicPartition]]] = (frozenset(), frozenset())
 
 
 class PartitionWaiters:
-    """The events of waiting requests by partition. Used in the event loop's thread only."""
+    """The events of waiting requests. Used in the event loop's thread only.
+
+    A request may wait for thousands of partitions, and begins to wait with each Fetch: so it is entered by topics, and
+    the partitions are compared when some have changed.
+    """
 
     def __init__(self) -> None:
-        self._by_partition: dict[TopicPartition, set[asyncio.Event]] = {}
-        self._partitions: dict[asyncio.Event, frozenset[TopicPartition]] = {}
+        self._by_topic: dict[str, set[asyncio.Event]] = {}
+        self._partitions: dict[asyncio.Event, tuple[frozenset[str], frozenset[TopicPartition]]] = {}
         self._is_waited = asyncio.Event()
 
     def __len__(self) -> int:
@@ -43,21 +50,23 @@ class PartitionWaiters:
     def subscribe(self, partitions: frozenset[TopicPartition]) -> asyncio.Event:
         event = asyncio.Event()
         self._is_waited.set()
-        self._partitions[event] = partitions
-        for each in partitions:
-            self._by_partition.setdefault(each, set()).add(event)
+        topics = frozenset(each.topic for each in partitions)
+        self._partitions[event] = topics, partitions
+        for topic in topics:
+            self._by_topic.setdefault(topic, set()).add(event)
         return event
 
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions that are waited for."""
-        return tuple(self._by_partition)
+    def topics(self) -> tuple[str, ...]:
+        """The topics of the partitions that are waited for."""
+        return tuple(self._by_topic)
 
     def unsubscribe(self, event: asyncio.Event) -> None:
-        for each in self._partitions.pop(event, frozenset()):
-            waiting = self._by_partition[each]
+        topics, _ = self._partitions.pop(event, _NOTHING)
+        for topic in topics:
+            waiting = self._by_topic[topic]
             waiting.discard(event)
             if not waiting:
-                del self._by_partition[each]
+                del self._by_topic[topic]
         if not self._partitions:
             self._is_waited.clear()
 
@@ -70,9 +79,10 @@ class PartitionWaiters:
             for event in self._partitions:
                 event.set()
             return
-        for each in partitions:
-            for event in self._by_partition.get(each, ()):
-                event.set()
+        for topic in {each.topic for each in partitions}:
+            for event in self._by_topic.get(topic, ()):
+                if not event.is_set() and not partitions.isdisjoint(self._partitions[event][1]):
+                    event.set()
 
 
 class RootWatcher:
@@ -88,7 +98,7 @@ class RootWatcher:
         self._blocks = is_object_root or root.is_broker_directory
         self._interval_s = _STORE_INTERVAL_S if self._blocks else _LOCAL_INTERVAL_S
         self._version: int | None = None
-        self._states: dict[TopicPartition, LogState | None] = {}
+        self._topics: dict[str, TopicImage | None] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -129,16 +139,24 @@ class RootWatcher:
             self._waiters.notify(self._changed(self._root.native().store.image))
 
     def _changed(self, image: MetadataImage) -> frozenset[TopicPartition]:
-        """The partitions waited for that `image` has in another state than the last one that was looked at."""
-        states = {each: _state(image, each) for each in self._waiters.partitions()}
-        changed = frozenset(each for each, state in states.items() if self._states.get(each) is not state)
-        self._states = states
+        """The partitions of topics waited for that `image` has in another state than the one looked at before."""
+        topics = {each: image.topics.get(each) for each in self._waiters.topics()}
+        changed = frozenset(
+            TopicPartition(topic, partition)
+            for topic, found in topics.items()
+            for partition in _changed_partitions(self._topics.get(topic), found)
+        )
+        self._topics = topics
         return changed
 
 
-def _state(image: MetadataImage, topic_partition: TopicPartition) -> LogState | None:
-    """The partition's state; None if it does not exist."""
-    topic = image.topics.get(topic_partition.topic)
-    if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
-        return None
-    return topic.partitions[topic_partition.partition].state
+def _changed_partitions(before: TopicImage | None, now: TopicImage | None) -> Iterable[int]:
+    """The partitions of a topic of which the state is another one, or which are there in one of both alone."""
+    if before is now:
+        return ()
+    pairs = zip_longest(_states(before), _states(now))
+    return [partition for partition, (one, other) in enumerate(pairs) if one is not other]
+
+
+def _states(topic: TopicImage | None) -> list[LogState]:
+    return [] if topic is None else [each.state for each in topic.partitions]

@@ -38,7 +38,7 @@ def test_request_that_has_ended_its_wait_is_forgotten() -> None:
         waiters.unsubscribe(event)
         waiters.notify(frozenset({A0}))
         assert not event.is_set()
-        assert (len(waiters), waiters.partitions()) == (0, ())
+        assert (len(waiters), waiters.topics()) == (0, ())
 
     asyncio.run(main())
 
