@@ -19,6 +19,7 @@ from pyspark_kafkalog.protocol.messages.quorum import DescribeQuorumResponsePart
 from pyspark_kafkalog.protocol.messages.topics import CreatableTopicResult
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.server.reads.fetch_sessions import NO_SESSION
 
 _SETTLE_SECONDS_MAX: Final = 3.0
 _NOT_COMPARED: Final = frozenset(
@@ -48,7 +49,7 @@ _NOT_COMPARED_OF: Final[Mapping[type[Message], frozenset[str]]] = {
     # A broker gives one even to a topic that it only validates.
     CreatableTopicResult: frozenset({"topic_id"}),
 }
-_IDS: Final = frozenset({"member_id", "leader", "topic_id", "producer_id"})
+_IDS: Final = frozenset({"member_id", "leader", "topic_id", "producer_id", "session_id"})
 _UNNUMBERED: Final = ("", ZERO_UUID, -1, None)
 _TIMES: Final = frozenset({"log_append_time_ms", "transaction_start_time_ms", "last_timestamp"})
 _IN_ORDER: Final = frozenset({"aborted_transactions"})
@@ -134,7 +135,7 @@ class ComparableAnswers:
 
     def number(self, value: Any, name: str) -> Any:
         """What stands for an id: the same for the first one that appears on each side, and so on."""
-        if value in _UNNUMBERED:
+        if value in _UNNUMBERED or (name == "session_id" and value == NO_SESSION):
             return value
         return self._numbers.setdefault(value, f"{name} {len(self._numbers)}")
 

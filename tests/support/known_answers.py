@@ -101,13 +101,6 @@ KNOWN: Final = (
         calls=("unknown isolation",),
     ),
     KnownAnswer(
-        name="fetch sessions",
-        reason="a server has no fetch sessions: it answers session 0, and the client goes on with full requests",
-        script="fetch sessions",
-        calls=("new session is asked for",),
-        fields=("session_id",),
-    ),
-    KnownAnswer(
         name="leader for replicas",
         reason="there is no replication: a follower is not told another leader",
         script="replicas",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from scripted_calls import Batch, Call, Name, Saved, Script, TopicId
@@ -346,12 +347,110 @@ _FETCH: Final = Script(
     ),
 )
 
+
+def _begun(name: str, *offsets: int, save: str, topic: str = "t", **fields: Any) -> Call:
+    """A full Fetch that begins a session, whose id is saved."""
+    return replace(fetch(name, *offsets, topic=topic, session_epoch=0, **fields), save={save: "session_id"})
+
+
+def _continued(
+    name: str,
+    epoch: int,
+    changed: Mapping[int, int] | None = None,
+    *,
+    session: str = "s",
+    forgotten: Sequence[int] = (),
+    topic: str = "t",
+    partition: Mapping[str, Any] | None = None,
+    connection: str = "a",
+    **fields: Any,
+) -> Call:
+    """The next Fetch of a session: partitions whose offsets change or that are added, and those that are forgotten."""
+    names = {"topic": Name(topic), "topic_id": TopicId(topic)}
+    asked = [
+        {"partition": each, "fetch_offset": at, "partition_max_bytes": _MIB, **(partition or {})}
+        for each, at in (changed or {}).items()
+    ]
+    topics = [{**names, "partitions": asked}] if asked else []
+    forgets = [{**names, "partitions": forgotten}] if forgotten else []
+    common = {"session_id": Saved(session), "session_epoch": epoch, "topics": topics, "forgotten_topics_data": forgets}
+    return replace(fetch(name, **{**common, **fields}), connection=connection)
+
+
+_UNKNOWN_TOPIC: Final = [
+    {"topic": "nope", "topic_id": UNKNOWN_ID, "partitions": [{"partition": 0, "partition_max_bytes": 99}]}
+]
 _FETCH_SESSION: Final = Script(
     name="fetch sessions",
-    topics={"t": {}},
+    topics={"t": {}, "deleted": {}},
+    partitions=3,
     steps=(
         produce("batch", batch()),
-        fetch("new session is asked for", 0, session_epoch=0),
+        _begun("a session is begun", 0, 0, 0, save="s"),
+        _continued("the records were taken", 1, {0: 2}),
+        _continued("nothing is new", 2),
+        produce("batches", partitions=[{"index": 1, "records": batch()}]),
+        _continued("one partition has records", 3),
+        _continued("they are not taken", 4),
+        _continued("they are taken", 5, {1: 2}),
+        _continued("the same epoch again", 5),
+        _continued("an epoch is left out", 7),
+        _continued("behind the end", 6, {2: 77}),
+        _continued("behind the end still", 7),
+        _continued("not behind the end", 8, {2: 0}),
+        _continued("quiet again", 9),
+        _continued("a partition that does not exist", 10, {9: 0}),
+        _continued("it does not exist still", 11),
+        _continued("it is forgotten", 12, forgotten=[9, 5]),
+        _continued("asked for and forgotten at once", 13, {0: 0}, forgotten=[0]),
+        _continued("of two partitions", 14),
+        Call(
+            name="delete records",
+            key=ApiKey.DELETE_RECORDS,
+            fields={
+                "topics": [{"name": Name("t"), "partitions": [{"partition_index": 1, "offset": 1}]}],
+                "timeout_ms": 5000,
+            },
+        ),
+        _continued("the log start has moved", 15),
+        _continued("another isolation level", 16, isolation_level=1),
+        _continued("the log diverges", 17, {1: 30}, partition={"last_fetched_epoch": 0}),
+        _continued("the log diverges still", 18),
+        _continued("back at its end", 19, {1: 2}),
+        _continued("a topic that does not exist", 20, topics=_UNKNOWN_TOPIC),
+        _continued("it is not there still", 21),
+        _continued("by another connection", 22, connection="b"),
+        _continued("other partitions are forgotten", 23, forgotten=[1, 2]),
+        _continued(
+            "all are forgotten",
+            24,
+            forgotten_topics_data=[{"topic": "nope", "topic_id": UNKNOWN_ID, "partitions": [0]}],
+        ),
+        _continued("there is no session any more", 25),
+        produce("batch in another partition", partitions=[{"index": 2, "records": batch()}]),
+        _begun("a session of few bytes", 0, 1, 0, save="few", max_bytes=1),
+        *(_continued(f"the partitions take turns {each}", each, session="few", max_bytes=1) for each in (1, 2, 3, 4)),
+        fetch("the session ends", 2, session_id=Saved("few"), session_epoch=-1),
+        _continued("it has ended", 5, session="few"),
+        _begun("another session", 2, 2, save="first"),
+        _begun("a session in its place", 2, 2, save="second", session_id=Saved("first")),
+        _continued("the one that was replaced", 1, session="first"),
+        _continued("the one in its place", 1, session="second"),
+        _begun("a session of no partitions", save="none", topics=[]),
+        _continued("a partition is added to it", 1, {0: 0}, session="none"),
+        _begun("a session of a topic that will be deleted", 0, topic="deleted", save="deleted"),
+        Call(
+            name="delete the topic",
+            key=ApiKey.DELETE_TOPICS,
+            fields={
+                "topics": [{"name": Name("deleted"), "topic_id": ZERO_UUID}],
+                "topic_names": [Name("deleted")],
+                "timeout_ms": 5000,
+            },
+        ),
+        metadata("the topic is gone", Name("deleted")),
+        _continued("its topic is gone", 1, session="deleted"),
+        _continued("its topic is gone still", 2, session="deleted"),
     ),
 )
 

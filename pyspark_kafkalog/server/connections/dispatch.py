@@ -24,13 +24,12 @@ from functools import partial
 from typing import Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
-from pyspark_kafkalog.metadata.access.client_quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from pyspark_kafkalog.metadata.access.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
-from pyspark_kafkalog.protocol.messages.records import FetchResponse
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
@@ -42,7 +41,6 @@ from pyspark_kafkalog.server.security.request_time import RequestTime, Timed
 _LOG: Final = logging.getLogger(__name__)
 _TOKEN_SIZE: Final = struct.Struct(">i")
 _PERCENT: Final = 100
-_MEMORY: Final = (bytes, bytearray, memoryview)
 #: A request with more elements than this is read in a thread; so many are read within some milliseconds.
 _FEW_ELEMENTS: Final = 2000
 #: The elements of a request that only operators send: each of them costs more, and is work under the root's lock.
@@ -158,18 +156,8 @@ class Exchange:
         if throttle_ms > getattr(response, "throttle_time_ms", throttle_ms):
             response = response.replace(throttle_time_ms=throttle_ms)
         if self.is_long or self.api_key in _LONG_ANSWERS:
-            encode = partial(self._pieces, response)
-            pieces = await self.context.run(encode)
-        else:
-            pieces = self._pieces(response)
-        if self.api_key == ApiKey.FETCH and self.gate.quotas.has(CONSUMER_BYTE_RATE):
-            size_bytes = sum(len(each) if isinstance(each, _MEMORY) else each.size_bytes for each in pieces)
-            throttle_ms = self._charge(CONSUMER_BYTE_RATE, size_bytes)
-            if throttle_ms:
-                # As in Kafka the client gets nothing now, and asks again.
-                self.gate.quotas.give_back(self.session, self.parsed.client_id, CONSUMER_BYTE_RATE, size_bytes)
-                pieces = self._pieces(FetchResponse(throttle_time_ms=throttle_ms))
-        return pieces
+            return await self.context.run(partial(self._pieces, response))
+        return self._pieces(response)
 
     def _charge(self, quota: str, amount: float) -> int:
         """Charge bytes or time to the client's quota: the throttle_time_ms of the answer."""

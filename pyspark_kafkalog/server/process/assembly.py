@@ -9,6 +9,7 @@ of the list, and stopped after the last one has ended, in reverse.
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 import zlib
@@ -36,6 +37,7 @@ from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
 from pyspark_kafkalog.server.process.metrics import ServerMetrics
 from pyspark_kafkalog.server.reads import handlers as reads
+from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.roles import Role, Roles, Service
 from pyspark_kafkalog.server.security import handlers as security
 from pyspark_kafkalog.server.security.gate import Gate
@@ -45,6 +47,7 @@ from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher
 from pyspark_kafkalog.server.writes import handlers as writes
 from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.units import INT32_MAX
 
 #: How often a server shows that it runs, and how long it counts as alive without: on a file system, in an object store.
 _FILE_BEATS: Final = (0.5, 3_000)
@@ -71,6 +74,8 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
     """
     gate = Gate(config.security, root, executor=executor, monotonic_ms=monotonic_ms)
     waiters, metrics = PartitionWaiters(), ServerMetrics()
+    sessions = FetchSessions(lambda: secrets.randbelow(INT32_MAX) + 1, monotonic_ms)
+    metrics.watch_fetch_sessions(sessions)
 
     def role(writes: bool) -> Role:
         native = root.native() if writes else None
@@ -95,20 +100,20 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
             traffic=metrics,
             quotas=gate.quotas,
         )
-        return _role(context, gate, [committer, cluster])
+        return _role(context, gate, sessions, [committer, cluster])
 
     roles = Roles(root, role, gate.refresh, only_reads=config.read_only or root.is_broker_directory)
     watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
     return Parts(roles, gate, [watcher, gate, roles], metrics)
 
 
-def _role(context: ServerContext, gate: Gate, services: list[Service]) -> Role:
+def _role(context: ServerContext, gate: Gate, sessions: FetchSessions, services: list[Service]) -> Role:
     """The role of `context`; to `services` are added those that handlers need."""
     group_coordinator = GroupCoordinator(context)
     handlers: dict[ApiKey, Handler] = {
         **metadata.HANDLERS,
         **admin.HANDLERS,
-        **reads.handlers(),
+        **reads.handlers(sessions),
         **security.handlers(gate.guard, gate.sasl),
         **groups.handlers(group_coordinator),
     }

@@ -12,6 +12,10 @@
     kafka_server_socketservermetrics_connection_count                kafka.server:type=socket-server-metrics
     kafka_network_requestchannel_requestbytes                        bytes of the requests in memory
     kafka_controller_kafkacontroller_activebrokercount               live servers
+    kafka_server_fetchsessioncache_numincrementalfetchsessions       kafka.server:type=FetchSessionCache,
+                                                                     name=NumIncrementalFetchSessions
+    kafka_server_fetchsessioncache_numincrementalfetchpartitionscached
+    kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total
     kafkalog_server_commits_total, kafkalog_server_commit_units_total    commits of this server, and what was in them
 
 Counters begin at 0 with each server; nothing is kept. What clients may name as they like, such as client ids and topics
@@ -20,14 +24,17 @@ that do not exist, is no label.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 
 _ERROR_NAMES: Final = {int(each): each.name for each in ErrorCode}
 #: Counters of topics in memory.
@@ -87,6 +94,17 @@ class ServerMetrics:
         self._gauge("kafka_network_requestchannel_requestbytes", "bytes of the requests in memory", request_bytes)
         self._gauge("kafka_controller_kafkacontroller_activebrokercount", "live servers", servers)
 
+    def watch_fetch_sessions(self, sessions: FetchSessions) -> None:
+        """Add what is known of the fetch sessions at each scrape."""
+        prefix = "kafka_server_fetchsessioncache_"
+        self._gauge(prefix + "numincrementalfetchsessions", "fetch sessions", lambda: len(sessions))
+        self._gauge(
+            prefix + "numincrementalfetchpartitionscached",
+            "partitions of the fetch sessions",
+            lambda: sessions.partitions_count,
+        )
+        self.registry.register(_Evictions(prefix + "incrementalfetchsessionevictions", sessions))
+
     def handled(self, api_key: ApiKey, version: int, seconds: float, error_code: int) -> None:
         """A request was answered, with this top-level error code."""
         self._request_of(api_key.name, version).inc()
@@ -108,3 +126,16 @@ class ServerMetrics:
 
     def fetched(self, topic: str, *, size_bytes: int) -> None:
         self._topic_of(self._bytes_out, topic).inc(size_bytes)
+
+
+class _Evictions(Collector):
+    """A counter whose value is asked for at each scrape."""
+
+    def __init__(self, name: str, sessions: FetchSessions) -> None:
+        self._name = name
+        self._sessions = sessions
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        yield CounterMetricFamily(
+            self._name, "fetch sessions that made room for others", value=self._sessions.evictions
+        )

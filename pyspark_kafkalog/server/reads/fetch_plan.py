@@ -1,14 +1,15 @@
 """One Fetch request at work: which partitions it reads, within which limits, and whether it can be answered.
 
-    FetchedPartition   a partition that the request names: an error, a diverging epoch, or a slice of its log
-    FetchPlan          all of them, in the order of the request
+    FetchedPartition   a partition that is read: an error, a diverging epoch, or a slice of its log
+    FetchPlan          all of them, in the order of the request or of its session
 
 Limits: `max_bytes` for all records, `partition_max_bytes` for those of one partition, and batches are never cut. Only
 the first batch of a response may be larger than both, so that a consumer can go on (KIP-74). Room is given in the order
 of the request, also to partitions whose records are not at hand and have to be got by a thread.
 
 A partition is evaluated again only if its snapshot is another than before: a waiting fetch of many partitions costs
-little whenever one of them is written to.
+little whenever one of them is written to. Those of a session that were found to have nothing for the client stay quiet
+for as long, from request to request.
 
 Source of the rules: ReplicaManager.readFromLog, DelayedFetch.tryComplete, Partition.readRecords.
 """
@@ -16,7 +17,7 @@ Source of the rules: ReplicaManager.readFromLog, DelayedFetch.tryComplete, Parti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -26,6 +27,7 @@ from pyspark_kafkalog.protocol.messages.records import FetchPartition
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import ServerContext
+from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
 from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code
 from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
@@ -42,6 +44,7 @@ PERHAPS_STALE: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
@@ -50,8 +53,12 @@ PERHAPS_STALE: Final = frozenset(
 
 @dataclass(slots=True, eq=False)
 class FetchedPartition:
-    """What the request asks of one partition, and what it gets. `topic` is None if no topic has the id asked for."""
+    """What the request asks of one partition, and what it gets. `topic` is None if no topic has the id asked for.
 
+    `kept` is what a session has of it, or would have.
+    """
+
+    kept: SessionPartition
     wanted: FetchPartition
     topic_id: str
     topic: str | None
@@ -62,6 +69,11 @@ class FetchedPartition:
     diverging: EpochEntry | None = None
     records: Slice | None = None
     aborted: Sequence[AbortedTxn] = ()
+
+    @staticmethod
+    def of(kept: SessionPartition) -> FetchedPartition:
+        """With what is asked now, whatever later requests of a session change."""
+        return FetchedPartition(kept, kept.wanted, kept.topic_id, kept.topic)
 
     @property
     def name(self) -> TopicPartition:
@@ -75,7 +87,14 @@ class FetchedPartition:
     def has_more(self) -> bool:
         """Whether there are batches behind those that were taken."""
         found = self.records
-        return found is not None and (found.is_cut or (found.size_bytes > 0 and found.next_offset < self.end_offset))
+        return found is not None and (found.is_cut or (found.next_offset < self.end_offset and found.size_bytes > 0))
+
+    @property
+    def quiet_at(self) -> PartitionSnapshot | None:
+        """The state in which the partition has nothing for the client; None if it has, or may have."""
+        found = self.records
+        is_quiet = self.error is None and self.diverging is None and found is not None
+        return self.snapshot if is_quiet and not self.size_bytes and not self.has_more else None
 
     def fail(self, error: ErrorCode) -> None:
         self.error, self.records, self.aborted, self.diverging = error, None, (), None
@@ -85,8 +104,8 @@ class FetchedPartition:
 class FetchPlan:
     """The partitions of one request, with the parts of the server that read them.
 
-    A request may have tens of thousands: `turn` lets others come first between two steps. All snapshots are taken in
-    one step, so that they are those of one image.
+    `quiet` are those of its `session` that are not read until they change. A request may have tens of thousands: `turn`
+    lets others come first between two steps. All snapshots are taken in one step, so that they are those of one image.
     """
 
     context: ServerContext
@@ -96,7 +115,10 @@ class FetchPlan:
     max_bytes: int
     min_bytes: int
     is_committed: bool
+    session: FetchSession | None = None
+    quiet: list[SessionPartition] = field(default_factory=list)
     turn: Turn = field(default_factory=Turn)
+    _looked_at: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -106,19 +128,62 @@ class FetchPlan:
     def is_satisfied(self) -> bool:
         """Whether the response need not wait: enough bytes, an error, or a partition with more than was taken."""
         return (
-            not self.fetched
+            not (self.fetched or self.quiet)
             or any(each.error is not None or each.diverging is not None or each.has_more for each in self.fetched)
             or self.size_bytes >= min(self.min_bytes, self.max_bytes)
         )
 
+    def refuse(self, topics: Collection[str], error: ErrorCode) -> None:
+        """All partitions of the topics get this error."""
+        if topics:
+            self._read_now([each for each in self.quiet if each.topic in topics])
+            for each in self.fetched:
+                if each.topic in topics:
+                    each.fail(error)
+
+    def refuse_all(self, error: ErrorCode) -> None:
+        """All partitions get this error."""
+        self._read_now(self.quiet)
+        for each in self.fetched:
+            each.fail(error)
+
     def names(self) -> frozenset[TopicPartition]:
         """The partitions to wait for."""
+        if self.session is not None:
+            return self.session.names()
         return frozenset(each.name for each in self.fetched if each.topic is not None)
+
+    def topics(self) -> set[str]:
+        """The names of the topics, as far as they are known."""
+        names = {each.topic for each in self.fetched} | {each.topic for each in self.quiet}
+        return {each for each in names if each is not None}
+
+    def _read_now(self, awake: Collection[SessionPartition]) -> list[FetchedPartition]:
+        """Read partitions that were quiet."""
+        if not awake:
+            return []
+        gone = set(awake)
+        self.quiet = [each for each in self.quiet if each not in gone]
+        added = [FetchedPartition.of(each) for each in awake]
+        self.fetched += added
+        return added
+
+    def _wake_up(self) -> list[FetchedPartition]:
+        """Read the quiet partitions that have changed."""
+        version = self.partitions.version(self.context)
+        if version is not None and version == self._looked_at:
+            return []
+        self._looked_at = version
+        states = [each.quiet_at for each in self.quiet]
+        are_current = self.partitions.are_current(self.context, states)
+        return self._read_now(
+            [each for each, is_current in zip(self.quiet, are_current, strict=True) if not is_current]
+        )
 
     async def evaluate(self) -> None:
         """Evaluate all partitions that have changed; what is missing is looked for in the newest state, too."""
         await self.turn.step()
-        changed = await self._look_up([each for each in self.fetched if each.error is None])
+        changed = await self._look_up([each for each in self.fetched if each.error is None], self._wake_up)
         await self.turn.step()
         await self._read(changed)
         await self.turn.step()
@@ -130,11 +195,16 @@ class FetchPlan:
             await self._look_up(stale)
             await self._read(stale)
 
-    async def _look_up(self, fetched: list[FetchedPartition]) -> list[FetchedPartition]:
-        """Take the present snapshots; returns the partitions of which they are others than before."""
+    async def _look_up(
+        self, fetched: list[FetchedPartition], more: Callable[[], list[FetchedPartition]] = list
+    ) -> list[FetchedPartition]:
+        """Take the present snapshots, and those of `more`, which it gives in the same step.
+
+        Returns the partitions of which the snapshots are others than before.
+        """
 
         def work() -> list[FetchedPartition]:
-            return [each for each in fetched if self._take_snapshot(each)]
+            return [each for each in (*fetched, *more()) if self._take_snapshot(each)]
 
         changed = await self.partitions.run(self.context, work)
         epochs_wanted = [each for each in changed if _needs_epochs(each)]
@@ -160,7 +230,7 @@ class FetchPlan:
                 each.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 return True
             if each.topic_id not in (ZERO_UUID, found.topic_id):  # the name is another topic's now
-                each.fail(ErrorCode.UNKNOWN_TOPIC_ID)
+                each.fail(ErrorCode.INCONSISTENT_TOPIC_ID)
                 return True
             each.snapshot, each.diverging = found, None
             each.last_stable_offset = found.last_stable_offset

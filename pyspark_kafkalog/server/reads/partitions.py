@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,7 +24,6 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
-from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
@@ -46,7 +45,7 @@ class Partitions:
     """Finds the partitions of one root; for several threads."""
 
     def __init__(self) -> None:
-        self._known: dict[TopicPartition, _Known] = {}
+        self._known: dict[tuple[str, int], _Known] = {}
         #: A read-only root lists its directories again while it refreshes, and reads partitions on first access.
         self._lock = threading.Lock()
 
@@ -93,9 +92,42 @@ class Partitions:
             except UnknownTopicError:
                 return None
 
+    def version(self, context: ServerContext) -> int | None:
+        """A number that is the same as long as no partition changes; None if that is not known."""
+        return context.root.store.image.next_offset if isinstance(context.root, NativeRoot) else None
+
+    def are_current(self, context: ServerContext, snapshots: Sequence[PartitionSnapshot | None]) -> Iterable[bool]:
+        """Whether `find` gives the same snapshot now. Of a read-only root, this reads files."""
+        if isinstance(context.root, NativeRoot):
+            return self._are_of_image(context.root.store.image, snapshots)
+        return [each is not None and self._is_found(context, each) for each in snapshots]
+
+    def _are_of_image(self, image: MetadataImage, snapshots: Iterable[PartitionSnapshot | None]) -> Iterable[bool]:
+        """For thousands of partitions: nothing is made for those that have not changed."""
+        topics, known = image.topics, self._known
+        for each in snapshots:
+            found = None if each is None else known.get((each.topic, each.partition))
+            if (
+                each is None
+                or found is None
+                or found.snapshot is not each
+                or found.broker_configs is not image.broker_configs
+            ):
+                yield False
+                continue
+            topic = topics.get(each.topic)
+            partitions = () if topic is None else topic.partitions
+            yield each.partition < len(partitions) and partitions[each.partition] is found.partition
+
+    def _is_found(self, context: ServerContext, snapshot: PartitionSnapshot) -> bool:
+        try:
+            return self.find(context, snapshot.topic, snapshot.partition) is snapshot
+        except (KafkalogError, OSError):
+            return False  # who reads it is told
+
     def _of_image(self, root: NativeRoot, image: MetadataImage, topic: str, partition: int) -> PartitionSnapshot | None:
         found = image.find(topic, partition)
-        name = TopicPartition(topic, partition)
+        name = topic, partition
         if found is None:
             self._known.pop(name, None)
             return None

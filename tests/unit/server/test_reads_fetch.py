@@ -1,4 +1,4 @@
-"""Fetch as a client sees it, over roots of all kinds: limits, errors, isolation, waiting, sessions."""
+"""Fetch as a client sees it, over roots of all kinds: limits, errors, isolation, waiting."""
 
 from __future__ import annotations
 
@@ -222,25 +222,6 @@ def test_clients_without_rights_get_an_error_for_each_partition(server: ReadServ
     assert fetch(server, as_replica, 18)[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-@pytest.mark.parametrize(
-    ("session_id", "epoch", "error"),
-    [
-        (0, 0, ErrorCode.NONE),
-        (0, -1, ErrorCode.NONE),
-        (5, -1, ErrorCode.NONE),
-        (5, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-        (0, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-    ],
-)
-def test_sessions_are_never_given_and_not_continued(
-    server: ReadServer, session_id: int, epoch: int, error: ErrorCode
-) -> None:
-    request = asked({0: 0}, session_id=session_id, session_epoch=epoch)
-    response = server.call(ApiKey.FETCH, 12, request, FetchResponse)
-    assert (response.error_code, response.session_id) == (error, 0)
-    assert bool(response.responses) == (error is ErrorCode.NONE)
-
-
 #: What a request waits for that is to be answered earlier.
 LONG_MS = 600_000
 
@@ -304,7 +285,7 @@ def test_fetch_does_not_wait_if_there_is_an_error_or_more_than_was_taken(server:
 
 
 @pytest.mark.parametrize(
-    ("is_by_id", "error"), [(True, ErrorCode.UNKNOWN_TOPIC_ID), (False, ErrorCode.OFFSET_OUT_OF_RANGE)]
+    ("is_by_id", "error"), [(True, ErrorCode.INCONSISTENT_TOPIC_ID), (False, ErrorCode.OFFSET_OUT_OF_RANGE)]
 )
 def test_topic_that_is_replaced_by_another_ends_the_wait(
     server: ReadServer, log_dir: LogDir, is_by_id: bool, error: ErrorCode

@@ -15,13 +15,16 @@ import pytest
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import FetchPartition
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.process import metrics as metrics_module
 from pyspark_kafkalog.server.process.metrics import ServerMetrics
 from pyspark_kafkalog.server.process.status_page import StatusPage
 from pyspark_kafkalog.server.process.workers import bound_socket
+from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions, SessionPartition
 
 
 def pages(metrics: ServerMetrics, *paths: str, check: Callable[[], None] = lambda: None) -> list[tuple[int, str]]:
@@ -79,6 +82,10 @@ def test_silent_connections_are_bounded_and_the_page_answers_when_they_have_left
 def test_metrics_have_the_names_of_a_brokers_beans() -> None:
     metrics = ServerMetrics()
     metrics.watch(connections=lambda: 3, request_bytes=lambda: 0, servers=lambda: 1)
+    sessions = FetchSessions(lambda: 7, lambda: 0)
+    metrics.watch_fetch_sessions(sessions)
+    wanted = SessionPartition(("orders", 0), FetchPartition(), ZERO_UUID, "orders")
+    sessions.begin({wanted.key: wanted}, principal="User:ann", uses_topic_ids=False, is_committed=False)
     metrics.handled(ApiKey.FETCH, 17, 0.004, ErrorCode.NONE)
     metrics.handled(ApiKey.HEARTBEAT, 4, 0.001, ErrorCode.REBALANCE_IN_PROGRESS)
     metrics.produced("orders", records=10, size_bytes=700)
@@ -97,6 +104,9 @@ def test_metrics_have_the_names_of_a_brokers_beans() -> None:
         'kafka_server_brokertopicmetrics_bytesout_total{topic="orders"} 70.0',
         'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="orders"} 1.0',
         "kafka_server_socketservermetrics_connection_count 3.0",
+        "kafka_server_fetchsessioncache_numincrementalfetchsessions 1.0",
+        "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached 1.0",
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total 0.0",
         "kafkalog_server_commits_total 1.0",
         "kafkalog_server_commit_units_total 5.0",
     ):

@@ -1,0 +1,150 @@
+"""Which partitions a Fetch request reads: those that it names, or those of the session that it continues.
+
+    OpenedFetch            a request with its session, if it has one
+    OpenedFetch.answer     what the client is told of the partitions that were read; the session notes it
+
+Requests of a session come one after the other. If one overtakes another, on a second connection, the later epoch
+counts: the session is as if the earlier request had not been answered, and it gets INVALID_FETCH_SESSION_EPOCH.
+
+Source of the rules: FetchManager.newContext, FullFetchContext, IncrementalFetchContext, SessionlessFetchContext.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponse, PartitionData
+from pyspark_kafkalog.server.context import Request
+from pyspark_kafkalog.server.reads.fetch_plan import FetchedPartition
+from pyspark_kafkalog.server.reads.fetch_response import fetch_response, partition_data
+from pyspark_kafkalog.server.reads.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    FetchSessions,
+    PartitionKey,
+    SessionPartition,
+)
+
+_TOPIC_IDS_FROM_VERSION: Final = 13
+_READ_COMMITTED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFetch:
+    """One request: the partitions that it reads, in their order, and what becomes of its session.
+
+    `session` is the one that it continues, whose next epoch is then `next_epoch`. `begins`: it asks for a new one.
+    """
+
+    sessions: FetchSessions
+    request: Request
+    partitions: Mapping[PartitionKey, SessionPartition]
+    begins: bool = False
+    session: FetchSession | None = None
+    next_epoch: int = FINAL_EPOCH
+
+    @property
+    def is_committed(self) -> bool:
+        return _body(self.request).isolation_level == _READ_COMMITTED
+
+    @property
+    def _is_overtaken(self) -> bool:
+        return self.session is not None and self.session.epoch != self.next_epoch
+
+    def answer(self, fetched: Iterable[FetchedPartition]) -> FetchResponse:
+        """The response for the partitions that were read; the others of the session have no news."""
+        if self._is_overtaken:
+            return self.empty_answer()
+        answered = [(each, partition_data(each, is_committed=self.is_committed)) for each in fetched]
+        if self.begins or self.session is not None:
+            for each, _ in answered:
+                each.kept.quiet_at = each.quiet_at
+        by_id = _is_by_id(self.request)
+        if self.session is None:
+            session_id = self._begin(answered) if self.begins else NO_SESSION
+            return fetch_response(answered, by_id=by_id, session_id=session_id)
+        news = []
+        for each, data in answered:
+            if each.kept.tell(data, has_records=each.size_bytes > 0):
+                news.append((each, data))
+            if each.size_bytes:
+                self.session.move_to_end(each.kept)
+        return fetch_response(news, by_id=by_id, session_id=self.session.session_id)
+
+    def empty_answer(self, throttle_time_ms: int = 0) -> FetchResponse:
+        """Says nothing of any partition: the session is as before, and a new one does not begin."""
+        return FetchResponse(
+            error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH if self._is_overtaken else ErrorCode.NONE,
+            session_id=NO_SESSION if self.session is None else self.session.session_id,
+            throttle_time_ms=throttle_time_ms,
+        )
+
+    def _begin(self, answered: Iterable[tuple[FetchedPartition, PartitionData]]) -> int:
+        for each, data in answered:
+            each.kept.topic = each.topic
+            each.kept.tell(data, has_records=each.size_bytes > 0)
+        return self.sessions.begin(
+            self.partitions,
+            principal=self.request.session.principal,
+            uses_topic_ids=_is_by_id(self.request),
+            is_committed=self.is_committed,
+        )
+
+
+def open_fetch(sessions: FetchSessions, request: Request) -> OpenedFetch | ErrorCode:
+    """The request with its session; an error for one that continues a session in a way that it cannot be continued."""
+    body, principal = _body(request), request.session.principal
+    wanted = _wanted(request)
+    if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        sessions.close(body.session_id, principal)
+        return OpenedFetch(sessions, request, wanted, begins=body.session_epoch == INITIAL_EPOCH)
+    found = sessions.advance(
+        body.session_id,
+        body.session_epoch,
+        wanted,
+        _forgotten(request),
+        principal=principal,
+        uses_topic_ids=_is_by_id(request),
+        is_committed=body.isolation_level == _READ_COMMITTED,
+    )
+    if isinstance(found, ErrorCode):
+        return found
+    if found is None:
+        return OpenedFetch(sessions, request, wanted)
+    return OpenedFetch(sessions, request, found.partitions, session=found, next_epoch=found.epoch)
+
+
+def _body(request: Request) -> FetchRequest:
+    assert isinstance(request.body, FetchRequest)
+    return request.body
+
+
+def _is_by_id(request: Request) -> bool:
+    return request.api_version >= _TOPIC_IDS_FROM_VERSION
+
+
+def _wanted(request: Request) -> dict[PartitionKey, SessionPartition]:
+    """The partitions of the request in its order; of one that it names twice, the last."""
+    by_id = _is_by_id(request)
+    found: dict[PartitionKey, SessionPartition] = {}
+    for topic in _body(request).topics:
+        name, topic_id = (None, topic.topic_id) if by_id else (topic.topic, ZERO_UUID)
+        for each in topic.partitions:
+            key = topic_id if name is None else name, each.partition
+            # What a session keeps has a known size.
+            wanted = each.replace(unknown_tags=()) if each.unknown_tags else each
+            found[key] = SessionPartition(key, wanted, topic_id, name)
+    return found
+
+
+def _forgotten(request: Request) -> Iterable[PartitionKey]:
+    by_id = _is_by_id(request)
+    for topic in _body(request).forgotten_topics_data:
+        for partition in topic.partitions:
+            yield topic.topic_id if by_id else topic.topic, partition
