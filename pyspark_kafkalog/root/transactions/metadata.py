@@ -90,6 +90,11 @@ class TransactionMetadata:
         return self.status in _PREPARED
 
     @property
+    def is_finished(self) -> bool:
+        """Whether no transaction is open, and none is waiting for its markers."""
+        return self.status is not TransactionStatus.ONGOING and not self.is_prepared
+
+    @property
     def is_exhausted(self) -> bool:
         """Whether the producer id has no epoch left for a producer."""
         return self.producer_epoch >= LAST_PRODUCER_EPOCH

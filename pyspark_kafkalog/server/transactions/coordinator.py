@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
@@ -36,6 +36,7 @@ from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
 from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
+from pyspark_kafkalog.server.transactions.state_log import StateLog
 from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -108,9 +109,16 @@ class TransactionCoordinator:
         """The id in the newest image."""
         return await self.context.run(lambda: self._in_newest(lambda image: self.logs.find(image, transactional_id)))
 
-    async def coordinated(self) -> tuple[TransactionMetadata, ...]:
-        """All ids in the newest image whose partitions this server coordinates."""
-        return await self.context.run(lambda: self._in_newest(self._coordinated))
+    async def coordinated(
+        self, is_wanted: Callable[[TransactionMetadata], bool], *, only_unfinished: bool = False
+    ) -> list[TransactionMetadata]:
+        """The wanted ids in the newest image whose partitions this server coordinates.
+
+        There may be any number of them, so a thread looks for them; of transactions that are unfinished, without
+        passing through the other ids.
+        """
+        read = StateLog.unfinished if only_unfinished else StateLog.all
+        return await self.context.run(lambda: self._in_newest(lambda image: self._coordinated(image, read, is_wanted)))
 
     def _in_newest(self, look: Callable[[MetadataImage], T]) -> T:
         """What `look` finds in the newest image; once more if another thread has followed a newer one meanwhile."""
@@ -119,14 +127,18 @@ class TransactionCoordinator:
                 return look(self.root.store.refresh())
         return look(self.root.store.refresh())
 
-    def _coordinated(self, image: MetadataImage) -> tuple[TransactionMetadata, ...]:
+    def _coordinated(
+        self,
+        image: MetadataImage,
+        read: Callable[[StateLog, MetadataImage], Iterable[TransactionMetadata]],
+        is_wanted: Callable[[TransactionMetadata], bool],
+    ) -> list[TransactionMetadata]:
         topic = image.topics.get(TRANSACTION_STATE_TOPIC)
         if topic is None:
-            return ()
-        partitions = (each.partition for each in topic.partitions if each.high_watermark > 0)
-        return tuple(
-            found for each in partitions if self._has_partition(each) for found in self.logs.log(each).all(image)
-        )
+            return []
+        numbers = (each.partition for each in topic.partitions if each.high_watermark > 0)
+        logs = (self.logs.log(each) for each in numbers if self._has_partition(each))
+        return [found for log in logs for found in read(log, image) if is_wanted(found)]
 
     # Deciding
 
@@ -204,7 +216,7 @@ class TransactionCoordinator:
     async def abort_timed_out(self) -> None:
         """Abort the transactions over their timeout, and complete those that were decided and not completed."""
         now_ms = self.context.clock()
-        due = [each for each in await self.coordinated() if each.is_timed_out(now_ms) or each.is_prepared]
+        due = await self.coordinated(lambda each: each.is_timed_out(now_ms) or each.is_prepared, only_unfinished=True)
         for some in _in_chunks(due):
             await asyncio.gather(*(self._abort(each) for each in some))
 
@@ -226,7 +238,7 @@ class TransactionCoordinator:
         """Remove the ids that were not used for transactional.id.expiration.ms."""
         expiration_ms = self.context.broker_config().transactional_id_expiration_ms
         now_ms = self.context.clock()
-        expired = [each for each in await self.coordinated() if each.is_expired(now_ms, expiration_ms)]
+        expired = await self.coordinated(lambda each: each.is_expired(now_ms, expiration_ms))
         for some in _in_chunks(expired):
             await asyncio.gather(*(self._remove(each, expiration_ms) for each in some))
 

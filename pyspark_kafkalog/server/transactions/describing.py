@@ -74,14 +74,13 @@ class DescribingHandlers:
             is_wanted = _filter(body, context.clock())
         except ValueError:
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
-        coordinated = await self._coordinator.coordinated()
         found = [
             ListTransactionsResponseTransactionState(
                 transactional_id=each.transactional_id,
                 producer_id=each.producer_id,
                 transaction_state=status_name(each.status),
             )
-            for each in await context.run(functools.partial(_filtered, is_wanted, coordinated))
+            async for each in in_turns(await self._coordinator.coordinated(is_wanted))
             if _may_describe(context, request, each.transactional_id, logs_denial=False)
         ]
         return ListTransactionsResponse(
@@ -167,12 +166,6 @@ def _may_describe(context: ServerContext, request: Request, transactional_id: st
         transactional_id,
         logs_denial=logs_denial,
     )
-
-
-def _filtered(
-    is_wanted: Callable[[TransactionMetadata], bool], found: Sequence[TransactionMetadata]
-) -> list[TransactionMetadata]:
-    return [each for each in found if is_wanted(each)]
 
 
 def _filter(body: ListTransactionsRequest, now_ms: int) -> Callable[[TransactionMetadata], bool]:

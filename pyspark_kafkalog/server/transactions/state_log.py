@@ -4,6 +4,7 @@ The log is the state. It is read once; then each commit that appends to it, whoe
 `kafkalog transactions`), is read from where the last reading ended. What this server appended it need not read.
 
     find, all     the ids as of an image: the records up to the log end in the image are read first
+    unfinished    of these, the ones with a transaction that is open or not completed: a sweep looks at no others
     appended      the records of a commit of this process; taken over if they follow what was read so far
 
 Of records with the same key the last one counts; one without a value removes the id. A topic that was deleted and
@@ -49,6 +50,7 @@ class StateLog:
         self._topic_id = ""
         self._end_offset = 0
         self._by_id: dict[str, TransactionMetadata] = {}
+        self._unfinished: dict[str, TransactionMetadata] = {}
 
     def find(self, image: MetadataImage, transactional_id: str) -> TransactionMetadata | None:
         """The id as of `image`, None if it is not known."""
@@ -62,13 +64,19 @@ class StateLog:
             self._catch_up(image)
             return tuple(self._by_id.values())
 
+    def unfinished(self, image: MetadataImage) -> tuple[TransactionMetadata, ...]:
+        """The ids as of `image` whose transaction is open, or decided and not completed."""
+        with self._lock:
+            self._catch_up(image)
+            return tuple(self._unfinished.values())
+
     def appended(self, topic_id: str, first_offset: int, steps: Iterable[TransactionMetadata]) -> None:
         """A commit of this process appended a record for each of `steps`, from `first_offset` on."""
         with self._lock:
             if topic_id != self._topic_id or first_offset != self._end_offset:
                 return  # they were read already, or what is before them was not: the next reading finds both
             for each in steps:
-                self._by_id[each.transactional_id] = each
+                self._set(each)
                 self._end_offset += 1
 
     def _catch_up(self, image: MetadataImage) -> None:
@@ -83,6 +91,7 @@ class StateLog:
             self._topic_id = topic_id
             self._end_offset = 0
             self._by_id.clear()
+            self._unfinished.clear()
         if end_offset > self._end_offset:
             self._read_to(end_offset, image)
 
@@ -102,9 +111,18 @@ class StateLog:
         name, state = parsed
         if state is None:
             self._by_id.pop(name, None)
+            self._unfinished.pop(name, None)
             return
         metadata = TransactionMetadata.of_record(state, self._by_id.get(name))
         if metadata is None:
             _LOG.warning("%s: a record of %r with status %d is skipped", self.topic_partition, name, state.status)
         else:
-            self._by_id[name] = metadata
+            self._set(metadata)
+
+    def _set(self, metadata: TransactionMetadata) -> None:
+        name = metadata.transactional_id
+        self._by_id[name] = metadata
+        if metadata.is_finished:
+            self._unfinished.pop(name, None)
+        else:
+            self._unfinished[name] = metadata

@@ -270,3 +270,23 @@ def test_ids_of_a_block_are_not_given_out_once_the_root_follows_a_leader(start: 
             await server.coordinator.producer_ids.take()
 
     run(scenario())
+
+
+def test_sweep_looks_at_unfinished_transactions_and_not_at_all_ids(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        for number in range(20):
+            await server.begin(f"idle-{number}")
+        producer = await server.begin("open")
+        await server.add(producer, [("a", 0)], name="open")
+        seen: list[str] = []
+        for each in (server, start()):  # the second one reads the log
+            await each.coordinator.coordinated(
+                lambda found: seen.append(found.transactional_id) is None, only_unfinished=True
+            )
+            assert len(await each.coordinator.coordinated(lambda found: True)) == 21
+        assert seen == ["open", "open"]
+        await server.end(producer, name="open")
+        assert await server.coordinator.coordinated(lambda found: True, only_unfinished=True) == []
+
+    run(scenario())
