@@ -10,5 +10,6 @@ The records of `__consumer_offsets` are the only lasting state; any server reads
 - shard: the groups of one partition, and how they are written; local_shard: those of a read-only server
 - expiry: offsets that are too old
 - coordinator: the partitions that are coordinated here, and their timers
+- subscribed_regexes: the topics of regular expressions
 - membership, offsets, describing: the requests; handlers has the table
 """

@@ -10,10 +10,10 @@ Source of the rules: org.apache.kafka.coordinator.group.GroupMetadataManager and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.groups.group_state import describe_group
+from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import group_key, group_of_key
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
@@ -56,17 +56,19 @@ class DescribingHandlers:
         types = {each.lower() for each in body.types_filter}
         allows, session = context.guard.allows, request.session
         sees_all = allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False)
-        listed = [_listed(shard, group_id) for shard in shards for group_id in sorted(shard.group_ids())]
         return wire.ListGroupsResponse(
             groups=tuple(
-                each
-                for each in listed
-                if (not states or each.group_state.lower() in states)
-                and (not types or each.group_type.lower() in types)
-                and (
-                    sees_all
-                    or allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, each.group_id, logs_denial=False)
-                )
+                [
+                    each
+                    for shard in shards
+                    async for each in _listed(shard)
+                    if (not states or each.group_state.lower() in states)
+                    and (not types or each.group_type.lower() in types)
+                    and (
+                        sees_all
+                        or allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, each.group_id, logs_denial=False)
+                    )
+                ]
             )
         )
 
@@ -191,21 +193,26 @@ def _kind(shard: Shard, group_id: str) -> str:
         return "classic"
     if shard.consumer(group_id) is not None:
         return "consumer"
-    described = describe_group(group_id, shard.log.records(group_id), topic_names=str, with_members=False)
-    return described.type.lower()
+    return _recorded(shard, group_id, with_members=False).type.lower()
 
 
-def _listed(shard: Shard, group_id: str) -> wire.ListedGroup:
-    kind = _kind(shard, group_id)
-    group = shard.consumer(group_id)
-    state, protocol_type = "Empty", kind
-    if kind == "classic":
-        machine = shard.classic(group_id)
-        assert machine is not None
-        state, protocol_type = machine.group.state.value, machine.group.protocol_type or ""
-    elif group is not None:
-        state = group.state
-    return wire.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=kind)
+def _recorded(shard: Shard, group_id: str, *, with_members: bool) -> GroupDescription:
+    return describe_group(group_id, shard.log.records(group_id), topic_names=str, with_members=with_members)
+
+
+async def _listed(shard: Shard) -> AsyncIterator[wire.ListedGroup]:
+    """The groups of the partition. Those that are only in the log are left there."""
+    async for group_id in in_turns(sorted(shard.group_ids())):
+        machine, group = shard.classics.get(group_id), shard.consumer(group_id)
+        if machine is not None:
+            kind, state, protocol_type = "classic", machine.group.state.value, machine.group.protocol_type or ""
+        elif group is not None:
+            kind, state, protocol_type = "consumer", group.state, "consumer"
+        else:
+            recorded = _recorded(shard, group_id, with_members=True)
+            kind, state = recorded.type.lower(), recorded.state
+            protocol_type = recorded.protocol_type if kind == "classic" else kind
+        yield wire.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=kind)
 
 
 def _described_classic(group: ClassicGroup, operations: int, *, has_message: bool) -> wire.DescribedGroup:

@@ -1,5 +1,7 @@
 """Offsets that are too old, and groups without members and offsets: deleted by their coordinator from time to time.
 
+There may be any number of groups. One commit has what expires of many, as far as it can be planned in a moment.
+
 The rules are those of `groups.offsets_topic`. A classic group is left alone while it rebalances, and its machine is
 closed when its records are gone. A group that was made by a request, and has no record, is dropped too. Offsets that a
 read-only server has taken over from its log live on from that time: nobody may have served the log for months.
@@ -9,7 +11,8 @@ Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorShard.cl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.groups.offsets_topic import find_expired
@@ -22,19 +25,35 @@ from pyspark_kafkalog.units import MINUTE_MS
 if TYPE_CHECKING:
     from pyspark_kafkalog.server.context import ServerContext
 
+#: Records of the groups of one commit: each is planned again for it, while others wait.
+_RECORDS_TOGETHER: Final = 500
 _SETTLED: Final = (ClassicState.EMPTY, ClassicState.STABLE)
 
 
 async def expire_groups(context: ServerContext, shard: Shard) -> None:
-    """Delete what has expired of all groups, one after the other: there may be any number. Raises GroupRequestError."""
-    async for group_id in in_turns(sorted(shard.expiring_groups())):
+    """Delete what has expired of all groups. Raises GroupRequestError."""
+    due: list[tuple[str, Callable[[], Planned]]] = []
+    records_count = 0
+    async for group_id in in_turns(shard.expiring_groups()):
         plan = _plan_expiry(context, shard, group_id)
-        if plan().changes or group_id in shard.classics:
-            await shard.write(group_id, plan, is_exclusive=True)
+        planned = plan()
+        if not planned.changes and not planned.result:
+            continue
+        due.append((group_id, plan))
+        records_count += 1 + len(shard.log.records(group_id))
+        if records_count >= _RECORDS_TOGETHER:
+            await _write(shard, due)
+            due, records_count = [], 0
+    await _write(shard, due)
+
+
+async def _write(shard: Shard, due: Sequence[tuple[str, Callable[[], Planned]]]) -> None:
+    """Writes that are begun together have one commit."""
+    await asyncio.gather(*(shard.write(group_id, plan, is_exclusive=True) for group_id, plan in due))
 
 
 def _plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callable[[], Planned]:
-    """The write that deletes what has expired of the group."""
+    """The write that deletes what has expired of the group; its result is whether nothing is left of it."""
 
     def plan() -> Planned:
         machine = shard.classics.get(group_id)
@@ -51,6 +70,7 @@ def _plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callabl
         is_gone = len(found.keys) == len(records) and (machine is None or machine.group.state is ClassicState.EMPTY)
         return Planned(
             dict.fromkeys(found.keys),
+            is_gone,
             done=lambda: shard.close_classic(group_id, ErrorCode.UNKNOWN_MEMBER_ID) if is_gone else None,
         )
 

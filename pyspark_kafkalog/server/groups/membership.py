@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,7 @@ from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.server.groups.subscribed_regexes import SubscribedRegexes
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
 
 _LOG: Final = logging.getLogger(__name__)
@@ -49,9 +50,6 @@ _LEAVES: Final = -1
 _KNOWN_ID_FROM, _SKIPS_ASSIGNMENT_FROM, _PROTOCOL_TYPE_FROM = 4, 9, 7
 _LEAVES_MANY_FROM: Final = 3
 _OWN_ID_FROM: Final = 1
-#: How often a group's regular expressions are looked up again, at most.
-_REGEX_REFRESH_MS: Final = 10_000
-_REGEX_GROUPS_MAX: Final = 10_000
 #: An assignment is sent so often, until the member has acknowledged it.
 _TOLD_MAX: Final = 10
 _TOLD_MEMBERS_MAX: Final = 100_000
@@ -62,7 +60,7 @@ class MembershipHandlers:
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
-        self._regexes_resolved_ms: dict[str, int] = {}
+        self._regexes = SubscribedRegexes()
         #: What members of consumer groups, by group and id, were told to have, and how often.
         self._told: dict[tuple[str, str], tuple[Assignment, int]] = {}
 
@@ -311,7 +309,9 @@ class MembershipHandlers:
         shard: Shard,
     ) -> consumer.HeartbeatResult:
         member_id = body.member_id or str(uuid.uuid4())
-        resolved = await self._resolved(context, request, body, shard)
+        resolved = await self._regexes.resolved(
+            context, request, body.group_id, shard.consumer(body.group_id), body.subscribed_topic_regex
+        )
 
         before = shard.consumer(body.group_id)
         if before is not None and body.member_epoch not in (_LEAVES, LEFT_FOR_A_WHILE):
@@ -378,38 +378,6 @@ class MembershipHandlers:
             if member.epoch != LEFT_FOR_A_WHILE:
                 self._coordinator.await_heartbeat(shard, group_id, member)
             self._coordinator.await_revocation(shard, group_id, member)
-
-    async def _resolved(
-        self,
-        context: ServerContext,
-        request: Request,
-        body: consumer_wire.ConsumerGroupHeartbeatRequest,
-        shard: Shard,
-    ) -> Mapping[str, ResolvedRegex]:
-        """The topics of the group's regular expressions, if there is a new one or it is time to look again."""
-        group = shard.consumer(body.group_id)
-        asked = {body.subscribed_topic_regex} if body.subscribed_topic_regex else set()
-        known = {} if group is None else group.regexes
-        now_ms = context.monotonic_ms()
-        is_due = bool(known) and now_ms - self._regexes_resolved_ms.get(body.group_id, 0) >= _REGEX_REFRESH_MS
-        if not (asked - known.keys()) and not is_due:
-            return {}
-        wanted = asked.union(known)
-        if len(self._regexes_resolved_ms) > _REGEX_GROUPS_MAX:
-            self._regexes_resolved_ms.clear()
-        self._regexes_resolved_ms[body.group_id] = now_ms
-        topics = known_topics(context)
-        found = await context.run(lambda: _matching(topics.names(), wanted))
-
-        def visible(names: frozenset[str]) -> frozenset[str]:
-            allows, session = context.guard.allows, request.session
-            return frozenset(
-                each
-                for each in names
-                if allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, each, logs_denial=False)
-            )
-
-        return {regex: ResolvedRegex(visible(names), topics.version, context.clock()) for regex, names in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,19 +487,6 @@ def _check_topics(context: ServerContext, request: Request, body: consumer_wire.
     for topic in body.subscribed_topic_names or ():
         if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
             raise GroupRequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-
-
-def _matching(names: Iterable[str], regexes: Iterable[str]) -> dict[str, frozenset[str]]:
-    """The topics of each regular expression; without those that this server cannot read, which keep their topics."""
-    found = {}
-    for regex in regexes:
-        try:
-            matches = compile_re2_pattern(regex)
-        except ValueError as error:  # of a record: a member's own expression has been checked
-            _LOG.warning("a group's subscription is not looked up again: %s", error)
-        else:
-            found[regex] = frozenset(filter(matches, names))
-    return found
 
 
 def _member_to_remove(group: ConsumerGroup, member_id: str, instance_id: str | None) -> str | ErrorCode:

@@ -129,14 +129,14 @@ class Shard:
         log = GroupLog(self.partition)
         self._topic_id = root.topic(OFFSETS_TOPIC, without_links=True).topic_id or ""
 
-        def read() -> dict[str, ConsumerGroup | None]:
+        def read() -> tuple[dict[str, ConsumerGroup | None], set[str]]:
             log.catch_up(root, self._topic_id)
-            return _consumers_of(log)
+            return _consumers_of(log), _classics_with_members(log)
 
-        consumers = await self._context.run(read)
+        consumers, with_members = await self._context.run(read)
         self.log = log
         self._consumers = consumers
-        for group_id in log.groups() | self.classics.keys():
+        for group_id in with_members | self.classics.keys():
             self._follow_classic(group_id)
 
     async def catch_up(self) -> None:
@@ -200,10 +200,7 @@ class Shard:
             self.new_classic(group_id).resume()
 
     def _classic_record(self, group_id: str) -> tuple[int, GroupMetadataValue] | None:
-        value = self.log.records(group_id).get(group_key(GroupMetadataKey(group=group_id)))
-        if value is None:
-            return None
-        return int.from_bytes(value[:2], "big"), parse_value(GroupMetadataValue, value)
+        return _classic_record(self.log, group_id)
 
     def take_over(self, group_id: str) -> None:
         """Called before a request that may change the group: here, groups always are this server's."""
@@ -441,6 +438,20 @@ class Shard:
         if self._writer is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._writer
+
+
+def _classic_record(log: GroupLog, group_id: str) -> tuple[int, GroupMetadataValue] | None:
+    """The version and the value of a classic group's record."""
+    value = log.records(group_id).get(group_key(GroupMetadataKey(group=group_id)))
+    if value is None:
+        return None
+    return int.from_bytes(value[:2], "big"), parse_value(GroupMetadataValue, value)
+
+
+def _classics_with_members(log: GroupLog) -> set[str]:
+    """The classic groups that need a machine. Among any number of groups, any thread may look for them."""
+    found = ((each, _classic_record(log, each)) for each in log.groups())
+    return {group_id for group_id, record in found if record is not None and record[1].members}
 
 
 def _consumers_of(log: GroupLog) -> dict[str, ConsumerGroup | None]:

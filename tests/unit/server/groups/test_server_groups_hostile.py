@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +14,17 @@ from group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import group_key
+from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
+from pyspark_kafkalog.server.groups import subscribed_regexes
 from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, encoded_classic
+from pyspark_kafkalog.server.groups.subscribed_regexes import SubscribedRegexes
+from pyspark_kafkalog.units import DAY_MS
 
 RECORD_MAX = 4000
 
@@ -190,5 +195,94 @@ def test_joins_of_a_full_group_are_refused_at_a_cost_that_does_not_grow_with_the
         await cost_s(100)
         assert await cost_s(4000) < 20 * await cost_s(500)  # it would be 64 times as much if each saw all that wait
         assert (await server.beat("m", member.member_epoch)).error_code == ErrorCode.NONE
+
+    run(scenario())
+
+
+async def commit_offsets(server: GroupServer, group: str) -> None:
+    one = offsets.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    body = offsets.OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=(offsets.OffsetCommitRequestTopic(name="a", partitions=(one,)),),
+    )
+    answer = await server.ask(ApiKey.OFFSET_COMMIT, 9, body)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+def test_groups_that_have_only_offsets_are_listed_without_taking_memory_for_members(server: GroupServer) -> None:
+    async def scenario() -> None:
+        names = {f"offsets-{each}" for each in range(20)}
+        await asyncio.gather(*(commit_offsets(server, each) for each in names))
+        listed = await server.ask(ApiKey.LIST_GROUPS, 5, groups.ListGroupsRequest())
+        assert {each.group_id for each in listed.groups} == names
+        assert {(each.group_state, each.group_type, each.protocol_type) for each in listed.groups} == {
+            ("Empty", "classic", "")
+        }
+        assert (await server.coordinator.shard_of(GROUP)).classics == {}
+
+    run(scenario())
+
+
+def test_offsets_of_many_groups_expire_in_few_commits(server: GroupServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        await asyncio.gather(*(commit_offsets(server, f"old-{each}") for each in range(300)))
+        server.parts.served.now_ms += 8 * DAY_MS
+        await commit_offsets(server, "new")
+        shard = await server.coordinator.shard_of(GROUP)
+        commits: list[object] = []
+        submit = server.parts.committer.submit
+        monkeypatch.setattr(server.parts.committer, "submit", lambda unit: commits.append(unit) or submit(unit))
+        await expire_groups(server.context, shard)
+        assert shard.group_ids() == {"new"}
+        assert len(commits) == 2  # 500 records each, a group and its offset count as two
+
+    run(scenario())
+
+
+async def subscribe(server: GroupServer, member: str, regex: str) -> consumer_groups.ConsumerGroupHeartbeatResponse:
+    answer: consumer_groups.ConsumerGroupHeartbeatResponse = await server.beat(
+        member, 0, subscribed_topic_names=None, subscribed_topic_regex=regex
+    )
+    return answer
+
+
+def test_new_expression_is_looked_up_without_the_others_of_its_group(
+    server: GroupServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        looked_up: list[str] = []
+
+        def compiled(regex: str) -> Callable[[str], bool]:
+            looked_up.append(regex)
+            return compile_re2_pattern(regex)
+
+        monkeypatch.setattr(subscribed_regexes, "compile_re2_pattern", compiled)
+        members = [await subscribe(server, f"m{each}", f"a{{1,{each + 1}}}") for each in range(20)]
+        assert {each.error_code for each in members} == {ErrorCode.NONE}
+        assert looked_up == [f"a{{1,{each + 1}}}" for each in range(20)]
+        server.parts.served.now_ms += 11_000
+        await asyncio.gather(*(server.beat(f"m{each}", members[each].member_epoch) for each in range(20)))
+        assert sorted(looked_up[20:]) == sorted(looked_up[:20])  # all again, by one of the members
+
+    run(scenario())
+
+
+def test_expression_that_takes_too_long_is_refused_and_a_known_one_keeps_its_topics(
+    server: GroupServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        handlers = server._handlers[ApiKey.CONSUMER_GROUP_HEARTBEAT].__self__
+        joined = await subscribe(server, "m", "a+")
+        assert [len(each.partitions) for each in joined.assignment.topic_partitions] == [2]
+        seconds = itertools.count()
+        handlers._regexes = SubscribedRegexes(lambda: float(next(seconds)))
+        slow = await subscribe(server, "n", "(a?)+")
+        assert slow.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert "takes more than 0.2 s to match" in (slow.error_message or "")
+        server.parts.served.now_ms += 11_000
+        kept = await server.beat("m", joined.member_epoch, topic_partitions=())
+        assert (kept.error_code, kept.member_epoch) == (ErrorCode.NONE, joined.member_epoch)
+        assert next(seconds) >= 4  # it was tried
 
     run(scenario())
