@@ -9,7 +9,7 @@ Parts:
     fsync        ProducerPerformance, the broker with log.flush.interval.messages=1 beside --flush fsync
     latency      produce and end to end at 1,000 records a second: p50 and p99
     connections  memory of 1,000 idle connections
-    fetch        a Fetch over 500 partitions
+    fetch        a Fetch over 500 partitions, and one of a session of 2,000 partitions, without news
 
 The contenders take turns, each on its own data and with a JVM for each run of a tool, whose start is not measured.
 Server and client share the cores of the machine. Quote ratios: machines drift. Beside the rates stand the
@@ -55,6 +55,7 @@ _RATE: Final = re.compile(r"\(([0-9.]+) MB/sec\)")
 _PRODUCE_LATENCY: Final = re.compile(r"([0-9.]+) ms 50th.* ([0-9.]+) ms 99th")
 _LARGE: Final = ("batch.size=262144", "linger.ms=5")
 _FETCH_PARTITIONS: Final = 500
+_SESSION_PARTITIONS: Final = 2000
 _IDLE_CONNECTIONS: Final = 1000
 _LATENCY_RATE: Final = 1000
 
@@ -286,42 +287,73 @@ def bench_connections(contenders: Contenders) -> list[str]:
 
 
 def bench_fetch(contenders: Contenders, rounds: int) -> list[str]:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    medians = {}
+    full, in_session = {}, {}
     for name, bootstrap in contenders.bootstraps.items():
-        topic = "wide"
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(topic, _FETCH_PARTITIONS, 1)])[topic].result(60)
         host, _, port = bootstrap.rpartition(":")
         with WireClient.connect(host, int(port), client_id="bench", timeout_s=60) as client:
             client.negotiate()
-            asked = MetadataRequest(topics=(MetadataRequestTopic(name=topic),))
-            (described,) = client.call(asked, MetadataResponse).topics
-            partitions = tuple(
-                FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1 << 20)
-                for each in range(_FETCH_PARTITIONS)
-            )
-            request = FetchRequest(
-                max_wait_ms=0,
-                min_bytes=0,
-                topics=(FetchTopic(topic=topic, topic_id=described.topic_id, partitions=partitions),),
-                session_epoch=-1,
-            )
-            times_ms = []
+            request = _fetch_request(client, bootstrap, "wide", _FETCH_PARTITIONS)
             began_s = contenders.cpu_s(name)
-            for _ in range(20 * rounds):
-                began = time.perf_counter()
-                client.call(request, FetchResponse)
-                times_ms.append((time.perf_counter() - began) * 1000)
+            times_ms = _call_times_ms(client, [request] * (20 * rounds))
             cpu_ms = (contenders.cpu_s(name) - began_s) * 1000 / len(times_ms)
-            own_ms = _client_ms(client, request)
-        medians[name] = statistics.median(times_ms) - own_ms
+            full[name] = statistics.median(times_ms) - _client_ms(client, request)
+            begins = _fetch_request(client, bootstrap, "wider", _SESSION_PARTITIONS).replace(session_epoch=0)
+            session_id = client.call(begins, FetchResponse).session_id
+            continued = FetchRequest(max_wait_ms=0, min_bytes=0, session_id=session_id)
+            requests = [continued.replace(session_epoch=each) for each in range(1, 20 * rounds + 1)]
+            began_s = contenders.cpu_s(name)
+            times_ms = _call_times_ms(client, requests)
+            session_cpu_ms = (contenders.cpu_s(name) - began_s) * 1000 / len(times_ms)
+            in_session[name] = statistics.median(times_ms)
         print(
-            f"fetch of {_FETCH_PARTITIONS} partitions, {name:<9} {medians[name]:6.2f} ms without the client's own "
+            f"fetch of {_FETCH_PARTITIONS} partitions, {name:<9} {full[name]:6.2f} ms without the client's own "
             f"time, CPU {cpu_ms:6.2f} ms"
         )
-    return report_limit(f"fetch of {_FETCH_PARTITIONS} partitions", medians["kafkalog"], 10, "ms")
+        print(
+            f"fetch in a session of {_SESSION_PARTITIONS}, {name:<9} {in_session[name]:6.2f} ms, "
+            f"CPU {session_cpu_ms:6.2f} ms"
+        )
+    return [
+        *report_limit(f"fetch of {_FETCH_PARTITIONS} partitions", full["kafkalog"], 10, "ms"),
+        *report_limit(f"fetch in a session of {_SESSION_PARTITIONS}", in_session["kafkalog"], 4, "ms"),
+    ]
+
+
+def _fetch_request(client: WireClient, bootstrap: str, topic: str, partitions: int) -> FetchRequest:
+    """A full request for all partitions of a new topic."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+    asked = MetadataRequest(topics=(MetadataRequestTopic(name=topic),))
+    deadline = time.monotonic() + 60
+    while True:
+        (described,) = client.call(asked, MetadataResponse).topics
+        if len(described.partitions) == partitions and not any(each.error_code for each in described.partitions):
+            break
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{bootstrap} has no leaders of all partitions of {topic}")
+        time.sleep(0.1)
+    wanted = tuple(
+        FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1 << 20) for each in range(partitions)
+    )
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=(FetchTopic(topic=topic, topic_id=described.topic_id, partitions=wanted),),
+        session_epoch=-1,
+    )
+
+
+def _call_times_ms(client: WireClient, requests: Sequence[FetchRequest]) -> list[float]:
+    times_ms = []
+    for each in requests:
+        began = time.perf_counter()
+        response = client.call(each, FetchResponse)
+        times_ms.append((time.perf_counter() - began) * 1000)
+        if response.error_code:
+            raise SystemExit(f"a Fetch was answered with error {response.error_code}")
+    return times_ms
 
 
 def _client_ms(client: WireClient, request: FetchRequest) -> float:
