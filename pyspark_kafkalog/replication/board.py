@@ -42,6 +42,7 @@ from pyspark_kafkalog.root.follower.changes import (
     PlanFollowerRecords,
     no_records,
 )
+from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.storage.log.follower import check_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -159,7 +160,16 @@ class Waiting:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.change.raw) if isinstance(self.change, FollowerAppend) else 0
+        return self.change.size_bytes if isinstance(self.change, FollowerAppend) else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes: batches that a task has put into the store take none."""
+        return self.change.held_bytes if isinstance(self.change, FollowerAppend) else 0
+
+    @property
+    def is_staged(self) -> bool:
+        return isinstance(self.change, FollowerAppend) and isinstance(self.change.data, StagedBatches)
 
 
 def _checked_ahead(step: Step) -> Step:
@@ -317,7 +327,7 @@ class Board:
         ]
         steps = [_checked_ahead(take(state, answer)) for _, _, state, answer in taken]
         events: list[Event] = []
-        size_bytes = 0
+        size_bytes = held_bytes = 0
         with self._changed:
             for (followed, generation, state, answer), step in zip(taken, steps, strict=True):
                 if followed.generation != generation or followed.phase is not Phase.FETCH:
@@ -328,7 +338,9 @@ class Board:
                 if _asks(followed.state) != _asks(state):
                     continue
                 if isinstance(step, Advance):
-                    size_bytes += self._advance(followed, answer, step)
+                    waiting = self._advance(followed, answer, step)
+                    size_bytes += 0 if waiting is None else waiting.size_bytes
+                    held_bytes += 0 if waiting is None else waiting.held_bytes
                 elif isinstance(step, Compare):
                     followed.compare = step
                     self._ask(followed, Phase.COMPARE)
@@ -336,7 +348,7 @@ class Board:
                     self._ask(followed, Phase.DESCRIBE if step.is_topic_changed else Phase.MOVED)
                 else:
                     events += self._note_error(followed, step.error)
-            self._buffered_bytes += size_bytes - claim.reserved_bytes
+            self._buffered_bytes += held_bytes - claim.reserved_bytes
             self._changed.notify_all()
         for event in events:
             self._on_event(event)
@@ -359,24 +371,24 @@ class Board:
         followed.phase = phase
         self._asked.set()
 
-    def _advance(self, followed: Followed, answer: FetchedPartition, step: Advance) -> int:
+    def _advance(self, followed: Followed, answer: FetchedPartition, step: Advance) -> Waiting | None:
         followed.state = step.state
         followed.failures, followed.last_error = 0, ""
         if answer.outcome is FetchOutcome.RECORDS:
             followed.is_new = False
-            followed.is_verified |= len(answer.data) > 0
+            followed.is_verified |= answer.size_bytes > 0
         if answer.high_watermark >= 0:
             followed.high_watermark = answer.high_watermark
             if followed.target_offset < 0:
                 followed.target_offset = answer.high_watermark
         if step.change is None:
-            return 0
+            return None
         self._turn += 1
         followed.turn = self._turn
         followed.pending += 1
         waiting = Waiting(followed, followed.generation, step.change, step.records_count)
         self._queue.append(waiting)
-        return waiting.size_bytes
+        return waiting
 
     def unanswered(self, claim: Claim, error: str) -> float:
         """The source gave no answer; returns how long it should be left alone, in seconds."""
@@ -436,24 +448,25 @@ class Board:
         waiting.followed.pending -= 1
         if waiting.followed.phase is not Phase.FETCH:
             self._asked.set()  # the controller may have waited for this
-        self._buffered_bytes -= waiting.size_bytes
+        self._buffered_bytes -= waiting.held_bytes
 
     def _take(self) -> list[Waiting]:
         """The first changes of all partitions, in their order; what does not fit stays."""
         taken: dict[TopicPartition, list[Waiting]] = {}
         left: deque[Waiting] = deque()
-        size_bytes = 0
+        held_bytes = 0
         closed: set[TopicPartition] = set()
         for each in self._queue:
             parts = taken.get(each.followed.name, [])
-            is_fitting = not size_bytes or size_bytes + each.size_bytes <= COMMIT_BYTES
+            is_fitting = not held_bytes or held_bytes + each.held_bytes <= COMMIT_BYTES
             joined_bytes = sum(part.size_bytes for part in parts) + each.size_bytes
-            if each.followed.name in closed or not is_fitting or (parts and joined_bytes > _JOINED_BYTES_MAX):
+            is_alone = joined_bytes > _JOINED_BYTES_MAX or any(part.is_staged for part in (*parts, each))
+            if each.followed.name in closed or not is_fitting or (parts and is_alone):
                 closed.add(each.followed.name)
                 left.append(each)
                 continue
             taken[each.followed.name] = [*parts, each]
-            size_bytes += each.size_bytes
+            held_bytes += each.held_bytes
         self._queue = left
         return [self._joined(parts) for parts in taken.values()]
 

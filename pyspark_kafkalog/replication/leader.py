@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias
 from pyspark_kafkalog.metadata.access.acl import Acl
 from pyspark_kafkalog.metadata.access.client_quotas import Quotas
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Whether a topic of this name is to be followed.
@@ -106,16 +107,23 @@ class FetchedPartition:
     """The answer for one partition.
 
     `data`: whole batches as the leader has them, all below its high watermark; the first may begin below the position
-    if it contains it. Lengths are checked, CRCs are not. `high_watermark` and `log_start_offset` are -1 if unknown.
+    if it contains it. Lengths are checked, CRCs are not. Or `staged`: batches from the position on, which a task has
+    checked and put into the follower's store. `high_watermark` and `log_start_offset` are -1 if unknown.
     """
 
     topic_partition: TopicPartition
     outcome: FetchOutcome
     data: Buffer = b""
+    staged: StagedBatches | None = None
     high_watermark: int = -1
     log_start_offset: int = -1
     diverging: EpochEnd | None = None
     error: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the batches, wherever they are."""
+        return len(self.data) if self.staged is None else self.staged.size_bytes
 
 
 class LeaderEndPoint(Protocol):

@@ -27,10 +27,11 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, BatchHeader
+from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, BatchHeader, Buffer
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.root.follower.changes import FollowerAppend
+from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
@@ -122,7 +123,7 @@ Step: TypeAlias = Advance | Compare | DescribeAgain | TryLater
 def take(state: PartitionState, fetched: FetchedPartition) -> Step:
     """What to do with an answer to a fetch from `state.position()`."""
     if fetched.outcome is FetchOutcome.RECORDS:
-        return _take_records(state, fetched)
+        return _take_records(state, fetched) if fetched.staged is None else _take_staged(state, fetched, fetched.staged)
     if fetched.outcome is FetchOutcome.OUT_OF_RANGE and state.probe is not None:
         return _probed(is_same=False)
     if fetched.outcome is FetchOutcome.DIVERGING:
@@ -159,6 +160,15 @@ def _take_records(state: PartitionState, fetched: FetchedPartition) -> Step:
     return _advance(state, fetched, scan.batches)
 
 
+def _take_staged(state: PartitionState, fetched: FetchedPartition, staged: StagedBatches) -> Step:
+    """Batches in the store cannot be compared or cut: they are taken as a whole, where the log ends."""
+    is_comparing = state.unverified is not None or state.probe is not None
+    if is_comparing or staged.first_offset != state.end_offset or not len(staged):
+        return TryLater(f"batches that follow offset {staged.first_offset} do not continue {state.topic_partition}")
+    epochs = [each.leader_epoch for each in staged.spans]
+    return _append(state, fetched, staged, staged.next_offset, epochs[-1], staged.records_count)
+
+
 def _probed(*, is_same: bool) -> Compare:
     return Compare(_OTHER_BATCH, has_other_batch=True, is_same=is_same)
 
@@ -183,11 +193,33 @@ def _advance(state: PartitionState, fetched: FetchedPartition, batches: NDArray[
             f"the leader has a batch of the offsets {int(new['base_offset'][0])} to {int(new['last_offset'][0])}",
             has_other_batch=True,
         )
-    end_offset = int(new["last_offset"][-1]) + 1 if len(new) else state.end_offset
+    if not len(new):
+        return _append(state, fetched, b"", state.end_offset, state.last_epoch, 0)
+    return _append(
+        state,
+        fetched,
+        as_bytes_array(fetched.data).data[int(new["position"][0]) :],
+        int(new["last_offset"][-1]) + 1,
+        int(new["leader_epoch"][-1]),
+        int(new["records_count"].sum()),
+        is_far_behind=_is_far_behind(new, fetched.high_watermark),
+    )
+
+
+def _append(
+    state: PartitionState,
+    fetched: FetchedPartition,
+    data: Buffer | StagedBatches,
+    end_offset: int,
+    last_epoch: int,
+    records_count: int,
+    *,
+    is_far_behind: bool = False,
+) -> Advance:
+    """Append `data`, whose last batch ends at `end_offset` and has `last_epoch`, and take the leader's log start."""
     log_start_offset = max(state.log_start_offset, min(fetched.log_start_offset, end_offset))
-    if not len(new) and log_start_offset == state.log_start_offset:
+    if end_offset == state.end_offset and log_start_offset == state.log_start_offset:
         return Advance(state)
-    last_epoch = int(new["leader_epoch"][-1]) if len(new) else state.last_epoch
     after = replace(
         state,
         log_start_offset=log_start_offset,
@@ -197,18 +229,16 @@ def _advance(state: PartitionState, fetched: FetchedPartition, batches: NDArray[
     change = FollowerAppend(
         topic_partition=state.topic_partition,
         topic_id=state.topic_id,
-        data=as_bytes_array(fetched.data).data[int(new["position"][0]) :] if len(new) else b"",
+        data=data,
         expected_end_offset=state.end_offset,
         log_start_offset=log_start_offset if log_start_offset > state.log_start_offset else -1,
-        is_far_behind=_is_far_behind(new, fetched.high_watermark),
+        is_far_behind=is_far_behind,
     )
-    return Advance(after, change, int(new["records_count"].sum()))
+    return Advance(after, change, records_count)
 
 
 def _is_far_behind(batches: NDArray[np.void], high_watermark: int) -> bool:
     """Whether the leader has much more after these batches, if as many bytes an offset follow as they have."""
-    if not len(batches):
-        return False
     next_offset = int(batches["last_offset"][-1]) + 1
     offsets = next_offset - int(batches["base_offset"][0])
     return (high_watermark - next_offset) * int(batches["size_bytes"].sum()) >= _FAR_BEHIND_BYTES * offsets

@@ -1,9 +1,10 @@
 """`TaskLeader`: a leader whose records are fetched ahead by tasks, for a large back-fill.
 
     driver                                              executors
-      fetch loop -> TaskLeader ---- ranges of offsets ---> range_task.py: fetch, check, write to a file
+      fetch loop -> TaskLeader ---- ranges of offsets ---> range_task.py: fetch, check, write to a file or an object
                         ^                                        |
                         +------- read pieces of the files <------+
+                        +------- references to objects <---------+
 
 A partition that is far behind gets a plan: the offsets from its position to the high watermark, in ranges that tasks
 fetch side by side, those of one partition too. The fetch loop gets the ranges in the order of their offsets, and
@@ -13,8 +14,11 @@ descriptions, comparisons. So a partition is verified, appended and cut as witho
 What a task has fetched is used only if it continues the log: the position is where the range before has ended, and the
 leader's epochs still lead to it. Otherwise the plan is dropped, and the leader itself is asked.
 
-A crash leaves staged ranges behind, which the next job removes. Tasks that fail are repeated; if that does not help,
-the partition is fetched without tasks for a while.
+So that batches in an object can be taken as they are, a range is planned only where the last answer has ended: there
+the follower has nothing to compare.
+
+A crash leaves staged ranges behind, which the next job removes, or objects, which the clean-up removes. Tasks that fail
+are repeated; if that does not help, the partition is fetched without tasks for a while.
 
 Source of the rules: as in partition_state.py; KIP-320 for the check of epochs.
 """
@@ -55,17 +59,20 @@ from pyspark_kafkalog.replication.range_task import (
     RangeRequest,
     StagedRange,
     StagingJob,
+    StagingStore,
     fetch_range,
 )
+from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
 
 _LOG: Final = logging.getLogger(__name__)
 _FILE_RANGE_BYTES: Final = 64 * MIB
-#: A range for a root in an object store passes through the driver's memory.
-_RESULT_RANGE_BYTES: Final = 8 * MIB
+#: A range for a root in an object store is one object, which a task has in memory.
+_OBJECT_RANGE_BYTES: Final = 32 * MIB
 #: A range takes about so many bytes; it ends early where records are larger than those before.
 _RANGE_BYTES_FACTOR_MAX: Final = 2
 _RANGES_PER_SLOT: Final = 2
@@ -83,7 +90,6 @@ class _Range:
 
     start_offset: int
     end_offset: int
-    is_first: bool = False
     tries: int = 0
     future: Future[StagedRange] | None = None
     position: int = 0
@@ -91,10 +97,14 @@ class _Range:
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """The ranges of a partition that are not handed out. `offset` is where the next fetch has to begin."""
+    """The ranges of a partition that are not handed out. `offset` is where the next fetch has to begin.
+
+    `start_offset` is where the first one began.
+    """
 
     source: str
     topic_id: str
+    start_offset: int
     offset: int
     ranges: deque[_Range]
 
@@ -105,8 +115,12 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a partition: its range at the leader, and the bytes and offsets that came from it."""
+    """What is known of a partition: its range at the leader, and the bytes and offsets that came from it.
 
+    `next_offset` is where the last answer has ended.
+    """
+
+    next_offset: int = -1
     high_watermark: int = -1
     log_start_offset: int = -1
     size_bytes: int = 0
@@ -131,10 +145,24 @@ class _Room:
         self.is_empty = self.is_empty and not size_bytes
 
 
-class TaskLeader:
-    """The `LeaderEndPoint` `leader`, with `tasks` that fetch ahead for `root`. `close` also closes the leader.
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Batches to hand out, in memory or in the store, and the offset after them."""
 
-    `address` is that of the leader, which tasks open again. `range_bytes`: about so much is fetched by one task.
+    end_offset: int
+    data: Buffer = b""
+    staged: StagedBatches | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data) if self.staged is None else self.staged.size_bytes
+
+
+class TaskLeader:
+    """The `LeaderEndPoint` `leader`, with `tasks` that fetch ahead for `root`, the same object as the follower's.
+
+    `close` also closes the leader. `address` is that of the leader, which tasks open again. `range_bytes`: about so
+    much is fetched by one task.
     """
 
     def __init__(
@@ -150,11 +178,12 @@ class TaskLeader:
         self._leader = leader
         self._address = address
         self._tasks = tasks
+        self._root = root
         self._job: StagingJob | None = None
-        if isinstance(root.path, Path) and root.directories:
+        if isinstance(root.path, Path):
             self._job = StagingJob(root.path, uuid.uuid4().hex)
             self._job.begin()
-        self._range_bytes = range_bytes or (_RESULT_RANGE_BYTES if self._job is None else _FILE_RANGE_BYTES)
+        self._range_bytes = range_bytes or (_OBJECT_RANGE_BYTES if self._job is None else _FILE_RANGE_BYTES)
         self._monotonic_s = monotonic_s
         self._calls = threading.RLock()  # one thread at a time asks for anything but records
         self._changed = threading.Condition()  # guards the attributes below
@@ -223,7 +252,7 @@ class TaskLeader:
                 max_bytes=room.max_bytes,
                 partition_bytes=min(partition_bytes, room.max_bytes),
             )
-        if not any(len(each.data) for each in answers) and planned:
+        if not any(each.size_bytes for each in answers) and planned:
             self._wait_for_range(planned, deadline_s)
         return answers
 
@@ -249,6 +278,7 @@ class TaskLeader:
         if len(batches):
             seen.size_bytes += len(answer.data)
             seen.offsets += int(batches["last_offset"][-1] - batches["base_offset"][0]) + 1
+            seen.next_offset = int(batches["last_offset"][-1]) + 1
 
     # Plans
 
@@ -274,9 +304,9 @@ class TaskLeader:
             return planned, [each for each in positions if each.topic_partition not in self._plans]
 
     def _plan(self, source: str, position: FetchPosition) -> None:
-        """Plan a partition that is more than a range behind, and of which something was seen."""
+        """Plan a partition that is more than a range behind, where the last answer has ended."""
         seen = self._seen.get(position.topic_partition)
-        if seen is None or not seen.bytes_per_offset or self._monotonic_s() < seen.retry_at_s:
+        if seen is None or seen.next_offset != position.offset or self._monotonic_s() < seen.retry_at_s:
             return
         behind = seen.high_watermark - position.offset
         if behind * seen.bytes_per_offset <= self._range_bytes:
@@ -286,8 +316,8 @@ class TaskLeader:
             _Range(start, min(start + step, seen.high_watermark))
             for start in range(position.offset, seen.high_watermark, step)
         )
-        ranges[0].is_first = True
-        self._plans[position.topic_partition] = _Plan(source, position.topic_id, position.offset, ranges)
+        offset = position.offset
+        self._plans[position.topic_partition] = _Plan(source, position.topic_id, offset, offset, ranges)
 
     def _begin_tasks(self) -> None:
         """Begin tasks for the partitions with the fewest, up to a number that bounds what is staged."""
@@ -305,13 +335,20 @@ class TaskLeader:
             leader=self._address,
             position=FetchPosition(topic_partition=name, topic_id=plan.topic_id, offset=of.start_offset),
             end_offset=of.end_offset,
-            is_first=of.is_first,
+            log_end_offset=plan.start_offset,
             max_bytes=_RANGE_BYTES_FACTOR_MAX * self._range_bytes,
-            job=self._job,
+            place=self._place(),
         )
         of.tries += 1
         of.future = self._tasks.submit(partial(fetch_range, request), first=of is plan.ranges[0])
         of.future.add_done_callback(self._task_ended)
+
+    def _place(self) -> StagingJob | StagingStore:
+        """Where a task that begins now puts what it has fetched."""
+        if self._job is not None:
+            return self._job
+        assert isinstance(self._root, ObjectRoot)
+        return StagingStore(self._root.address, self._root.version)
 
     def _task_ended(self, future: Future[StagedRange]) -> None:
         with self._changed:
@@ -351,46 +388,59 @@ class TaskLeader:
             of = plan.ranges[0]
         future = of.future
         assert future is not None
-        error = CancelledError() if future.cancelled() else future.exception()
+        error = CancelledError() if future.cancelled() else future.exception() or self._expired(future.result())
         if error is not None:
             self._failed(name, plan, of, error)
             return None
         staged = future.result()
         try:
-            if not of.position and not self._continues(position, of, staged):
+            if not of.position and not self._continues(position, plan, of, staged):
                 raise ValueError("the leader's log is not the one any more of which it was fetched")
-            found = _piece(staged, of.position, room) if staged.size_bytes else (b"", position.offset)
+            piece = _piece(staged, of.position, room) if staged.size_bytes else _Piece(position.offset)
         except LeaderUnavailableError:
             raise
         except (KafkalogError, OSError, ValueError) as cause:
             self._give_up(name, str(cause))
             return None
-        if found is None:
+        if piece is None:
             return None
-        data, end_offset = found
         with self._changed:
             if self._plans.get(name) is not plan:
                 return None
-            of.position += len(data)
-            plan.offset = end_offset
+            of.position += piece.size_bytes
+            plan.offset = piece.end_offset
             if of.position >= staged.size_bytes:
                 self._finish(name, plan, of, staged)
             seen = self._seen[name]
+            seen.next_offset = piece.end_offset
             seen.high_watermark = max(seen.high_watermark, staged.high_watermark)
             seen.log_start_offset = max(seen.log_start_offset, staged.log_start_offset)
             return FetchedPartition(
                 topic_partition=name,
                 outcome=FetchOutcome.RECORDS,
-                data=data,
+                data=piece.data,
+                staged=piece.staged,
                 high_watermark=seen.high_watermark,
                 log_start_offset=seen.log_start_offset,
             )
 
-    def _continues(self, position: FetchPosition, of: _Range, staged: StagedRange) -> bool:
+    def _expired(self, staged: StagedRange) -> ValueError | None:
+        """Why batches in the store cannot be committed any more, as a log was truncated since; None if they can."""
+        planned_at = None if staged.batches is None else staged.batches.written.planned_at
+        if planned_at is None or planned_at >= self._root.store.image.staging_horizon.offset:
+            return None
+        return ValueError(f"what was planned at metadata offset {planned_at} has expired")
+
+    def _continues(self, position: FetchPosition, plan: _Plan, of: _Range, staged: StagedRange) -> bool:
         """Whether the range begins where the log ends, and the leader still has the log before it."""
-        left_out = staged.left_out_end_offset
-        if not of.is_first and (left_out >= 0 or position.offset > of.start_offset) and left_out != position.offset:
+        left_out, is_first = staged.left_out_end_offset, of.start_offset == plan.start_offset
+        if not is_first and (left_out >= 0 or position.offset > of.start_offset) and left_out != position.offset:
             return False
+        batches = staged.batches
+        if batches is not None:
+            batches.check(position.topic_id, position.topic_partition)
+            if (batches.first_offset, batches.size_bytes) != (position.offset, staged.size_bytes):
+                return False
         if position.last_epoch < 0:
             return True
         end = self.epoch_end(position, position.last_epoch)
@@ -426,11 +476,13 @@ class TaskLeader:
                 self._drop(name)
 
 
-def _piece(staged: StagedRange, position: int, room: _Room) -> tuple[Buffer, int] | None:
-    """The next whole batches of a staged range that fit, and the offset after them; a first one whatever its size.
+def _piece(staged: StagedRange, position: int, room: _Room) -> _Piece | None:
+    """The next whole batches of a staged range that fit; a first one whatever its size, and all that are in a store.
 
     None if there is no room for a batch. Raises OSError, KafkalogError or ValueError for a file that is damaged.
     """
+    if staged.batches is not None:
+        return _Piece(staged.batches.next_offset, staged=staged.batches)
     left_bytes = staged.size_bytes - position
     size_bytes = min(left_bytes, room.max_bytes, room.partition_bytes)
     data = _read(staged, position, size_bytes)
@@ -446,13 +498,12 @@ def _piece(staged: StagedRange, position: int, room: _Room) -> tuple[Buffer, int
         if room.is_empty or size_bytes == left_bytes:
             raise ValueError(f"{staged.path} has no whole batch at byte {position}")
         return None
-    return as_bytes_array(data).data[: scan.consumed_bytes], int(scan.batches["last_offset"][-1]) + 1
+    return _Piece(int(scan.batches["last_offset"][-1]) + 1, as_bytes_array(data).data[: scan.consumed_bytes])
 
 
 def _read(staged: StagedRange, position: int, size_bytes: int) -> Buffer:
     """Bytes of a staged range. Raises OSError, ValueError if it is shorter."""
-    if staged.path is None:
-        return memoryview(staged.data)[position : position + size_bytes]
+    assert staged.path is not None
     buffer = np.empty(size_bytes, np.uint8)
     fd = LOCAL.open(staged.path, READ_FLAGS)
     try:

@@ -13,6 +13,7 @@ from following_roots import batches_of, make_follower
 from kafka_clients import producing
 from kafka_oracle import Broker
 from leader_reads import log_bytes
+from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
@@ -50,7 +51,7 @@ def produce(broker: Broker, topic: str, seed: int, **settings: Any) -> None:
 
 
 def test_ranges_of_tasks_are_the_batches_of_the_broker(
-    tmp_path: Path, start_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+    root_place: RootPlace, start_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[RangeRequest] = []
     begin = task_leader.RangeRequest
@@ -62,7 +63,6 @@ def test_ranges_of_tasks_are_the_batches_of_the_broker(
     monkeypatch.setattr(task_leader, "RangeRequest", note)
     monkeypatch.setattr("pyspark_kafkalog.replication.fetch_loop._FETCH_BYTES_MAX", 1 << 20)
     broker = start_broker()
-    copy = tmp_path / "copy"
     for topic in TOPICS:
         broker.create_topic(topic, 1, {"segment.bytes": "1048576", "max.message.bytes": "900000"})
     for number in range(2):
@@ -70,12 +70,13 @@ def test_ranges_of_tasks_are_the_batches_of_the_broker(
             produce(broker, topic, number, **settings)
         requests.clear()
         address, tasks = LeaderAddress(broker.bootstrap), LocalTasks(slots=2)
-        root = open_or_create_root(copy).native()
+        root = open_or_create_root(root_place).native()
         with closing(TaskLeader(address.open(), address, tasks, root, range_bytes=300_000)) as leader:
-            make_follower(leader, copy, [], is_once=True).run()
+            make_follower(leader, root_place, [], is_once=True, root=root).run()
             tasks.close()
         assert {each.position.topic_partition.topic for each in requests} == set(TOPICS)
         for topic in TOPICS:
-            copied = b"".join(batches_of(LogDir.open(copy), TopicPartition(topic, 0)))
+            copied = b"".join(batches_of(LogDir.open(root_place), TopicPartition(topic, 0)))
             assert copied == log_bytes([broker.data], TopicPartition(topic, 0))
-    assert not list(copy.glob("*/*.staged"))
+    if isinstance(root_place, Path):
+        assert not list(root_place.glob("*/*.staged"))

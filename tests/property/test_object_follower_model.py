@@ -2,12 +2,13 @@
 
 The leader is a root on a file system. Truncations fall into runs, segments and batches; gaps and log starts are those
 of a compacted leader, as some batches are left out. Producers and open transactions are those of a root on a file
-system that makes the same changes.
+system that makes the same changes. Half of the appends are of batches that a task has put into the store.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,13 @@ from tiers import SEED, examples
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.root.follower.changes import FollowerAppend
 from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
+from pyspark_kafkalog.root.follower.runs import stage_batches
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
+from pyspark_kafkalog.storage.log.follower import check_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -49,10 +53,26 @@ class Twins:
 
     def append(self, batches: list[StoredBatch], log_start_offset: int, leader_epoch: int) -> None:
         for each in (self.follower, self.plain):
-            each.make(each.append(batches, log_start_offset=log_start_offset, leader_epoch=leader_epoch))
+            change = each.append(batches, log_start_offset=log_start_offset, leader_epoch=leader_epoch)
+            continues = batches and batches[0].base_offset >= self.end
+            if each is self.follower and continues and self._rng.random() < 0.5:
+                change = self._staged(change)
+            each.make(change)
         self.batches += batches
         self.end = batches[-1].next_offset if batches else self.end
         self.start = max(self.start, min(log_start_offset, self.end))
+
+    def _staged(self, change: FollowerAppend) -> FollowerAppend:
+        """The same append, whose batches a task has put into the store."""
+        staged = stage_batches(
+            self.stored.objects,
+            change.topic_id,
+            OF,
+            self.end,
+            check_batches(change.raw),
+            planned_at=self.stored.image.next_offset,
+        )
+        return replace(change, data=staged)
 
     def truncate(self, offset: int) -> None:
         (state,) = self.follower.make(self.follower.truncation(offset))

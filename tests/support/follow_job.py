@@ -24,7 +24,7 @@ import runpy
 from pyspark_kafkalog.replication import fetch_loop, task_leader
 
 fetch_loop._FETCH_BYTES_MAX = 1 << 20
-task_leader._FILE_RANGE_BYTES = task_leader._RESULT_RANGE_BYTES = {range_bytes}
+task_leader._FILE_RANGE_BYTES = task_leader._OBJECT_RANGE_BYTES = {range_bytes}
 runpy.run_path({job!r}, run_name="__main__")
 """
 

@@ -2,6 +2,7 @@
 
 In reading order:
 
+- staged_batches, runs: batches that a task has put into the store of a root, and how it puts them
 - changes: what a follower changes in a partition, and `FollowerWriter`, which commits it
 - plan: what the writers of both kinds of roots decide alike
 - cut_files: the files of what truncations cut

@@ -20,6 +20,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -33,7 +34,8 @@ class FollowerAppend:
     an empty log, whose start and end are both `expected_end_offset`, also takes a batch that begins below it and
     reaches above it: the log then begins with that batch, and its log start stays (the leader's log start may be
     inside a batch). `data` may be empty, and may be a view of a response's frame: it is not changed and not kept. The
-    writer checks it, unless it is the result of `check_batches` already.
+    writer checks it, unless it is the result of `check_batches` already. For a root in an object store it may also name
+    batches that a task has put there, which begin at `expected_end_offset`.
 
     `log_start_offset`: the log start is raised to it, at most to the new log end; -1 leaves it. `leader_epoch`: the
     epoch in which the leader leads, -1 if unknown. If it is above that of the last batch, it begins at the new log end
@@ -45,7 +47,7 @@ class FollowerAppend:
 
     topic_partition: TopicPartition
     topic_id: str
-    data: Buffer | FollowerBatches
+    data: Buffer | FollowerBatches | StagedBatches
     expected_end_offset: int
     log_start_offset: int = -1
     leader_epoch: int = -1
@@ -53,8 +55,20 @@ class FollowerAppend:
 
     @property
     def raw(self) -> Buffer:
-        """The batches, one after the other."""
+        """The batches, one after the other; without those that are in a store."""
+        if isinstance(self.data, StagedBatches):
+            return b""
         return self.data.data.data if isinstance(self.data, FollowerBatches) else self.data
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the batches, wherever they are."""
+        return self.data.size_bytes if isinstance(self.data, StagedBatches) else len(self.raw)
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that the change takes."""
+        return self.data.held_bytes if isinstance(self.data, StagedBatches) else len(self.raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ from pyspark_kafkalog.root.follower.plan import (
     state_before,
     truncation_records,
 )
+from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
 from pyspark_kafkalog.root.leader.open_logs import OpenLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -264,18 +265,20 @@ class _Append:
         return self.checked.change.topic_partition
 
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog | None:
-        of, change = self.topic_partition, self.checked.change
+        of, change, batches = self.topic_partition, self.checked.change, self.checked.batches
         try:
+            if isinstance(batches, StagedBatches):
+                raise InvalidRecordError(f"{of}: batches in an object store cannot be appended to a file")
             self._before = state_before(image, change)
             log = logs.open(image, of).log
             log.epochs.truncate_from_end(log.log_end_offset + 1)  # what a crashed append has left
-            append_as_follower(log, self.checked.batches, is_read_soon=not change.is_far_behind)
+            append_as_follower(log, batches, is_read_soon=not change.is_far_behind)
             if change.is_far_behind:
                 # Reaches back to earlier appends, whose pages can be dropped once they are on disk.
                 log.active_segment.drop_cached(_CACHED_BYTES)
             latest = log.epochs.latest
             # While records come, the epoch may have begun further up at the leader.
-            if not len(self.checked.batches) and change.leader_epoch > (-1 if latest is None else latest.epoch):
+            if not len(batches) and change.leader_epoch > (-1 if latest is None else latest.epoch):
                 log.assign_epoch(change.leader_epoch, log.log_end_offset)
         except KafkalogError as error:
             self._refused[of] = error.with_traceback(None)

@@ -25,11 +25,11 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, parti
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.follower.changes import StartAt, Truncation
+from pyspark_kafkalog.root.follower.runs import runs_of
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import PartitionProducers, appended_to, producers_below
 from pyspark_kafkalog.storage.log.follower import FollowerBatches
-from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import producer_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -37,7 +37,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.compose import NewRun, compose_body
 from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject
-from pyspark_kafkalog.units import INT32_MAX, MIB
+from pyspark_kafkalog.units import MIB
 
 _PIECE_BYTES: Final = 32 * MIB
 _TASK: Final = 0
@@ -70,30 +70,6 @@ class ObjectPuts:
             known = WrittenObject(self._write_id, key, len(body), planned_at, topics, made, None if key else body)
             self._written = {body: known}
         return known, [place for _, place in ordered]
-
-
-def runs_of(
-    topic_id: str, partition: int, first_offset: int, batches: FollowerBatches
-) -> list[tuple[NewRun, int, int]]:
-    """The runs of the batches from `first_offset` of the log on, each with its leader epoch and its end offset."""
-    table = batches.batches
-    runs: list[tuple[NewRun, int, int]] = []
-    first = 0
-    while first < len(table):
-        is_other = table["leader_epoch"][first:] != table["leader_epoch"][first]
-        is_other |= table["last_offset"][first:] - first_offset >= INT32_MAX
-        is_other |= np.cumsum(table["size_bytes"][first:], dtype=np.int64) > INT32_MAX
-        is_other[0] = False
-        count = int(np.argmax(is_other)) if is_other.any() else len(is_other)
-        rows = table[first : first + count].copy()
-        start = int(rows["position"][0])
-        end = int(rows["position"][-1] + rows["size_bytes"][-1])
-        rows["position"] -= start
-        run = NewRun(topic_id, partition, first_offset, [LeaderBatches(batches.data[start:end], rows)])
-        first_offset = int(rows["last_offset"][-1]) + 1
-        runs.append((run, int(rows["leader_epoch"][0]), first_offset))
-        first += count
-    return runs
 
 
 @dataclass(frozen=True, slots=True)

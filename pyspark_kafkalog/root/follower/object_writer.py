@@ -5,6 +5,9 @@
     compose    one body of all runs: inside the commit if it is small, else put as an object
     commit     a record of the body, in which each run has the leader's epoch; the states of the partitions
 
+Batches that a task has put into the store (staged_batches.py) are not read: their object is committed as it is, unless
+what was planned when it was put has expired.
+
 A run begins where the log ends, so a gap in front of a batch, as compaction leaves it, is part of its run. Truncations
 are in object_truncation.py. A commit that loses the race for its name is planned again; the object stays if the same
 batches are stored again.
@@ -27,7 +30,6 @@ from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunPlace, data_object_
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectStoreError
-from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.root.follower.changes import (
     FollowerChange,
     FollowerResult,
@@ -37,7 +39,7 @@ from pyspark_kafkalog.root.follower.changes import (
     no_records,
 )
 from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, StoredCutFiles, ignore_kept, saved_once
-from pyspark_kafkalog.root.follower.object_truncation import ObjectPuts, PlannedTruncation, plan_truncation, runs_of
+from pyspark_kafkalog.root.follower.object_truncation import ObjectPuts, PlannedTruncation, plan_truncation
 from pyspark_kafkalog.root.follower.plan import (
     CheckedAppend,
     CheckedChange,
@@ -47,16 +49,22 @@ from pyspark_kafkalog.root.follower.plan import (
     state_before,
     truncation_records,
 )
+from pyspark_kafkalog.root.follower.runs import runs_of
+from pyspark_kafkalog.root.follower.staged_batches import RunSpan, StagedBatches
 from pyspark_kafkalog.root.objects.extents import ObjectExtents
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import KnownProducers, PartitionProducers, appended_to
-from pyspark_kafkalog.storage.log.follower import FETCH_RESPONSE
+from pyspark_kafkalog.root.objects.producers import (
+    KnownProducers,
+    rows_of,
+    with_transaction_starts,
+)
+from pyspark_kafkalog.storage.log.follower import FETCH_RESPONSE, FollowerBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import producer_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.compose import NewRun
-from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
+from pyspark_kafkalog.storage.objects.producer_batches import ProducerBatchKind, encode_rows
 from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES
 from pyspark_kafkalog.units import INT32_MAX
 
@@ -118,7 +126,10 @@ class ObjectFollowerWriter:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedAppend:
-    """An append that fits the image: its runs, what the commit says of them, and the state after it."""
+    """An append that fits the image: its runs, what the commit says of them, and the state after it.
+
+    `runs` is empty for batches that are in the store.
+    """
 
     checked: CheckedAppend
     runs: Sequence[NewRun]
@@ -189,44 +200,51 @@ class _Commit:
         partition = image.partition(of.topic, of.partition)
         if not len(batches):
             return _PlannedAppend(checked, (), (), before, state_after_append(change, before, before))
-        base_offset = _check_begin(of, partition, checked)
-        first_offset = before.log_end_offset if base_offset == AT_LOG_END else base_offset
-        rows, first_unstable = self._producer_rows(image, checked, before)
-        runs = runs_of(change.topic_id, of.partition, first_offset, batches)
-        places: list[RunPlace] = []
-        for run, epoch, end_offset in runs:
-            own = rows[(rows["base_offset"] >= run.first_offset) & (rows["base_offset"] < end_offset)]
-            is_first = not places
-            places.append(RunPlace(encode_rows(own), epoch, base_offset if is_first else AT_LOG_END))
+        runs: list[NewRun] = []
+        base_offset = AT_LOG_END
+        if isinstance(batches, StagedBatches):
+            _check_staged(of, image, partition, batches)
+            spans, rows = batches.spans, batches.producer_rows.copy()
+        else:
+            base_offset = _check_begin(of, partition, batches)
+            first_offset = before.log_end_offset if base_offset == AT_LOG_END else base_offset
+            made = runs_of(change.topic_id, of.partition, first_offset, batches)
+            runs = [run for run, _, _ in made]
+            spans = [RunSpan(run.first_offset, end_offset, epoch) for run, epoch, end_offset in made]
+            stored = producer_batches(batches.data, batches.batches, data_position=0, file=FETCH_RESPONSE)
+            rows = rows_of(stored)
+        rows, first_unstable = self._with_starts(image, of, rows, before)
         appended = replace(
             before,
             log_end_offset=batches.next_offset,
-            leader_epoch=max(before.leader_epoch, runs[-1][1]),
+            leader_epoch=max(before.leader_epoch, spans[-1].leader_epoch),
             first_unstable_offset=first_unstable,
         )
         after = state_after_append(change, before, appended)
-        return _PlannedAppend(checked, [run for run, _, _ in runs], places, before, after)
+        return _PlannedAppend(checked, runs, _places(spans, rows, base_offset), before, after)
 
-    def _producer_rows(
-        self, image: MetadataImage, checked: CheckedAppend, before: LogState
+    def _with_starts(
+        self, image: MetadataImage, of: TopicPartition, rows: NDArray[np.void], before: LogState
     ) -> tuple[NDArray[np.void], int]:
         """What the commit says of the batches of producers, and the first offset of the oldest open transaction."""
-        batches = checked.batches
-        stored = list(producer_batches(batches.data, batches.batches, data_position=0, file=FETCH_RESPONSE))
-        is_plain = not (batches.batches["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)).any()
-        if is_plain:  # no transaction begins or ends: who has one open does not matter
-            return appended_to(PartitionProducers(), stored).rows, before.first_unstable_offset
-        base = self._producers.at(image, checked.change.topic_partition, now_ms=self._root.clock())
-        appended = appended_to(base, stored)
+        if not (rows["kind"] != ProducerBatchKind.DATA).any():
+            # No transaction begins or ends: who has one open does not matter.
+            return rows, before.first_unstable_offset
+        base = self._producers.at(image, of, now_ms=self._root.clock())
+        appended = with_transaction_starts(base, rows)
         return appended.rows, appended.first_unstable_offset
 
     def _append_records(self, image: MetadataImage, appends: Sequence[_PlannedAppend]) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
-        runs = [(run, place) for each in appends for run, place in zip(each.runs, each.places, strict=True)]
+        composed = [each for each in appends if each.runs]
+        runs = [(run, place) for each in composed for run, place in zip(each.runs, each.places, strict=True)]
         if runs:
             written, places = self._puts.put(image, runs)
             records.append(data_object_record(written, places))
         for each in appends:
+            batches = each.checked.batches
+            if isinstance(batches, StagedBatches):
+                records.append(data_object_record(batches.written, each.places))
             if each.after != replace(each.before, log_end_offset=each.after.log_end_offset):
                 of = each.checked.change.topic_partition
                 records.append(partition_state_record(each.checked.change.topic_id, of.partition, each.after))
@@ -262,19 +280,48 @@ def _partition_of(change: CheckedChange) -> TopicPartition:
     return change.change.topic_partition if isinstance(change, CheckedAppend) else change.topic_partition
 
 
-def _check_begin(of: TopicPartition, partition: PartitionImage, checked: CheckedAppend) -> int:
+def _places(spans: Sequence[RunSpan], rows: NDArray[np.void], base_offset: int) -> list[RunPlace]:
+    """What the commit says of runs with these offsets. `base_offset`: of the first one."""
+    places: list[RunPlace] = []
+    for span in spans:
+        own = rows[(rows["base_offset"] >= span.first_offset) & (rows["base_offset"] < span.end_offset)]
+        places.append(RunPlace(encode_rows(own), span.leader_epoch, AT_LOG_END if places else base_offset))
+    return places
+
+
+def _check_staged(of: TopicPartition, image: MetadataImage, partition: PartitionImage, staged: StagedBatches) -> None:
+    """Raise InvalidRecordError for batches in the store that do not continue the log, or have expired."""
+    log_end_offset = partition.state.log_end_offset
+    if staged.first_offset != log_end_offset:
+        raise InvalidRecordError(f"{of} ends at {log_end_offset}, and its next batches follow {staged.first_offset}")
+    planned_at, horizon = staged.written.planned_at, image.staging_horizon.offset
+    if planned_at < horizon:
+        raise InvalidRecordError(
+            f"{of}: batches that were put at metadata offset {planned_at} have expired, as what was planned below "
+            f"{horizon}: they are fetched again"
+        )
+    _check_epoch(partition, staged.first_offset, [each.leader_epoch for each in staged.spans])
+
+
+def _check_epoch(partition: PartitionImage, first_offset: int, epochs: Sequence[int]) -> None:
+    """Raise InvalidRecordError if the first known one of the leader epochs is below that of the log before."""
+    last_epoch = _last_epoch(partition)
+    first_epoch = next((each for each in epochs if each >= 0), last_epoch)
+    if first_epoch < last_epoch:
+        raise InvalidRecordError(
+            f"the batch at offset {first_offset} has leader epoch {first_epoch}, but the log before it has "
+            f"{last_epoch}: it diverges from the log of the leader"
+        )
+
+
+def _check_begin(of: TopicPartition, partition: PartitionImage, batches: FollowerBatches) -> int:
     """The base offset that the first run states: that of the first batch if an empty log begins below its start.
 
     Raises InvalidRecordError for batches that do not continue the log.
     """
-    state, batches = partition.state, checked.batches
+    state = partition.state
     first_end_offset = int(batches.batches["last_offset"][0]) + 1
-    last_epoch, first_epoch = _last_epoch(partition), batches.epochs()[:1]
-    if first_epoch and first_epoch[0].epoch < last_epoch:
-        raise InvalidRecordError(
-            f"the batch at offset {batches.first_offset} has leader epoch {first_epoch[0].epoch}, but the log before "
-            f"it has {last_epoch}: it diverges from the log of the leader"
-        )
+    _check_epoch(partition, batches.first_offset, [each.epoch for each in batches.epochs()])
     _check_gaps(of, state.log_end_offset, batches.batches)
     if batches.first_offset >= state.log_end_offset:
         return AT_LOG_END

@@ -18,6 +18,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -30,10 +31,10 @@ _SIDE_BY_SIDE_BYTES: Final = 2 * MIB
 
 @dataclass(frozen=True, slots=True)
 class CheckedAppend:
-    """An append whose batches are whole and undamaged."""
+    """An append whose batches are whole and undamaged; those in a store were checked by the task that put them."""
 
     change: FollowerAppend
-    batches: FollowerBatches
+    batches: FollowerBatches | StagedBatches
 
 
 CheckedChange: TypeAlias = CheckedAppend | Truncation | StartAt
@@ -58,15 +59,18 @@ def _checked(change: FollowerChange, *, is_second: bool) -> CheckedChange | Kafk
         return InvalidRecordError(f"{change.topic_partition}: a commit takes one change of a partition, found two")
     if not isinstance(change, FollowerAppend):
         return change
+    data = change.data
     try:
-        is_checked = isinstance(change.data, FollowerBatches)
-        return CheckedAppend(change, change.data if is_checked else check_batches(change.data))
+        if isinstance(data, StagedBatches):
+            data.check(change.topic_id, change.topic_partition)
+            return CheckedAppend(change, data)
+        return CheckedAppend(change, data if isinstance(data, FollowerBatches) else check_batches(data))
     except KafkalogError as error:
         return error
 
 
 def _unchecked_bytes(change: FollowerChange) -> int:
-    if not isinstance(change, FollowerAppend) or isinstance(change.data, FollowerBatches):
+    if not isinstance(change, FollowerAppend) or isinstance(change.data, (FollowerBatches, StagedBatches)):
         return 0
     return len(change.data)
 
@@ -100,7 +104,7 @@ def producer_ids_record(image: MetadataImage, appends: Iterable[CheckedAppend]) 
 
     So the image always knows the highest id that the leader has handed out, as far as it was seen here.
     """
-    highest = max((int(each.batches.batches["producer_id"].max()) for each in appends if len(each.batches)), default=-1)
+    highest = max((each.batches.highest_producer_id for each in appends), default=-1)
     if highest < image.next_producer_id:
         return []
     return [ProducerIdsRecord(broker_id=-1, next_producer_id=highest + 1)]

@@ -55,6 +55,11 @@ class ObjectRoot(NativeRoot):
         return self._address.location
 
     @property
+    def address(self) -> StoreAddress:
+        """Where tasks find the store."""
+        return self._address
+
+    @property
     def objects(self) -> ObjectStore:
         """The store that holds the root."""
         return self._objects

@@ -299,30 +299,43 @@ class ProducersAppended:
 
 def appended_to(base: PartitionProducers, batches: Iterable[ProducerBatch]) -> ProducersAppended:
     """What a commit says of `batches`, which were checked, have their offsets and follow `base`."""
-    started = {producer_id: first_offset for first_offset, producer_id in base.open.items()}
+    return with_transaction_starts(base, rows_of(batches))
+
+
+def rows_of(batches: Iterable[ProducerBatch]) -> NDArray[np.void]:
+    """The rows (PRODUCER_BATCH_DTYPE) of `batches`, without the beginnings of their transactions."""
     rows: list[tuple[int, ...]] = []
     for batch in batches:
         if batch.is_control and batch.marker is None:
             continue
         if batch.marker is not None:
             kind = _KINDS[batch.marker.control_type]
-            start = started.pop(batch.producer_id, NO_OFFSET)
-        elif batch.is_transactional:
-            kind = ProducerBatchKind.TRANSACTIONAL
-            start = started.setdefault(batch.producer_id, batch.base_offset)
         else:
-            kind, start = ProducerBatchKind.DATA, NO_OFFSET
+            kind = ProducerBatchKind.TRANSACTIONAL if batch.is_transactional else ProducerBatchKind.DATA
         rows.append(
             (
                 batch.base_offset,
                 batch.last_offset,
                 batch.producer_id,
                 batch.max_timestamp_ms,
-                start,
+                NO_OFFSET,
                 -1 if batch.marker is None else batch.marker.coordinator_epoch,
                 batch.base_sequence,
                 batch.producer_epoch,
                 kind,
             )
         )
-    return ProducersAppended(np.array(rows, PRODUCER_BATCH_DTYPE), min(started.values(), default=NO_OFFSET))
+    return np.array(rows, PRODUCER_BATCH_DTYPE)
+
+
+def with_transaction_starts(base: PartitionProducers, rows: NDArray[np.void]) -> ProducersAppended:
+    """What a commit says of the batches of `rows`, which follow `base`. Sets where their transactions begin."""
+    started = {producer_id: first_offset for first_offset, producer_id in base.open.items()}
+    starts = rows["transaction_start"]
+    for at in np.flatnonzero(rows["kind"] != ProducerBatchKind.DATA).tolist():
+        producer_id = int(rows["producer_id"][at])
+        if rows["kind"][at] >= ProducerBatchKind.COMMIT:
+            starts[at] = started.pop(producer_id, NO_OFFSET)
+        else:
+            starts[at] = started.setdefault(producer_id, int(rows["base_offset"][at]))
+    return ProducersAppended(rows, min(started.values(), default=NO_OFFSET))

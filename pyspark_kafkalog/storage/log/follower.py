@@ -57,6 +57,11 @@ class FollowerBatches:
         """The offset after the last batch."""
         return int(self.batches["last_offset"][-1]) + 1
 
+    @property
+    def highest_producer_id(self) -> int:
+        """-1 without producers."""
+        return int(self.batches["producer_id"].max(initial=-1))
+
     def epochs(self) -> list[EpochEntry]:
         """Each leader epoch of the batches, at the first batch that has it. Old brokers' batches may have none."""
         known = self.batches["leader_epoch"] >= 0

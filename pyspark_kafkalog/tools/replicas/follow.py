@@ -13,8 +13,7 @@ available; with --once it ends when all is copied that the leader had at the sta
 SIGTERM and Ctrl-C end it, with what was fetched committed.
 
 With --spark, as in jobs/follow.py, tasks of Spark fetch the partitions that are far behind, in ranges of offsets. They
-write to files in the log directory, which the driver commits in order; for a log directory in an object store the
-records pass through the driver.
+write to files in the log directory, or put objects into its store; the driver commits them in order.
 
 Where the leader has lost records that were copied, or has others, the partition is stopped and reported, or with
 --on-divergence truncate cut back to where both agree. What retention has deleted at the leader before it was copied is

@@ -4,57 +4,40 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 from following_roots import check_equal, make_follower
-from root_places import RootPlace
+from range_tasks import CountedTasks, answer_little, task_leader_of
+from root_places import RootPlace, memory_root
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, TaskFailedError
+from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.replication import range_task
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import FetchPosition
-from pyspark_kafkalog.replication.range_task import LeaderAddress, RangeRequest, StagingJob, fetch_range
+from pyspark_kafkalog.replication.range_task import (
+    LeaderAddress,
+    RangeRequest,
+    StagingJob,
+    StagingStore,
+    fetch_range,
+)
 from pyspark_kafkalog.replication.task_leader import TaskLeader
 from pyspark_kafkalog.security.open import open_or_create_root
 from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")
-RANGE_BYTES = 8_000
 ORDERS = TopicPartition("orders", 0)
-
-
-class CountedTasks(LocalTasks):
-    """Tasks in threads. Every n-th is lost after it has done its work, as by the end of an executor."""
-
-    def __init__(self, *, lost_every: int = 0) -> None:
-        super().__init__(slots=3)
-        self.calls = 0
-        self._lost_every = lost_every
-        self._lock = threading.Lock()
-
-    def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
-        with self._lock:
-            self.calls += 1
-            is_lost = self._lost_every and self.calls % self._lost_every == 0
-
-        def call() -> T:
-            found = work()
-            if is_lost:
-                raise TaskFailedError("the task was lost: the worker was killed")
-            return found
-
-        return super().submit(call, first=first)
 
 
 def rows(first: int, count: int, rng: random.Random) -> pa.Table:
@@ -83,23 +66,11 @@ def write(made: LogDir, appends: int) -> None:
         )
 
 
-@contextmanager
-def task_leader_of(
-    leader_path: Path, root: RootPlace, tasks: LocalTasks, *, range_bytes: int = RANGE_BYTES
-) -> Iterator[TaskLeader]:
-    native = open_or_create_root(root).native()
-    address = LeaderAddress(str(leader_path))
-    with closing(TaskLeader(address.open(), address, tasks, native, range_bytes=range_bytes)) as made:
-        try:
-            yield made
-        finally:
-            tasks.close()
-
-
 def copy(leader: LogDir, root: RootPlace, tasks: LocalTasks) -> list[Event]:
     events: list[Event] = []
-    with task_leader_of(Path(str(leader.path)), root, tasks) as end_point:
-        make_follower(end_point, root, events, is_once=True).run()
+    native = open_or_create_root(root).native()
+    with task_leader_of(Path(str(leader.path)), native, tasks) as end_point:
+        make_follower(end_point, root, events, is_once=True, root=native).run()
     return events
 
 
@@ -109,14 +80,7 @@ def staged_files(root: Path) -> list[Path]:
 
 @pytest.fixture
 def small_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the leader itself answers is small, so that most records come from tasks."""
-    asked = TaskLeader._ask
-
-    def ask(self: TaskLeader, source: str, positions: list[FetchPosition], **limits: int) -> list[object]:
-        limits |= {"max_bytes": 2000, "partition_bytes": 2000}
-        return asked(self, source, positions, **limits)  # type: ignore[return-value]
-
-    monkeypatch.setattr(TaskLeader, "_ask", ask)
+    answer_little(monkeypatch)
 
 
 @pytest.mark.usefixtures("small_first_answers")
@@ -141,11 +105,12 @@ def test_second_run_goes_on(leader: LogDir, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_first_answers")
-def test_lost_tasks_are_repeated(leader: LogDir, tmp_path: Path) -> None:
+def test_lost_tasks_are_repeated(leader: LogDir, root_place: RootPlace) -> None:
     tasks = CountedTasks(lost_every=3)
-    copy(leader, tmp_path / "copy", tasks)
-    check_equal(leader.path, tmp_path / "copy")
-    assert not staged_files(tmp_path / "copy")
+    copy(leader, root_place, tasks)
+    check_equal(leader.path, root_place)
+    if isinstance(root_place, Path):
+        assert not staged_files(root_place)
 
 
 def test_partition_is_fetched_without_tasks_if_all_fail(leader: LogDir, tmp_path: Path) -> None:
@@ -170,18 +135,18 @@ def test_what_a_killed_job_has_staged_is_removed_by_the_next(leader: LogDir, tmp
 
 @pytest.mark.usefixtures("small_first_answers")
 def test_ranges_that_no_longer_continue_the_log_are_not_used(
-    leader: LogDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leader: LogDir, root_place: RootPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that lost records after a range was fetched: the check of epochs refuses it."""
     monkeypatch.setattr(TaskLeader, "_continues", lambda *_: False)
     tasks = CountedTasks()
-    copy(leader, tmp_path / "copy", tasks)
-    check_equal(leader.path, tmp_path / "copy")
+    copy(leader, root_place, tasks)
+    check_equal(leader.path, root_place)
     assert tasks.calls
 
 
 @pytest.mark.usefixtures("small_first_answers")
-def test_records_that_retention_deletes_meanwhile_move_the_log_start(leader: LogDir, tmp_path: Path) -> None:
+def test_records_that_retention_deletes_meanwhile_move_the_log_start(leader: LogDir, root_place: RootPlace) -> None:
     class Deleting(CountedTasks):
         def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
             if self.calls == 2:
@@ -189,22 +154,22 @@ def test_records_that_retention_deletes_meanwhile_move_the_log_start(leader: Log
                 delete_records(leader.root, {ORDERS: end // 2})
             return super().submit(work, first=first)
 
-    copy(leader, tmp_path / "copy", Deleting())
-    copied = LogDir.open(tmp_path / "copy").partition("orders", 0)
+    copy(leader, root_place, Deleting())
+    copied = LogDir.open(root_place).partition("orders", 0)
     theirs = LogDir.open(leader.path).partition("orders", 0)
     assert (copied.log_start_offset, copied.high_watermark) == (theirs.log_start_offset, theirs.high_watermark)
 
 
-def range_request(leader: LogDir, first: int, end: int, job: StagingJob | None = None) -> RangeRequest:
+def range_request(leader: LogDir, first: int, end: int, place: StagingJob | StagingStore) -> RangeRequest:
     topic_id = leader.topic("orders").topic_id
     assert topic_id is not None
     return RangeRequest(
         leader=LeaderAddress(str(leader.path)),
         position=FetchPosition(topic_partition=ORDERS, topic_id=topic_id, offset=first),
         end_offset=end,
-        is_first=False,
+        log_end_offset=0,
         max_bytes=1 << 30,
-        job=job,
+        place=place,
     )
 
 
@@ -235,7 +200,10 @@ def test_task_that_outlives_its_job_leaves_no_file(
 
 
 @pytest.mark.parametrize("bounds", [(0, 50), (13, 14), (99, 250), (150, 10_000)])
-def test_ranges_take_the_batches_that_begin_in_them(leader: LogDir, tmp_path: Path, bounds: tuple[int, int]) -> None:
+@pytest.mark.parametrize("is_object", [False, True])
+def test_ranges_take_the_batches_that_begin_in_them(
+    leader: LogDir, tmp_path: Path, bounds: tuple[int, int], is_object: bool
+) -> None:
     of = leader.partition("orders", 0)
     first, end = bounds[0], min(bounds[1], of.high_watermark)
     batches = [
@@ -243,17 +211,42 @@ def test_ranges_take_the_batches_that_begin_in_them(leader: LogDir, tmp_path: Pa
         for run in leader.reader("orders", 0).runs(0, of.high_watermark)
         for each in run.batches
     ]
-    found = fetch_range(range_request(leader, first, end))
-    assert found.size_bytes == len(found.data) == sum(size for base, _, size in batches if first <= base < end)
-    straddling = [next_offset for base, next_offset, _ in batches if base < first < next_offset]
-    assert found.left_out_end_offset == (straddling[0] if straddling else -1)
+    found = fetch_range(range_request(leader, first, end, place_of(tmp_path, is_object=is_object)))
+    taken = [each for each in batches if first <= each[0] < end]
+    assert found.size_bytes == sum(size for _, _, size in taken)
+    if is_object:
+        before = [next_offset for base, next_offset, _ in batches if base < first]
+        assert found.left_out_end_offset == (before[-1] if before else -1)
+        assert (found.batches is None) == (not taken)
+        if found.batches is not None:
+            assert (found.batches.first_offset, found.batches.next_offset) == (
+                before[-1] if before else 0,
+                taken[-1][1],
+            )
+            assert (len(found.batches), found.batches.size_bytes) == (len(taken), found.size_bytes)
+    else:
+        straddling = [next_offset for base, next_offset, _ in batches if base < first < next_offset]
+        assert found.left_out_end_offset == (straddling[0] if straddling else -1)
+        assert found.path is not None
+        assert found.path.stat().st_size == found.size_bytes
     assert found.next_offset == end
+
+
+def place_of(tmp_path: Path, *, is_object: bool) -> StagingJob | StagingStore:
+    """Where a task that is called by itself stages."""
+    if is_object:
+        return StagingStore(StoreAddress.parse(memory_root(), {}), 7)
+    (tmp_path / "copy" / "orders-0").mkdir(parents=True)
+    job = StagingJob(tmp_path / "copy", "0123")
+    job.begin()
+    return job
 
 
 def test_small_lag_begins_no_tasks(leader: LogDir, tmp_path: Path) -> None:
     tasks = CountedTasks()
-    with task_leader_of(Path(str(leader.path)), tmp_path / "copy", tasks, range_bytes=1 << 30) as end_point:
-        make_follower(end_point, tmp_path / "copy", [], is_once=True).run()
+    root = open_or_create_root(tmp_path / "copy").native()
+    with task_leader_of(Path(str(leader.path)), root, tasks, range_bytes=1 << 30) as end_point:
+        make_follower(end_point, tmp_path / "copy", [], is_once=True, root=root).run()
     assert not tasks.calls
     check_equal(leader.path, tmp_path / "copy")
 
@@ -276,7 +269,8 @@ class WaitingTasks(CountedTasks):
 @pytest.mark.usefixtures("small_first_answers")
 def test_follower_waits_longer_for_tasks_than_for_its_leader(leader: LogDir, tmp_path: Path) -> None:
     tasks = WaitingTasks()
-    with task_leader_of(Path(str(leader.path)), tmp_path / "copy", tasks) as end_point:
+    root = open_or_create_root(tmp_path / "copy").native()
+    with task_leader_of(Path(str(leader.path)), root, tasks) as end_point:
         asked = 0
 
         def is_working() -> bool:
@@ -287,7 +281,7 @@ def test_follower_waits_longer_for_tasks_than_for_its_leader(leader: LogDir, tmp
             return end_point.is_working()
 
         follower = make_follower(
-            end_point, tmp_path / "copy", [], is_once=True, gives_up_after_s=1.0, is_working=is_working
+            end_point, tmp_path / "copy", [], is_once=True, gives_up_after_s=1.0, is_working=is_working, root=root
         )
         try:
             follower.run()
