@@ -282,39 +282,6 @@ def choose_by_time(log: LogBytes, sections: Sections, requested: Range) -> Secti
     return sections
 
 
-def decode_batches(
-    data: NDArray[np.uint8],
-    batches: NDArray[np.void],
-    *,
-    data_position: int,
-    file: str,
-    columns: frozenset[str],
-    start_offset: int,
-    end_offset: int,
-    min_timestamp_ms: int | None = None,
-    until_timestamp_ms: int | None = None,
-    check_crcs: bool = False,
-) -> RecordColumns:
-    """All requested records of `batches` in one result.
-
-    `data` starts at byte `data_position` of `file` and holds all of `batches` (BATCH_DTYPE, positions in the file).
-    Returns records with start_offset <= offset < end_offset and, if given, min <= timestamp < until, never those of
-    control batches. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing.
-    `check_crcs` checks the CRC of each batch that is decoded, but not of batches that are left out because of their
-    header or their records' timestamps.
-
-    Raises CorruptRecordError with the file and the position of the record or batch, UnsupportedFormatError for an
-    unknown codec. The decompressed batches must be smaller than 2 GiB; `decode_slices` ensures that.
-    """
-    requested = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
-    log = LogBytes.of(data, batches, data_position, file, check_crcs)
-    chosen = choose_by_header(batches, requested)
-    sections = open_sections(log, chosen, max_bytes=_MAX_COLUMN_BYTES)
-    if len(sections.batches) < len(chosen):
-        raise _too_much(int(sections.sizes.sum()))
-    return _decode(choose_by_time(log, sections, requested), requested, _column_bits(columns), file)
-
-
 def decode_slices(
     data: NDArray[np.uint8],
     batches: NDArray[np.void],
@@ -330,10 +297,19 @@ def decode_slices(
     max_rows: int = DEFAULT_MAX_ROWS,
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Iterator[RecordColumns]:
-    """As `decode_batches`, in results of at most `max_rows` records (a multiple of 8), none of them empty.
+    """The requested records of `batches`, in results of at most `max_rows` records (a multiple of 8), none empty.
+
+    `data` starts at byte `data_position` of `file` and holds all of `batches` (BATCH_DTYPE, positions in the file).
+    Returns records with start_offset <= offset < end_offset and, if given, min <= timestamp < until, never those of
+    control batches. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing.
+    `check_crcs` checks the CRC of each batch that is decoded, but not of batches that are left out because of their
+    header or their records' timestamps.
 
     Decompresses and decodes incrementally, about `max_bytes` of records at a time, but at least one batch. A batch with
     more records than `max_rows` is decoded as a whole and returned in slices that share its memory.
+
+    Raises CorruptRecordError with the file and the position of the record or batch, UnsupportedFormatError for an
+    unknown codec, ValueError if one batch does not fit a result of 2 GiB.
     """
     assert max_rows % 8 == 0, "slices of validity bitmaps start at whole bytes"
     requested = Range.of(start_offset, end_offset, min_timestamp_ms, until_timestamp_ms)
@@ -344,10 +320,6 @@ def decode_slices(
         result = _decode(sections, requested, bits, file)
         for first in range(0, result.count, max_rows):
             yield result.slice(first, min(first + max_rows, result.count))
-
-
-def _too_much(size_bytes: int) -> ValueError:
-    return ValueError(f"{size_bytes} bytes of records do not fit one result of {_MAX_COLUMN_BYTES} bytes")
 
 
 def _column_bits(columns: frozenset[str]) -> int:
@@ -399,7 +371,7 @@ def _decode(sections: Sections, requested: Range, bits: int, file: str) -> Recor
     check_counts(sections, file)
     size_bytes = int(sections.sizes.sum())
     if size_bytes > _MAX_COLUMN_BYTES:
-        raise _too_much(size_bytes)
+        raise ValueError(f"{size_bytes} bytes of records do not fit one result of {_MAX_COLUMN_BYTES} bytes")
     out = _Output(bits, int(sections.batches["records_count"].sum(dtype=np.int64)), size_bytes)
     state = np.zeros(frame.STATE_SIZE, np.int64)
     bounds = np.array(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from decoded_records import decode_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
@@ -18,7 +19,7 @@ from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_batch
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import RecordColumns
-from pyspark_kafkalog.record.decode import decode_batches, decode_slices
+from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.encode import encode_batches
 from pyspark_kafkalog.record.header import RECORDS_AT, TimestampType, parse_header
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decoded_records import decode_batches
 from record_fixtures import decode_log, kafka_logs
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
-from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     BASE_OFFSET_AT,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from decoded_records import decode_batches
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -24,7 +25,6 @@ from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_batch
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.columns import RecordColumns
-from pyspark_kafkalog.record.decode import decode_batches
 from pyspark_kafkalog.record.encode import encode_batches
 from pyspark_kafkalog.record.scan import scan_batches
 

@@ -14,7 +14,7 @@ import numpy as np
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
-from pyspark_kafkalog.record.decode import decode_batches
+from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.encode import encode_batches
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.scan import scan_batches
@@ -43,8 +43,8 @@ for length in list(range(0, 140)) * 4 + [255, 256, 257, 300, 8192]:
     for columns in ({"key", "value", "headers"}, {"value"}, {"offset"}):
         for until_ms in (None, 5):
             try:
-                decode_batches(data, batches, data_position=0, file="x", columns=frozenset(columns),
-                               start_offset=0, end_offset=9, until_timestamp_ms=until_ms)
+                list(decode_slices(data, batches, data_position=0, file="x", columns=frozenset(columns),
+                                   start_offset=0, end_offset=9, until_timestamp_ms=until_ms))
             except DiskFormatError:
                 faults += 1
     scan_batches(at_the_end(bytes(stored[: length % 61])), file="x")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decoded_records import decode_batches
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
 from pyspark_kafkalog.record import reference as plain
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, to_record_batch
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import RecordColumns
-from pyspark_kafkalog.record.decode import decode_batches, decode_slices
+from pyspark_kafkalog.record.decode import decode_slices
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, RECORDS_COUNT_AT, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import encode_varint, encode_varlong
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
@@ -296,8 +297,17 @@ def test_result_over_two_gigabytes_is_refused() -> None:
     batches = np.repeat(one, 2100)
     batches["size_bytes"] = size
     with pytest.raises(ValueError, match="do not fit"):
-        decode_batches(
-            data, batches, data_position=0, file="x", columns=frozenset(), start_offset=0, end_offset=MAX_INT64
+        next(
+            decode_slices(
+                data,
+                batches,
+                data_position=0,
+                file="x",
+                columns=frozenset(),
+                start_offset=0,
+                end_offset=MAX_INT64,
+                max_bytes=1 << 32,
+            )
         )
 
 
