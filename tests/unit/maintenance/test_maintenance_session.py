@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
+from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog.maintenance.jobs.session import _held_back_stderr
 
@@ -17,7 +20,6 @@ print("started", flush=True)
 sys.stdin.readline()
 print("later", file=sys.stderr, flush=True)
 """
-COPIED_S = 0.5
 
 
 def start(stderr_fd: int) -> subprocess.Popen[bytes]:
@@ -26,20 +28,29 @@ def start(stderr_fd: int) -> subprocess.Popen[bytes]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"started\n"
-    time.sleep(COPIED_S)
+    wait_until(lambda: fcntl.ioctl(stderr_fd, termios.FIONREAD, bytes(4)) == bytes(4), "that the banner is read")
+    time.sleep(0.3)  # it is held back a moment after it is read, which cannot be seen
     return process
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    process.communicate(b"\n", timeout=60)
-    time.sleep(COPIED_S)
+def end(process: subprocess.Popen[bytes], capfd: pytest.CaptureFixture[str]) -> str:
+    """What has been shown when the process has said its last."""
+    process.communicate(b"\n", timeout=PATIENCE_S)
+    shown = ""
+
+    def is_over() -> bool:
+        nonlocal shown
+        shown += capfd.readouterr().err
+        return shown.endswith("later\n")
+
+    wait_until(is_over)
+    return shown
 
 
 def test_output_of_start_is_dropped_and_later_output_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     with _held_back_stderr() as stderr_fd:
         process = start(stderr_fd)
-    end(process)
-    assert capfd.readouterr().err == "later\n"
+    assert end(process, capfd) == "later\n"
 
 
 def test_output_of_failed_start_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -52,5 +63,4 @@ def test_output_of_failed_start_is_shown(capfd: pytest.CaptureFixture[str]) -> N
 
     with pytest.raises(RuntimeError, match="not started"):
         fail_to_start()
-    end(processes[0])
-    assert capfd.readouterr().err == "banner\nlater\n"
+    assert end(processes[0], capfd) == "banner\nlater\n"
