@@ -22,7 +22,8 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -58,13 +59,19 @@ def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem, 
     _ensure(root, have_records, topic.topic_id, fs)
 
 
-def ensure_partition_directory(root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem) -> None:
-    """Have the directory of a partition without records on disk, with the topic's id. The caller holds the root's lock.
+def ensure_partition_directory(
+    root: Path, topic_partition: TopicPartition, topic_id: str, fs: FileSystem
+) -> Callable[[], None]:
+    """Have the directory of a partition without records, with the topic's id. The caller holds the root's lock.
 
-    Called before its first records are written: what would be lost with them cannot be made again.
+    Returns the call that waits until both are on disk. It has to return before the partition's first records are
+    committed: what would be lost with them cannot be made again.
     """
     _ensure(root, {topic_partition: False}, topic_id, fs)
-    directory = root / str(topic_partition)
+    return partial(_flush_topic_id, root / str(topic_partition), fs)
+
+
+def _flush_topic_id(directory: Path, fs: FileSystem) -> None:
     fd = fs.open(directory / PARTITION_METADATA, READ_FLAGS)
     try:
         fs.fsync(fd)

@@ -216,7 +216,7 @@ def _append_one(
     before = logs.image.partition(topic_partition.topic, topic_partition.partition).state
     if before.log_end_offset == 0:
         topic_id = logs.image.topic(topic_partition.topic).topic_id
-        ensure_partition_directory(logs.root, topic_partition, topic_id, logs.fs)
+        ensure_partition_directory(logs.root, topic_partition, topic_id, logs.fs)()
     log = logs.resume(topic_partition, before)
     closing.callback(log.suspend)
     # Only after resuming, which removes files that are already committed.

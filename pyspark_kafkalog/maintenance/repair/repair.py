@@ -74,7 +74,7 @@ def make_directory(root: FileRoot, topic_partition: TopicPartition, now_ms: int)
             raise LogDirError(
                 f"the directory of {topic_partition} is missing with all its records: restore it from a copy"
             )
-        ensure_partition_directory(root.path, topic_partition, topic.topic_id, root.fs)
+        ensure_partition_directory(root.path, topic_partition, topic.topic_id, root.fs)()
 
 
 def write_partition_topic_id(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:

@@ -134,7 +134,8 @@ class _PlannedAppend:
 
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
         log = logs.open(image, self.topic_partition).log
-        log.assign_epoch(self._plan.leader_epoch, log.log_end_offset)
+        if self._plan.leader_epoch >= 0:
+            log.epochs.note(self._plan.leader_epoch, log.log_end_offset)
         known = AppendedProducers(self._plan.producer_batches, self._plan.producers.changed)
         log.append(*_joined(self._plan.parts), known=known)
         return log

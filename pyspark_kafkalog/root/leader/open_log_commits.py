@@ -1,6 +1,7 @@
 """Commits of appends to logs that stay open between commits, on a file system.
 
-    append     each partition's log gets its batches (open_logs.py)
+    append     each partition's log gets its batches (open_logs.py). The ids and leader epochs of new partitions are
+               flushed with them, not before
     publish    one commit with the partitions' new states and further records. The commit's file is written while the
                logs are being flushed, all files side by side; it gets its name when all are on disk
 

@@ -150,8 +150,9 @@ class OpenLogs:
     def _resume(self, image: MetadataImage, topic_partition: TopicPartition, state: LogState) -> OpenLog:
         topic = image.topic(topic_partition.topic)
         config = self._config(image)
+        of_directory = None
         if state.log_start_offset == state.log_end_offset:  # it may never have had records
-            ensure_partition_directory(self._root, topic_partition, topic.topic_id, self._fs)
+            of_directory = ensure_partition_directory(self._root, topic_partition, topic.topic_id, self._fs)
         log = UnifiedLog.resume(
             self._root / str(topic_partition),
             config.log_config(topic.configs),
@@ -160,6 +161,8 @@ class OpenLogs:
             fs=self._fs,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
         )
+        if of_directory is not None:
+            log.flush_also(of_directory)
         try:
             self._restore_producers(topic_partition, topic.topic_id, log)
             leader_epoch = log.epoch_after(state.leader_epoch)

@@ -29,7 +29,7 @@ class EpochEntry(NamedTuple):
 
 
 class LeaderEpochCheckpoint:
-    """The epochs of one partition's log and the file that stores them; each change is written immediately."""
+    """The epochs of one partition's log and the file that stores them; only `note` does not write it immediately."""
 
     def __init__(
         self, path: Path, entries: Iterable[EpochEntry] = (), *, fs: FileSystem = LOCAL, durable: bool = True
@@ -37,6 +37,7 @@ class LeaderEpochCheckpoint:
         self._path = path
         self._fs = fs
         self._durable = durable
+        self._is_noted = False
         self._entries: list[EpochEntry] = []
         for entry in entries:
             self._assign(entry)
@@ -78,6 +79,20 @@ class LeaderEpochCheckpoint:
         ValueError for negative numbers.
         """
         return self.assign_many((EpochEntry(epoch, start_offset),))
+
+    def note(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, but the file is written by `flush`, or with the next change."""
+        self._is_noted |= self._assign(EpochEntry(epoch, start_offset))
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something for `flush` to write."""
+        return self._is_noted
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        if self._is_noted:
+            self._write()
 
     def assign_many(self, entries: Iterable[EpochEntry]) -> bool:
         """`assign` each in turn, then write once."""
@@ -141,6 +156,7 @@ class LeaderEpochCheckpoint:
     def _write(self) -> None:
         lines = (f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
         write_checkpoint(self._path, lines, fs=self._fs, durable=self._durable)
+        self._is_noted = False
 
 
 def read_epochs(path: Path) -> tuple[EpochEntry, ...]:

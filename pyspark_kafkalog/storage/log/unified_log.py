@@ -19,7 +19,8 @@ Append. `append_staged` takes the batches of one staged file, whose offsets coun
 Roll. A segment that is full by size, time, offset or index entries gets its closing time index entry and is trimmed; an
 empty one begins at the log end, and a producer snapshot is written there.
 
-Flush. `flush` waits for the disk: data, then indexes, then the names of created and removed files.
+Flush. `flush` waits for the disk: data, then indexes, then leader epochs that were only noted, then the names of
+created and removed files.
 
 Crash. An append that was not committed leaves bytes past the committed end of the active segment, or a segment above
 it. The next resume removes both; a start as a broker keeps whole batches and truncates at the first damaged one. Index
@@ -125,6 +126,7 @@ class UnifiedLog:
         #: Base offset of the first segment closed since the last flush, whose indexes must be flushed with the data.
         self._flush_from = loaded.recovery_point
         self._names_changed = loaded.names_changed
+        self._flush_also: list[Callable[[], None]] = []
         self._producers = loaded.producers
         self.high_watermark_moved()
 
@@ -450,7 +452,7 @@ class UnifiedLog:
     # Flushing and closing
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Wait until everything is on disk: data, then indexes, then the names of created and removed files.
+        """Wait until everything is on disk: data, indexes, noted leader epochs, the names of created and removed files.
 
         `is_last` means that no append follows, so that the indexes are trimmed first.
         """
@@ -467,12 +469,20 @@ class UnifiedLog:
             self.active_segment.trim_indexes()
         unflushed = self.segments.from_offset(min(self.recovery_point, self._flush_from))
         calls = [call for segment in unflushed for call in segment.flush_calls()]
+        calls += self._flush_also
+        if self.epochs.is_changed:
+            calls.append(self.epochs.flush)
         if self._names_changed:
             calls.append(partial(self.fs.fsync_dir, self.directory))
         return calls
 
+    def flush_also(self, call: Callable[[], None]) -> None:
+        """Let the next flush also make `call`, which waits for what others have written to the directory."""
+        self._flush_also.append(call)
+
     def flushed(self) -> None:
         """Everything that was written is on disk: all of `flush_calls` have returned."""
+        self._flush_also.clear()
         self._names_changed = False
         self.recovery_point = self._flush_from = self.log_end_offset
 

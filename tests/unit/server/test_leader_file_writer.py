@@ -435,3 +435,35 @@ def test_commit_gets_its_name_when_the_log_is_on_disk_and_none_if_that_fails(
     writer.commit(CommitUnit.of(append(batch([b"2"]))))
     assert writer.values() == ([b"2"] if fails else [b"1", b"2"])
     writer.writer.close()
+
+
+def test_commit_to_new_partitions_waits_for_their_files_only_side_by_side(tmp_path: Path) -> None:
+    caller = threading.get_ident()
+    waited: set[str] = set()
+    one_by_one: list[str] = []
+
+    class Watched(FileSystem):
+        def fsync(self, fd: int) -> None:
+            self._note(Path(os.readlink(f"/proc/self/fd/{fd}")))
+            super().fsync(fd)
+
+        def fsync_dir(self, directory: Path) -> None:
+            self._note(directory)
+            super().fsync_dir(directory)
+
+        def _note(self, path: Path) -> None:
+            if "many-" in str(path):
+                waited.add(str(path.relative_to(tmp_path / "root")))
+                if threading.get_ident() == caller:
+                    one_by_one.append(str(path))
+
+    partitions = OPEN_LOGS + 2  # the first ones are opened twice
+    LogDir.open_or_create(tmp_path / "root").create_topic("many", partitions)
+    server = Served(tmp_path / "root", flush="fsync", fs=Watched())
+    (result,) = server.commit(CommitUnit.of(*[append(batch(), "many", each) for each in range(partitions)]))
+    assert not isinstance(result, KafkalogError)
+    assert one_by_one == []
+    for each in range(partitions):
+        files = ("partition.metadata", "leader-epoch-checkpoint.tmp", f"{0:020d}.log")
+        assert waited >= {f"many-{each}", *(f"many-{each}/{name}" for name in files)}
+        assert (tmp_path / f"root/many-{each}/leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"

@@ -17,7 +17,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -143,6 +143,23 @@ def test_assigned_epoch_drops_entries_that_contradict_it(
     lines = "".join(f"{epoch} {start}\n" for epoch, start in entries)
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == f"0\n{len(entries)}\n{lines}"
     assert list(LeaderEpochCheckpoint.open(tmp_path / "leader-epoch-checkpoint").entries) == entries
+
+
+def test_noted_epoch_is_written_by_the_flush_or_with_the_next_change(tmp_path: Path) -> None:
+    file = tmp_path / "leader-epoch-checkpoint"
+    epochs = _epochs(tmp_path, (2, 0))
+    epochs.note(2, 5)
+    assert not epochs.is_changed
+    epochs.note(3, 10)
+    assert epochs.is_changed
+    assert (epochs.latest, read_epochs(file)) == ((3, 10), ((2, 0),))
+    epochs.flush()
+    assert not epochs.is_changed
+    assert read_epochs(file) == ((2, 0), (3, 10))
+    epochs.note(5, 30)
+    epochs.assign(6, 40)
+    assert not epochs.is_changed
+    assert read_epochs(file) == ((2, 0), (3, 10), (5, 30), (6, 40))
 
 
 def test_negative_epochs_and_offsets_are_refused(tmp_path: Path) -> None:
