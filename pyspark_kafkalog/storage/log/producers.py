@@ -15,8 +15,10 @@ ProducerAppendInfo.
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -318,7 +320,9 @@ class ProducerStateManager:
         self.end_offset = 0
         self._expiration_ms = expiration_ms
         self._fs = fs
-        self._open: dict[int, int] = {}  # first offset of an open transaction -> producer id
+        #: First offset of an open transaction -> producer id, in the order of the offsets: so the first one is found
+        #: without a search. A dict would step over all that have ended before it.
+        self._open: OrderedDict[int, int] = OrderedDict()
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, until that is replicated
         self._last_snapshot_offset = 0
         self._last_writer: int | None = None  # None: to be found among the producers
@@ -373,6 +377,11 @@ class ProducerStateManager:
         """
         for append in checked.producers:
             self._update(append)
+        self._add_open(
+            (first_offset, each.updated.producer_id)
+            for each in checked.producers
+            for first_offset in each.started_transactions
+        )
         for transaction in checked.completed:
             on_completed(transaction, self._last_stable_offset_after(transaction))
             self._complete(transaction)
@@ -405,28 +414,34 @@ class ProducerStateManager:
         self.producers[updated.producer_id] = updated if current is None else current.merged(updated)
         if updated.batches:
             self._last_writer = updated.producer_id
-        for first_offset in append.started_transactions:
-            self._open[first_offset] = updated.producer_id
+
+    def _add_open(self, started: Iterable[tuple[int, int]]) -> None:
+        """Add transactions, each as its first offset and its producer. They begin above all others, in a sound log."""
+        added = sorted(started)
+        is_above = not added or not self._open or next(reversed(self._open)) < added[0][0]
+        self._open.update(added)
+        if not is_above:
+            self._open = OrderedDict(sorted(self._open.items()))
 
     def _complete(self, transaction: CompletedTransaction) -> None:
         self._open.pop(transaction.first_offset, None)
         self._unreplicated[transaction.first_offset] = transaction.last_offset
 
     def _last_stable_offset_after(self, transaction: CompletedTransaction) -> int:
-        others = [first for first, producer_id in self._open.items() if producer_id != transaction.producer_id]
-        return min(others, default=transaction.last_offset + 1)
+        others = (first for first, producer_id in self._open.items() if producer_id != transaction.producer_id)
+        return next(others, transaction.last_offset + 1)
 
     # Open and unreplicated transactions
 
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest transaction that is open, or was ended at or above the high watermark."""
-        return min((*self._open, *self._unreplicated), default=None)
+        return min((*islice(self._open, 1), *self._unreplicated), default=None)
 
     @property
     def first_undecided_offset(self) -> int | None:
         """First offset of the oldest open transaction."""
-        return min(self._open, default=None)
+        return next(iter(self._open), None)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Forget transactions whose markers are now below the high watermark."""
@@ -486,8 +501,11 @@ class ProducerStateManager:
                 continue
             state = ProducerState.of_entry(entry)
             self.producers[entry.producer_id] = state
-            if state.current_txn_first_offset != NO_OFFSET:
-                self._open[state.current_txn_first_offset] = entry.producer_id
+        self._add_open(
+            (state.current_txn_first_offset, producer_id)
+            for producer_id, state in self.producers.items()
+            if state.current_txn_first_offset != NO_OFFSET
+        )
 
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms` and have no open transaction."""

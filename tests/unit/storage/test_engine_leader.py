@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -396,3 +397,40 @@ def test_table_without_aborted_transactions_is_returned_unchanged() -> None:
     empty = AbortedTransactions(())
     table = np.zeros(3, dtype=[("attributes", "i2"), ("producer_id", "i8"), ("base_offset", "i8")])
     assert empty.keep(table) is table
+
+
+def test_first_undecided_offset_is_the_smallest_one_in_whatever_order_transactions_begin_and_end(
+    tmp_path: Path,
+) -> None:
+    random, expected = Random(7), dict[int, int]()
+    manager = ProducerStateManager(tmp_path, expiration_ms=1)
+    # A snapshot is in the order of a hash map; one that is wrong may even name offsets that lie above the next batches.
+    found = [ProducerState(each, 0, current_txn_first_offset=first) for each, first in ((1, 40), (2, 7), (3, 90))]
+    manager.begin_at(50, [each.entry() for each in found], T0)
+    expected = {each.producer_id: each.current_txn_first_offset for each in found}
+    assert manager.first_undecided_offset == 7
+    stable: list[int] = []
+    for offset in range(50, 400):
+        producer_id = random.randrange(20)
+        ends = producer_id in expected
+        marker = EndTransactionMarker(control_type=ControlRecordType.COMMIT, coordinator_epoch=0) if ends else None
+        written = ProducerBatch(
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=-1 if ends else 0,
+            base_offset=offset,
+            last_offset=offset,
+            max_timestamp_ms=T0,
+            is_transactional=True,
+            is_control=ends,
+            marker=marker,
+        )
+        if ends:
+            del expected[producer_id]
+        else:
+            expected[producer_id] = offset
+        manager.replay([written], lambda transaction, last_stable_offset: stable.append(last_stable_offset))
+        first = min(expected.values(), default=None)
+        assert manager.first_undecided_offset == first
+        assert not ends or stable[-1] == (offset + 1 if first is None else first)
+    assert stable
