@@ -6,8 +6,9 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -208,6 +209,8 @@ def test_librdkafka_commits_offsets_at_a_coordinator_that_was_restarted(tmp_path
 
 
 _GROUP, _TRANSACTION = 0, 1
+#: Of TransactionState in Kafka.
+_ONGOING = 1
 
 
 def coordinator(server: ServerProcess, key_type: int, key: str) -> int:
@@ -259,12 +262,16 @@ def broker_of(bootstrap: str) -> str:
     return str(next(iter(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers)))
 
 
-def states_of(log: Path) -> list[object]:
-    """The records of `__transaction_state` as Kafka's dump tool decodes them, without producer ids and times."""
+def states_of(log: Path) -> list[tuple[object, Mapping[str, Any]]]:
+    """The records of `__transaction_state` as Kafka's dump tool decodes them, without producer ids and times.
+
+    Of those that add partitions one after the other, only the last: how many there are depends on which partitions the
+    producer sends together.
+    """
     dumped = dump_log([log], "--print-data-log", "--transaction-log-decoder")
     assert dumped.returncode == 0, dumped.stderr
     assert "Found" not in dumped.stdout
-    found = []
+    found: list[tuple[object, Mapping[str, Any]]] = []
     for line in dumped.stdout.splitlines():
         if " payload: " in line:
             key, value = line[line.index("key: ") + len("key: ") :].split(" payload: ")
@@ -273,8 +280,14 @@ def states_of(log: Path) -> list[object]:
             for name in ("producerId", "transactionLastUpdateTimestampMs", "transactionStartTimestampMs"):
                 state[name] = state[name] >= 0
             (state["transactionPartitions"] or []).sort(key=lambda each: each["topic"])
+            if found and found[-1][0] == json.loads(key) and is_ongoing(found[-1][1]) and is_ongoing(record):
+                found.pop()
             found.append((json.loads(key), record))
     return found
+
+
+def is_ongoing(record: Mapping[str, Any]) -> bool:
+    return bool(record["data"]["transactionStatus"] == _ONGOING)
 
 
 @pytest.mark.full
