@@ -47,6 +47,10 @@ def root_lock(
     return RootLock(root / LOCK_FILE, timeout_s, is_new, fs)
 
 
+class LockHeldError(LogDirError):
+    """Another holder has kept the lock for as long as was to be waited."""
+
+
 class RootLock:
     """The lock of a root, held for a block: see `root_lock`."""
 
@@ -134,7 +138,7 @@ def lock_records(fd: int, kind: int) -> None:
 
 
 def acquire_flock(fd: int, path: Path, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> None:
-    """Wait for an flock on `fd`, the open file `path`. Raises LogDirError after `timeout_s` seconds."""
+    """Wait for an flock on `fd`, the open file `path`. Raises LockHeldError after `timeout_s` seconds."""
     began_s = time.monotonic()
     while True:
         try:
@@ -143,7 +147,7 @@ def acquire_flock(fd: int, path: Path, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S
         except BlockingIOError:
             waited_s = time.monotonic() - began_s
             if waited_s >= timeout_s:
-                raise LogDirError(
+                raise LockHeldError(
                     f"{path} was held by another writer for {timeout_s:g} s; wait for it to end, or stop it"
                 ) from None
         time.sleep(min(max(waited_s * _WAIT_SHARE, _SHORTEST_WAIT_S), _LONGEST_WAIT_S))

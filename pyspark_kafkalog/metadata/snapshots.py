@@ -205,15 +205,19 @@ def _setting(properties: Mapping[str, str], name: str) -> int:
     return value
 
 
-def snapshot_is_due(tail: LogTail, config: MetadataLogConfig, *, now_ms: int, snapshot_share: int = 1) -> bool:
+def snapshot_is_due(
+    tail: LogTail, config: MetadataLogConfig, *, now_ms: int, snapshot_share: int = 1, next_bytes: int = 0
+) -> bool:
     """Whether the log behind `tail`, which ends with a commit, calls for a snapshot at time `now_ms`.
 
-    The commits since the last snapshot may take 1 / `snapshot_share` of its bytes.
+    The commits since the last snapshot may take 1 / `snapshot_share` of its bytes. With `next_bytes` it is asked about
+    the log after another commit of this size.
     """
-    if not tail.bytes_since:
+    bytes_since = tail.bytes_since + next_bytes
+    if not bytes_since:
         return False
     last_bytes = 0 if tail.snapshot is None else tail.snapshot.size_bytes // snapshot_share
-    if tail.bytes_since >= min(config.max_bytes_between_snapshots, max(_MIN_BYTES_BETWEEN_SNAPSHOTS, last_bytes)):
+    if bytes_since >= min(config.max_bytes_between_snapshots, max(_MIN_BYTES_BETWEEN_SNAPSHOTS, last_bytes)):
         return True
     return 0 < config.max_snapshot_interval_ms <= now_ms - tail.since_ms
 

@@ -522,12 +522,17 @@ class LocalMetadataStore(MetadataStore):
     ) -> None:
         place = LocalPlace(root, fs=fs)
         self._log = place.log
+        self._local_place = place
         super().__init__(place, clock=clock, rng=rng)
         self.root = root
 
     @property
     def log(self) -> LocalCommitLog:
         return self._log
+
+    def snapshot_follows(self, next_bytes: int) -> bool:
+        """Whether a commit of at most `next_bytes`, made now, would be followed by a snapshot."""
+        return self._local_place.snapshot_follows(self._loaded, next_bytes=next_bytes, now_ms=self._clock())
 
     @property
     def last_and_next_file(self) -> tuple[Path, Path]:

@@ -1,16 +1,24 @@
-"""Group commit: the units of all connections that wait are committed together, by one thread.
+"""Group commit: the units of all connections that wait are committed together.
 
 While a commit is under way, further units queue up, and the next commit takes all of them: when the server is idle a
 unit is committed at once, and under load the commits grow. No timer is involved. Units that are submitted in one turn
 of the event loop, such as those of requests that have arrived together, are handed over together: the thread would
 else begin with the first of them, and take turns with the loop to run Python.
 
-    event loop                      the committer's thread
-      submit(unit) -> future          takes all units that wait, up to limits of units and bytes
-      at the end of the loop's turn   LeaderWriter.commit: lock, append, publish
-      units are handed over
-      results are set, waiting        one call into the event loop for the whole commit
-      Fetch requests are woken
+A short commit is made by the loop's thread itself, if the committer's thread has nothing to do. The two threads would
+else take turns to run Python at each call of the kernel, which costs a quarter of the CPU time of a small request. A
+commit is short if it has few bytes, the last one took a few milliseconds at most, and there is nothing to wait for
+(`LeaderWriter.commit_at_once`). What arrives meanwhile is read after it, and committed together. One that took longer
+than expected, as on a busy disk, sends the next one to the thread again.
+
+    event loop                                  the committer's thread
+      submit(unit) -> future
+      at the end of the loop's turn:
+        short: LeaderWriter.commit_at_once
+        else: units are handed over               takes all units that wait, up to limits of units and bytes
+                                                  LeaderWriter.commit: lock, append, publish
+      results are set, waiting Fetch              one call into the event loop for the whole commit
+      requests are woken
 
 A crash loses units that were not committed yet: their clients have got no answer, and send them again.
 """
@@ -22,6 +30,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
@@ -30,23 +39,40 @@ from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, Leader
 from pyspark_kafkalog.server.prompt_future import PromptFuture
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.units import MIB
+from pyspark_kafkalog.units import KIB, MIB
 
 _LOG: Final = logging.getLogger(__name__)
 #: A commit takes at most so many units, which bounds the time for which the root is locked.
 _UNITS_MAX: Final = 4096
 #: And so many bytes of their batches, of which it makes copies; a larger unit is committed alone.
 _BYTES_MAX: Final = 64 * MIB
+#: A short commit has at most so many units, and so many bytes of their batches.
+_SHORT_UNITS_MAX: Final = 64
+_SHORT_BYTES_MAX: Final = 256 * KIB
+#: And the one before took less time, and ended not longer ago: others may have made many commits since.
+_SHORT_MAX_MS: Final = 5
+_RECENT_MS: Final = 1000
 
 Appended: TypeAlias = "asyncio.Future[tuple[AppendedRange, ...]]"
 Notify: TypeAlias = Callable[[frozenset[TopicPartition]], None]
 
 
 _Submitted: TypeAlias = tuple[CommitUnit, Appended]
+_Commit: TypeAlias = Callable[[Sequence[CommitUnit]], "Sequence[UnitResult] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A commit that was made, or has failed: a result for each unit, and the partitions that it changed."""
+
+    results: Sequence[UnitResult | BaseException]
+    changed: frozenset[TopicPartition]
+    end_ms: int
+    is_short: bool
 
 
 class GroupCommitter:
-    """Commits units with `writer` in a thread of its own.
+    """Commits units with `writer`, in a thread of its own unless they are committed at once.
 
     After each commit, `notify` gets the partitions that it changed, and `committed` the number of its units.
     Commits that fail one after the other, as on a full disk, while clients repeat their requests, are a line a second
@@ -64,10 +90,13 @@ class GroupCommitter:
         self._writer = writer
         self._notify = notify
         self._committed = committed
+        self._monotonic_ms = monotonic_ms
         self._failures = BoundedLog(_LOG, monotonic_ms, lines_a_second=1)
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[list[_Submitted] | None] = queue.SimpleQueue()
         self._submitted: list[_Submitted] = []  # in this turn of the loop
+        self._under_way = 0  # units that the thread has, or whose results are not delivered yet
+        self._short_until_ms: int | None = None  # until then a commit is expected to be short
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
 
@@ -86,9 +115,26 @@ class GroupCommitter:
         return result
 
     def _hand_over(self) -> None:
-        if self._submitted:
-            self._queue.put(self._submitted)
-            self._submitted = []
+        """Commit the units of this turn of the loop at once, or give them to the thread."""
+        if not self._submitted:
+            return
+        submitted, self._submitted = self._submitted, []
+        self._under_way += len(submitted)
+        if self._under_way == len(submitted) and self._is_short(submitted):
+            ended = self._committed_units(submitted, self._writer.commit_at_once)
+            if ended is not None:
+                self._deliver(submitted, ended)
+                return
+        self._queue.put(submitted)
+
+    def _is_short(self, submitted: Sequence[_Submitted]) -> bool:
+        """Whether a commit of these units should be. Those of coordinators may have much to write."""
+        if self._short_until_ms is None or self._monotonic_ms() > self._short_until_ms:
+            return False
+        if len(submitted) > _SHORT_UNITS_MAX:
+            return False
+        sizes = [unit.size_bytes for unit, _ in submitted]
+        return 0 not in sizes and sum(sizes) <= _SHORT_BYTES_MAX
 
     async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
         return await self.submit(unit)
@@ -113,26 +159,33 @@ class GroupCommitter:
         self._writer.close()
 
     def _commit(self, batch: Sequence[_Submitted]) -> None:
+        ended = self._committed_units(batch, self._writer.commit)
+        assert ended is not None
+        self._loop.call_soon_threadsafe(self._deliver, batch, ended)
+
+    def _committed_units(self, batch: Sequence[_Submitted], commit: _Commit) -> _Ended | None:
+        """The results of a commit; None if it was not made at once."""
+        began_ms = self._monotonic_ms()
         changed: set[TopicPartition] = set()
         units = [_recording(unit, changed) for unit, _ in batch]
-        results: Sequence[UnitResult | BaseException]
+        results: Sequence[UnitResult | BaseException] | None
         try:
-            results = self._writer.commit(units)
+            results = commit(units)
         except (KafkalogError, OSError) as error:
             self._failures.warning("a commit of %d units failed: %s", len(units), error)
             results = [error] * len(units)
         except BaseException as error:
             _LOG.exception("a commit of %d units failed", len(units))
             results = [error] * len(units)
-        self._loop.call_soon_threadsafe(self._deliver, batch, results, frozenset(changed))
+        if results is None:
+            return None
+        end_ms = self._monotonic_ms()
+        return _Ended(results, frozenset(changed), end_ms, is_short=end_ms - began_ms <= _SHORT_MAX_MS)
 
-    def _deliver(
-        self,
-        batch: Sequence[_Submitted],
-        results: Sequence[UnitResult | BaseException],
-        changed: frozenset[TopicPartition],
-    ) -> None:
-        for (_, future), result in zip(batch, results, strict=True):
+    def _deliver(self, batch: Sequence[_Submitted], ended: _Ended) -> None:
+        self._under_way -= len(batch)
+        self._short_until_ms = ended.end_ms + _RECENT_MS if ended.is_short else None
+        for (_, future), result in zip(batch, ended.results, strict=True):
             if future.cancelled():
                 continue
             if isinstance(result, BaseException):
@@ -140,8 +193,8 @@ class GroupCommitter:
             else:
                 future.set_result(result)
         self._committed(len(batch))
-        if changed:
-            self._notify(changed)
+        if ended.changed:
+            self._notify(ended.changed)
 
 
 def _commits(submitted: Sequence[_Submitted]) -> Iterator[Sequence[_Submitted]]:

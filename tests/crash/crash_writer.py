@@ -93,7 +93,8 @@ class Writer:
             LeaderAppend(topic_partition=TopicPartition(*place), data=batch(numbers))
             for place, numbers in ranges.items()
         ]
-        (result,) = leader.commit([CommitUnit.of(*appends)])
+        units = [CommitUnit.of(*appends)]
+        (result,) = leader.commit_at_once(units) or leader.commit(units)
         if isinstance(result, KafkalogError):
             raise result
 

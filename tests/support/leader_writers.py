@@ -91,7 +91,9 @@ class Served:
         close_at_the_end(self.writer.close)
 
     def commit(self, *units: CommitUnit) -> list[UnitResult]:
-        return self.writer.commit(units)
+        """Commit as a server does: at once if that is possible."""
+        results = self.writer.commit_at_once(units)
+        return self.writer.commit(units) if results is None else results
 
     def append(self, *appends: LeaderAppend) -> AppendedRange | KafkalogError:
         """Commit the appends as one unit; the result of the last append, or what refused the unit."""

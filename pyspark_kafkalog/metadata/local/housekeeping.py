@@ -47,6 +47,7 @@ START_FILE: Final = "kafkalog-start"
 
 _LOG: Final = logging.getLogger(__name__)
 _FILES_A_COMMIT: Final = 4
+_SOON_MS: Final = 1000
 _LEFTOVER_NAMES_MAX: Final = 4_000
 _LEFTOVER_AGE_NS: Final = 3_600_000_000_000
 _LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
@@ -64,6 +65,11 @@ class Housekeeping:
         self._lock = threading.Lock()
         self._sound_end_offset = 0  # of the newest snapshot that is known to be whole
         self._config = CurrentMetadataLogConfig()
+
+    def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
+        """Whether a snapshot would follow a commit of at most `next_bytes` at `now_ms`, or soon after."""
+        config = self._config.of(loaded.image)
+        return snapshot_is_due(loaded.tail, config, now_ms=now_ms + _SOON_MS, next_bytes=next_bytes)
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""

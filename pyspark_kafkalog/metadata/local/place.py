@@ -116,5 +116,9 @@ class LocalPlace:
             base_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_link=before_visible
         )
 
+    def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
+        """See Housekeeping.snapshot_follows."""
+        return self._housekeeping.snapshot_follows(loaded, next_bytes=next_bytes, now_ms=now_ms)
+
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         return self._housekeeping.after_commit(loaded, now_ms=now_ms)

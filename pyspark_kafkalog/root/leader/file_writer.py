@@ -11,6 +11,7 @@ What a crash leaves is in open_log_commits.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,11 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_lock import LockHeldError
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
-from pyspark_kafkalog.root.leader.open_logs import OpenLogs
+from pyspark_kafkalog.root.leader.open_logs import LogNotKeptError, OpenLogs
 from pyspark_kafkalog.root.leader.plan import CommitPlan, PartitionPlan, plan_units
 from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
 from pyspark_kafkalog.storage.filesystem import FlushMode, flush_earlier
@@ -37,6 +39,9 @@ from pyspark_kafkalog.storage.log.producers import AppendedProducers
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
+
+#: More than a commit and the metadata records of each unit take, unless the unit makes further ones.
+_RECORDS_BYTES: Final = 512
 
 
 class FileLeaderWriter:
@@ -59,9 +64,20 @@ class FileLeaderWriter:
                 self._commits.store.log.sync()
         return results
 
-    def _commit_locked(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
+    def commit_at_once(self, units: Sequence[CommitUnit]) -> list[UnitResult] | None:
+        """As in LeaderWriter."""
+        commits = self._commits
+        if commits.fs.waits_for_disk or commits.store.snapshot_follows((1 + len(units)) * _RECORDS_BYTES):
+            return None
+        try:
+            with commits.locked(timeout_s=0):
+                return self._commit_locked(units, may_resume=False)
+        except (LockHeldError, LogNotKeptError):
+            return None
+
+    def _commit_locked(self, units: Sequence[CommitUnit], *, may_resume: bool = True) -> list[UnitResult]:
         for attempt in range(ATTEMPTS):
-            plan = self._plan()
+            plan = self._plan(may_resume=may_resume)
             results = plan_units(plan, units)
             try:
                 self._carry_out(plan)
@@ -93,13 +109,13 @@ class FileLeaderWriter:
         """As in LeaderWriter."""
         self._commits.logs.close()
 
-    def _plan(self) -> CommitPlan:
+    def _plan(self, *, may_resume: bool) -> CommitPlan:
         image = self._commits.begin()
         check_not_following(image)
         logs = self._commits.logs
 
         def open_partition(topic_partition: TopicPartition) -> PartitionPlan:
-            opened = logs.open(image, topic_partition)
+            opened = logs.open(image, topic_partition, may_resume=may_resume)
             return PartitionPlan(
                 topic_partition,
                 opened.log.config,

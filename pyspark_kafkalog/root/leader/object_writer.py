@@ -84,6 +84,9 @@ class ObjectLeaderWriter:
         except KafkalogError as error:
             return error
 
+    def commit_at_once(self, units: Sequence[CommitUnit]) -> None:
+        """See LeaderWriter.commit_at_once: every commit waits for the store."""
+
     def close(self) -> None:
         """Does nothing: no file is open between commits."""
 

@@ -58,8 +58,8 @@ class _Locked(RootLock):
 
     __slots__ = ("_root", "_store")
 
-    def __init__(self, path: Path, root: FileRoot, store: LocalMetadataStore, fs: FileSystem) -> None:
-        super().__init__(path, DEFAULT_LOCK_TIMEOUT_S, is_new=False, fs=fs)
+    def __init__(self, path: Path, root: FileRoot, store: LocalMetadataStore, fs: FileSystem, timeout_s: float) -> None:
+        super().__init__(path, timeout_s, is_new=False, fs=fs)
         self._root = root
         self._store = store
 
@@ -84,10 +84,13 @@ class OpenLogCommits:
         self._lock_path = root.path / LOCK_FILE
         self.logs = OpenLogs(root.path, clock=root.clock, fs=self.fs)
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile."""
+    def locked(self, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> AbstractContextManager[None]:
+        """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile.
+
+        To enter it raises LockHeldError if another process holds it for `timeout_s`.
+        """
         self.store.check_root()
-        return _Locked(self._lock_path, self._root, self.store, self.fs)
+        return _Locked(self._lock_path, self._root, self.store, self.fs, timeout_s)
 
     def begin(self) -> MetadataImage:
         """The newest image, on which the next commit is planned."""

@@ -40,6 +40,10 @@ _EXPIRATION_CHECK_MS: Final = 600_000
 _FileState: TypeAlias = tuple[int, int, int] | None
 
 
+class LogNotKeptError(Exception):
+    """The log of a partition is not open, or was changed by another process."""
+
+
 @dataclass(slots=True)
 class OpenLog:
     """A log at the committed `state`, and the leader epoch of its next batches.
@@ -92,21 +96,26 @@ class OpenLogs:
         """A commit begins: others may have written since the last one."""
         self._checked.clear()
 
-    def open(self, image: MetadataImage, topic_partition: TopicPartition) -> OpenLog:
-        """The partition's log as of `image`, for an append. Raises UnknownTopicError, CorruptRecordError, OSError."""
+    def open(self, image: MetadataImage, topic_partition: TopicPartition, *, may_resume: bool = True) -> OpenLog:
+        """The partition's log as of `image`, for an append. Raises UnknownTopicError, CorruptRecordError, OSError.
+
+        Unless it `may_resume`, LogNotKeptError is raised for a log that would have to be read.
+        """
         kept = self._logs.get(topic_partition)
         if kept is not None and topic_partition in self._checked:
             return kept
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
+        # What cannot be looked at stays among the logs: nobody else would close it.
+        if kept is not None and kept.is_current(image, topic, state):
+            kept.log.active_segment.reserve_room()
+            self._logs[topic_partition] = self._logs.pop(topic_partition)
+            self._checked.add(topic_partition)
+            self._forget_expired(topic_partition)
+            return kept
+        if not may_resume:
+            raise LogNotKeptError(topic_partition)
         if kept is not None:
-            # What cannot be looked at stays among the logs: nobody else would close it.
-            if kept.is_current(image, topic, state):
-                kept.log.active_segment.reserve_room()
-                self._logs[topic_partition] = self._logs.pop(topic_partition)
-                self._checked.add(topic_partition)
-                self._forget_expired(topic_partition)
-                return kept
             del self._logs[topic_partition]
             kept.log.suspend()
         opened = self._resume(image, topic_partition, state)

@@ -106,7 +106,7 @@ UnitResult: TypeAlias = tuple[AppendedRange, ...] | KafkalogError
 
 
 class LeaderWriter(Protocol):
-    """Commits units to one root. Used by one thread; one writer a process and root."""
+    """Commits units to one root, one call after the other; one writer a process and root."""
 
     def commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
         """Append and publish the units in order, in one commit; the result of each, an error for one that was refused.
@@ -114,6 +114,12 @@ class LeaderWriter(Protocol):
         When this returns, the commit is durable as the writer's flush mode says, and visible. Raises what prevents
         the whole commit: CommitStateUnknownError if it may have been published, OSError or ObjectStoreError of a full
         or failing disk or store. After any error but CommitStateUnknownError nothing was committed.
+        """
+        ...
+
+    def commit_at_once(self, units: Sequence[CommitUnit]) -> list[UnitResult] | None:
+        """As `commit` if nothing is to be waited for: no disk, no other writer, no log to be opened, no snapshot to be
+        written. None otherwise, and then nothing was done.
         """
         ...
 

@@ -31,7 +31,9 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.local.snapshots import list_snapshots
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeader, crc32c
 from pyspark_kafkalog.record.reference import Record, encode_batch
@@ -76,6 +78,64 @@ def test_units_of_one_commit_get_following_offsets_and_are_one_commit(serve: Cal
     assert server.values() == [b"0", b"x", b"1", b"x", b"2", b"x"]
     commits = [entry for entry in server.root.history() if entry.offset >= before]
     assert len(commits) == 1
+
+
+def test_commit_at_once_is_made_when_nothing_is_to_be_waited_for(serve: Callable[[], Served]) -> None:
+    server = serve()
+    units = [CommitUnit.of(append(batch([b"1"]))), CommitUnit.of(append(batch([b"2"])))]
+    assert server.writer.commit_at_once(units) is None  # the log is not open
+    assert server.values() == []
+    server.writer.commit(units)
+    results = server.writer.commit_at_once(units)
+    assert results is not None
+    assert [offsets(result[0]) for result in results if not isinstance(result, KafkalogError)] == [
+        (2, 2, False), (3, 3, False),
+    ]  # fmt: skip
+    assert server.values() == [b"1", b"2"] * 2
+
+
+def test_nothing_is_committed_at_once_while_another_process_has_the_lock(serve: Callable[[], Served]) -> None:
+    server = serve()
+    unit = CommitUnit.of(append(batch([b"1"])))
+    server.writer.commit([unit])
+    with root_lock(Path(str(server.root.path))):
+        assert server.writer.commit_at_once([unit]) is None
+    assert server.values() == [b"1"]
+
+
+def test_nothing_is_committed_at_once_to_a_log_that_another_server_has_written(serve: Callable[[], Served]) -> None:
+    first, second = serve(), serve()
+    first.writer.commit([CommitUnit.of(append(batch([b"1"])))])
+    second.writer.commit([CommitUnit.of(append(batch([b"2"])))])
+    unit = CommitUnit.of(append(batch([b"3"])))
+    assert first.writer.commit_at_once([unit]) is None
+    first.writer.commit([unit])
+    assert first.values() == [b"1", b"2", b"3"]
+
+
+def test_nothing_is_committed_at_once_that_waits_for_the_disk(tmp_path: Path) -> None:
+    LogDir.open_or_create(tmp_path / "root").create_topic("a", 1)
+    server = Served(tmp_path / "root", flush="fsync")
+    unit = CommitUnit.of(append(batch([b"1"])))
+    server.writer.commit([unit])
+    assert server.writer.commit_at_once([unit]) is None
+
+
+def test_commit_that_a_snapshot_follows_is_not_made_at_once(serve: Callable[[], Served]) -> None:
+    server = serve()
+    directory = server.root.store.log.directory
+    unit = CommitUnit.of(append(batch([b"1"])))
+    server.writer.commit([unit])
+    before = list_snapshots(directory)
+    made = 0
+    while server.writer.commit_at_once([unit]) is not None:
+        made += 1
+        assert made < 5_000
+    assert made
+    assert list_snapshots(directory) == before
+    for _ in range(20):  # the writer does not know the size of a commit before it is made
+        server.writer.commit([unit])
+    assert list_snapshots(directory) != before
 
 
 def test_refused_unit_leaves_no_trace_and_the_others_are_committed(serve: Callable[[], Served]) -> None:

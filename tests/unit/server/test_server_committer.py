@@ -26,6 +26,8 @@ class FakeWriter:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.commits: list[int] = []
+        self.at_once: list[int] = []  # the numbers of the commits that were made so
+        self.may_commit_at_once = False
         self.failure: BaseException | None = None
         self.has_begun = False
         self.is_closed = False
@@ -44,6 +46,14 @@ class FakeWriter:
                 continue
             at = len(self.commits)
             results.append((AppendedRange(first_offset=at, last_offset=at, log_start_offset=0),))
+        return results
+
+    def commit_at_once(self, units: Sequence[CommitUnit]) -> list[UnitResult] | None:
+        if not self.may_commit_at_once:
+            return None
+        assert threading.current_thread() is threading.main_thread()
+        results = self.commit(units)
+        self.at_once.append(len(self.commits))
         return results
 
     def close(self) -> None:
@@ -168,6 +178,104 @@ def test_stop_commits_what_was_submitted_and_closes_the_writer() -> None:
     asyncio.run(main())
     assert sum(writer.commits) == 5
     assert writer.is_closed
+
+
+class Ticking:
+    """A clock that a test moves; each commit takes `commit_ms`."""
+
+    def __init__(self, writer: FakeWriter) -> None:
+        self.now_ms = 0
+        self.commit_ms = 0
+        commit = writer.commit
+
+        def slow(units: Sequence[CommitUnit]) -> list[UnitResult]:
+            self.now_ms += self.commit_ms
+            return commit(units)
+
+        writer.commit = slow  # type: ignore[method-assign]
+
+
+def made_at_once(*steps: tuple[int, int, int]) -> list[int]:
+    """The numbers of the commits that the loop's thread makes.
+
+    Each step is the time since the last one, how long its commit takes, both in milliseconds, and the unit's bytes.
+    """
+    writer = FakeWriter()
+    writer.gate.set()
+    writer.may_commit_at_once = True
+    clock = Ticking(writer)
+
+    async def main() -> None:
+        committer = GroupCommitter(writer, lambda changed: None, monotonic_ms=lambda: clock.now_ms)
+        await committer.start()
+        for waited_ms, clock.commit_ms, size_bytes in steps:
+            clock.now_ms += waited_ms
+            await committer.commit(unit(b"x" * size_bytes))
+        await committer.stop()
+
+    asyncio.run(main())
+    assert len(writer.commits) == len(steps)
+    return writer.at_once
+
+
+def test_small_commit_after_a_short_one_is_made_by_the_loop() -> None:
+    assert made_at_once((0, 1, 10), (0, 1, 10), (500, 5, 10), (999, 1, 10)) == [2, 3, 4]
+
+
+def test_commit_after_a_long_one_is_made_by_the_thread() -> None:
+    assert made_at_once((0, 1, 10), (0, 6, 10), (0, 1, 10), (0, 1, 10)) == [2, 4]
+
+
+def test_commit_after_a_pause_is_made_by_the_thread() -> None:
+    assert made_at_once((0, 1, 10), (1001, 1, 10), (0, 1, 10)) == [3]
+
+
+def test_large_commit_is_made_by_the_thread() -> None:
+    assert made_at_once((0, 1, 10), (0, 1, 300_000), (0, 1, 200_000)) == [3]
+
+
+def test_commit_that_the_writer_does_not_make_at_once_is_made_by_the_thread() -> None:
+    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+        writer.gate.set()
+        for _ in range(3):
+            await committer.commit(unit())
+
+    writer = run(work)
+    assert writer.commits == [1, 1, 1]
+    assert not writer.at_once
+
+
+def test_units_stay_in_order_while_the_thread_has_earlier_ones() -> None:
+    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+        writer.gate.set()
+        await committer.commit(unit())
+        writer.may_commit_at_once = False
+        writer.gate.clear()
+        writer.has_begun = False
+        of_thread = committer.submit(unit())
+        await until(lambda: writer.has_begun)
+        writer.may_commit_at_once = True
+        later = committer.submit(unit())
+        await asyncio.sleep(0)
+        assert not later.done()
+        writer.gate.set()
+        assert [each.first_offset for (each,) in await asyncio.gather(of_thread, later)] == [2, 3]
+
+    assert not run(work).at_once
+
+
+def test_commit_of_the_loop_that_fails_fails_its_units_and_the_next_one_goes_on() -> None:
+    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+        writer.gate.set()
+        writer.may_commit_at_once = True
+        await committer.commit(unit())
+        writer.failure = OSError("disk full")
+        with pytest.raises(OSError, match="disk full"):
+            await committer.commit(unit())
+        writer.failure = None
+        await committer.commit(unit())
+
+    assert run(work).at_once == [2]
 
 
 def test_read_only_committer_refuses_every_unit() -> None:
