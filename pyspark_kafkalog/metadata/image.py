@@ -165,6 +165,10 @@ class StagingHorizon:
     commit_offset: int = -1
     timestamp_ms: int = -1
 
+    def has_expired(self, planned_at: int) -> bool:
+        """Whether what was planned at this metadata offset may not be committed any more."""
+        return planned_at < self.offset
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:

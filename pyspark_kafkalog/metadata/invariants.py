@@ -241,7 +241,7 @@ def kind_of_root_stays(commit: CheckedCommit) -> str | None:
 def expired_writes_stay_out(commit: CheckedCommit) -> str | None:
     """The objects of writes planned below the staging horizon may have been deleted."""
     for planned_at in commit.changes.planned_at:
-        if planned_at < commit.before.staging_horizon.offset:
+        if commit.before.staging_horizon.has_expired(planned_at):
             return (
                 f"the write was planned at metadata offset {planned_at}; what was planned below "
                 f"{commit.before.staging_horizon.offset} has expired (staging.retention.ms): write again"

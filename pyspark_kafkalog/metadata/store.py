@@ -521,14 +521,13 @@ class LocalMetadataStore(MetadataStore):
         self, root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
     ) -> None:
         place = LocalPlace(root, fs=fs)
-        self._log = place.log
         self._local_place = place
         super().__init__(place, clock=clock, rng=rng)
         self.root = root
 
     @property
     def log(self) -> LocalCommitLog:
-        return self._log
+        return self._local_place.log
 
     def snapshot_follows(self, next_bytes: int) -> bool:
         """Whether a commit of at most `next_bytes`, made now, would be followed by a snapshot."""

@@ -426,8 +426,10 @@ class TaskLeader:
 
     def _expired(self, staged: StagedRange) -> ValueError | None:
         """Why batches in the store cannot be committed any more, as a log was truncated since; None if they can."""
-        planned_at = None if staged.batches is None else staged.batches.written.planned_at
-        if planned_at is None or planned_at >= self._root.store.image.staging_horizon.offset:
+        if staged.batches is None:
+            return None
+        planned_at = staged.batches.written.planned_at
+        if not self._root.store.image.staging_horizon.has_expired(planned_at):
             return None
         return ValueError(f"what was planned at metadata offset {planned_at} has expired")
 

@@ -30,6 +30,7 @@ from crash_faults import (
 from crash_power import LOSSES, Disk, PowerFileSystem
 from crash_scenarios import Scenario, Step
 from crash_writer import Writer
+from open_files import descriptors
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -125,16 +126,16 @@ class Runs:
         root = self.copy()
         fs = FailingFileSystem(at, code, torn=torn)
         writer = Writer(root, fs)
-        descriptors = _open_descriptors()
+        open_before = descriptors()
         returned, error = _run(writer, self.scenario.steps)
         fs.armed = False
         what = f"{os.strerror(code)} at call {at}, {fs.found}{' (torn)' if torn else ''}, then {error!r}"
         is_unsure = error is None or isinstance(error, CommitStateUnknownError)
         del error
         writer.close_logs()
-        if _open_descriptors() > descriptors:
+        if descriptors() > open_before:
             gc.collect()  # mappings of files are let go of with the frames that the error held
-        assert _open_descriptors() == descriptors, f"{self.scenario.name}, {what}: descriptors are left open"
+        assert descriptors() == open_before, f"{self.scenario.name}, {what}: descriptors are left open"
         self._check_and_go_on(writer, returned, what, is_unsure=is_unsure)
         self._remove(root)
         return fs.found is not None
@@ -345,7 +346,3 @@ def _run(writer: Writer, steps: Sequence[Step]) -> tuple[int, Exception | None]:
             error.__context__ = error.__cause__ = None
             return returned, error.with_traceback(None)
     return len(steps), None
-
-
-def _open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))

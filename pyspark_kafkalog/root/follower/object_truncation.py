@@ -60,7 +60,7 @@ class ObjectPuts:
         ordered = sorted(runs, key=lambda each: (each[0].topic_id, each[0].partition))
         body, made = compose_body([run for run, _ in ordered])
         known = self._written.get(body)
-        if known is None or known.planned_at < image.staging_horizon.offset:
+        if known is None or image.staging_horizon.has_expired(known.planned_at):
             topics = frozenset(image.topic_names[each.topic_id] for each in made)
             planned_at, key = image.next_offset, ""
             if len(body) > self._inline_bytes:

@@ -294,11 +294,11 @@ def _check_staged(of: TopicPartition, image: MetadataImage, partition: Partition
     log_end_offset = partition.state.log_end_offset
     if staged.first_offset != log_end_offset:
         raise InvalidRecordError(f"{of} ends at {log_end_offset}, and its next batches follow {staged.first_offset}")
-    planned_at, horizon = staged.written.planned_at, image.staging_horizon.offset
-    if planned_at < horizon:
+    planned_at, horizon = staged.written.planned_at, image.staging_horizon
+    if horizon.has_expired(planned_at):
         raise InvalidRecordError(
             f"{of}: batches that were put at metadata offset {planned_at} have expired, as what was planned below "
-            f"{horizon}: they are fetched again"
+            f"{horizon.offset}: they are fetched again"
         )
     _check_epoch(partition, staged.first_offset, [each.leader_epoch for each in staged.spans])
 

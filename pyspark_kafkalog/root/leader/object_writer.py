@@ -211,7 +211,7 @@ class _Commit:
         body, made = compose_body(runs)
         if self._written is not None:
             known, written = self._written
-            if known == body and written.planned_at >= image.staging_horizon.offset:
+            if known == body and not image.staging_horizon.has_expired(written.planned_at):
                 return written
         topics = frozenset(image.topic_names[each.topic_id] for each in made)
         planned_at = image.next_offset

@@ -1,7 +1,7 @@
 """Which partitions a Fetch request reads: those that it names, or those of the session that it continues.
 
     OpenedFetch            a request with its session, if it has one
-    OpenedFetch.answer     what the client is told of the partitions that were read; the session notes it
+    OpenedFetch.answer     the response for the partitions that were read; the session notes what it says
 
 Requests of a session come one after the other. If one overtakes another, on a second connection, the later epoch
 counts: the session is as if the earlier request had not been answered, and it gets INVALID_FETCH_SESSION_EPOCH.

@@ -41,7 +41,7 @@ def fetch_response(
 
 
 def partition_data(each: FetchedPartition, *, is_committed: bool) -> PartitionData:
-    """What the client is told of one partition."""
+    """One partition of the response."""
     found = each.snapshot
     if each.error is not None or found is None:
         return PartitionData(
