@@ -6,12 +6,17 @@ marker.
 
 A cleaned log contains less than its snapshots: the last batches of a producer may be gone, and markers without data
 have no index entry. There only contradictions are reported.
+
+What lies below the log start offset counts for a writer that was there before the log start has moved. One that has
+rebuilt the state since has not read it, as in Kafka (UnifiedLog.rebuildProducerState): to that writer, a transaction
+begins with its first batch that reaches the log start, and is not open without one. The index may be either writer's.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -143,15 +148,19 @@ class ProducerCheck:
         self._has_gaps = has_gaps
         self._state = ProducerStateManager(directory, expiration_ms=_NEVER_MS)
         self._state.begin_at(base_offset, producers, 0)
+        self._log_start_offset = log_start_offset
+        self._base_offset = base_offset
         self._completed: tuple[CompletedTransaction, int] | None = None
-        self._with_data: set[int] = set()
+        #: Producer -> base offset of its transaction's first batch in this segment that reaches the log start.
+        self._first_readable: dict[int, int] = {}
         self._txns = _TxnIndexCheck(
             txn_index, txn_path, sink, log_start_offset=log_start_offset, visible_end=visible_end
         )
 
     def add(self, run: WalkedRun) -> None:
         """Process the next batches."""
-        chosen = state_changing_batches(run.good)
+        split = int(np.searchsorted(run.good["last_offset"], self._log_start_offset))
+        chosen = np.concatenate([state_changing_batches(part) for part in (run.good[:split], run.good[split:])])
         if not len(chosen):
             return
         try:
@@ -172,16 +181,34 @@ class ProducerCheck:
 
     def _add(self, batch: ProducerBatch) -> None:
         self._completed = None
+        before = self._state.producers.get(batch.producer_id)
         self._state.replay((batch,), self._note)
         if batch.marker is None:
-            if batch.is_transactional and not batch.is_control:
-                self._with_data.add(batch.producer_id)
+            if batch.is_transactional and not batch.is_control and batch.last_offset >= self._log_start_offset:
+                self._first_readable.setdefault(batch.producer_id, batch.base_offset)
             return
+        first_readable = self._first_readable.pop(batch.producer_id, None)
         if batch.marker.control_type is ControlRecordType.ABORT:
             # In a cleaned log the data may be gone, and with it the entry.
-            is_needed = batch.producer_id in self._with_data or not self._has_gaps
-            self._txns.marker(batch, self._completed, is_needed=is_needed, has_gaps=self._has_gaps)
-        self._with_data.discard(batch.producer_id)
+            is_needed = first_readable is not None or (
+                not self._has_gaps and before is not None and before.entry().last_offset >= self._log_start_offset
+            )
+            self._txns.marker(batch, self._possible(first_readable), is_needed=is_needed)
+
+    def _possible(self, first_readable: int | None) -> _Possible | None:
+        """What the entry of the transaction that has just ended can be; None if nothing is known of it."""
+        if self._completed is None:
+            return None
+        transaction, last_stable_offset = self._completed
+        least = (0, 0) if self._has_gaps else (transaction.first_offset, last_stable_offset)
+        first_most, stable_most = transaction.first_offset, last_stable_offset
+        if first_most < self._log_start_offset:
+            # Its first batch that counts may be in an earlier segment.
+            first_most = self._base_offset if first_readable is None else first_readable
+        if stable_most < self._log_start_offset:
+            # The transaction that held it back may not count.
+            stable_most = transaction.last_offset + 1
+        return _Possible(least[0], first_most, least[1], stable_most)
 
     def _note(self, transaction: CompletedTransaction, last_stable_offset: int) -> None:
         self._completed = (transaction, last_stable_offset)
@@ -246,12 +273,11 @@ class _TxnIndexCheck:
     def marker(
         self,
         batch: ProducerBatch,
-        completed: tuple[CompletedTransaction, int] | None,
+        possible: _Possible | None,
         *,
         is_needed: bool,
-        has_gaps: bool,
     ) -> None:
-        """Process an abort marker; `completed` is the transaction that it ends, as far as known."""
+        """Process an abort marker; `possible` is what its entry can be, None if its transaction is not known."""
         marker_offset = batch.base_offset
         if marker_offset < self._log_start_offset:
             return
@@ -260,7 +286,7 @@ class _TxnIndexCheck:
             self._next()
         entry = self._entry
         if entry is None or entry.last_offset != marker_offset:
-            if completed is not None and is_needed:
+            if possible is not None and is_needed:
                 self._fault(
                     "txn-index-missing",
                     max(self._slot, 0) * TXN_INDEX_ENTRY_BYTES,
@@ -270,11 +296,11 @@ class _TxnIndexCheck:
                     offset=marker_offset,
                 )
             return
-        if entry.producer_id != batch.producer_id or not _fits(entry, completed, has_gaps=has_gaps):
+        if entry.producer_id != batch.producer_id or not _fits(entry, possible):
             self._fault(
                 "txn-index-entry",
                 self._slot * TXN_INDEX_ENTRY_BYTES,
-                f"producer {batch.producer_id}, {_describe(completed)}",
+                f"producer {batch.producer_id}, {_describe(possible)}",
                 f"producer {entry.producer_id}, first offset {entry.first_offset}, "
                 f"last stable offset {entry.last_stable_offset}",
                 offset=marker_offset,
@@ -322,16 +348,31 @@ class _TxnIndexCheck:
         )
 
 
-def _fits(entry: AbortedTxn, completed: tuple[CompletedTransaction, int] | None, *, has_gaps: bool) -> bool:
-    if completed is None:
+@dataclass(frozen=True, slots=True)
+class _Possible:
+    """The least and the largest first offset and last stable offset of an index entry."""
+
+    first_least: int
+    first_most: int
+    stable_least: int
+    stable_most: int
+
+
+def _fits(entry: AbortedTxn, possible: _Possible | None) -> bool:
+    if possible is None:
         return entry.first_offset < entry.last_offset
-    transaction, last_stable_offset = completed
-    if has_gaps:
-        return entry.first_offset <= transaction.first_offset and entry.last_stable_offset <= last_stable_offset
-    return (entry.first_offset, entry.last_stable_offset) == (transaction.first_offset, last_stable_offset)
+    return (
+        possible.first_least <= entry.first_offset <= possible.first_most
+        and possible.stable_least <= entry.last_stable_offset <= possible.stable_most
+    )
 
 
-def _describe(completed: tuple[CompletedTransaction, int] | None) -> str:
-    if completed is None:
+def _describe(possible: _Possible | None) -> str:
+    if possible is None:
         return "a transaction that began before its marker"
-    return f"first offset {completed[0].first_offset}, last stable offset {completed[1]}"
+    first = _range(possible.first_least, possible.first_most)
+    return f"first offset {first}, last stable offset {_range(possible.stable_least, possible.stable_most)}"
+
+
+def _range(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"

@@ -21,6 +21,7 @@ from pyspark_kafkalog.maintenance.verify.verify import plan_verification, run_un
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot, write_snapshot
+from pyspark_kafkalog.storage.artefacts.transaction_index import parse_aborted
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))
@@ -50,9 +51,13 @@ def test_transaction_below_log_start_needs_no_index_entry(tmp_path: Path) -> Non
     root = tmp_path / "log"
     shutil.copytree(FIXTURES / "transactions", root)
     index = root / "transactions-0" / "00000000000000000013.txnindex"
-    last_marker = int.from_bytes(index.read_bytes()[-16:-8], "big")
+    last = parse_aborted(index.read_bytes(), file=str(index))[-1]
     index.unlink()
-    for log_start_offset, found in ((last_marker + 1, []), (last_marker, ["txn-index-missing"])):
+    for log_start_offset, found in (
+        (last.last_offset + 1, []),
+        (last.last_offset, []),  # only the marker is left, and a writer that rebuilds the state now makes no entry
+        (last.first_offset, ["txn-index-missing"]),
+    ):
         lines = {TopicPartition("transactions", 0): log_start_offset}
         write_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, lines)
         assert [each.what for each in findings_in(root)] == found
