@@ -326,16 +326,24 @@ class FileSystem:
         return os.stat(path).st_mtime_ns
 
     def write_file_atomic(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
-        """Write `<name>.tmp` and rename it to `path`: a crash leaves the old content or the new."""
+        """Write `<name>.tmp` and rename it to `path`: a crash leaves the old content or the new.
+
+        An error leaves no `<name>.tmp`, which would take the last room of a full disk.
+        """
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            self.pwrite_all(fd, data, 0)
-            if durable:
-                self.fsync(fd)
-        finally:
-            self.close(fd)
-        self.rename(temporary, path)
+            try:
+                self.pwrite_all(fd, data, 0)
+                if durable:
+                    self.fsync(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error says what has happened
+                self.unlink_if_there(temporary)
+            raise
         if durable:
             self.fsync_dir(path.parent)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from staged_writes import make_log_dir, stage
+from stopping_filesystem import StoppingFileSystem
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -135,3 +136,23 @@ def test_failed_read_of_records_names_the_segment(tmp_path: Path, monkeypatch: p
         with pytest.raises(OSError, match=r"orders-0/0+\.log") as caught:
             LogDir.open(log_dir.path).read("orders")
     assert CODES[errno.EIO] in str(caught.value)
+
+
+@pytest.mark.parametrize("refused", ["pwrite_all", "fsync", "rename"])
+def test_refused_atomic_write_leaves_the_old_content_and_no_temporary_file(tmp_path: Path, refused: str) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"old")
+    stops_at = ["open", "pwrite_all", "fsync", "rename"].index(refused)
+    disk = StoppingFileSystem(stops_at, error=lambda: OSError(errno.ENOSPC, "full"), once=True, torn=True)
+    with pytest.raises(OSError, match="full"):
+        disk.write_file_atomic(path, b"new")
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"checkpoint": b"old"}
+
+
+def test_refused_atomic_write_raises_its_first_error_when_its_file_cannot_be_removed(tmp_path: Path) -> None:
+    codes = iter([errno.ENOSPC, errno.EROFS])
+    disk = StoppingFileSystem(1, error=lambda: OSError(next(codes), "refused"))
+    with pytest.raises(OSError, match="refused") as raised:
+        disk.write_file_atomic(tmp_path / "checkpoint", b"new")
+    assert raised.value.errno == errno.ENOSPC
+    assert next(codes, None) is None
