@@ -92,14 +92,18 @@ class SimulatedTime:
             self.rng.choice([each for when, each in due if when <= self.now_s]).step()
 
     def close(self) -> None:
-        """End all loops with the tasks in them."""
+        """End all loops with the tasks in them.
+
+        A task that has not ended is closed while its loop is open: garbage collection would do it later, and what the
+        task does at its end would fail in a closed loop.
+        """
         for loop in (*self.loops, *self._killed):
             loop.set_exception_handler(lambda *_: None)
             for task in asyncio.all_tasks(loop):
                 setattr(task, "_log_destroy_pending", False)  # noqa: B010
                 coroutine = task.get_coro()
-                if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                    coroutine.close()  # killed before its first step; else Python warns that nobody awaited it
+                assert inspect.iscoroutine(coroutine)
+                coroutine.close()
             loop.close()
 
 
