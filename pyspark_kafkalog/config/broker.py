@@ -236,6 +236,13 @@ _DEFINITIONS: Final = (
         at_least(1),
     ),
     ConfigDefinition(
+        "group.consumer.regex.refresh.interval.ms",
+        ConfigType.INT,
+        600_000,
+        "How long the topics of a group's regular expressions hold while no topic and no access control entry changes.",
+        at_least(10_000),
+    ),
+    ConfigDefinition(
         "group.consumer.migration.policy",
         ConfigType.STRING,
         "bidirectional",
@@ -376,6 +383,7 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
     group_consumer_heartbeat_interval_ms: int = _default("group.consumer.heartbeat.interval.ms")
     group_consumer_max_size: int = _default("group.consumer.max.size")
+    group_consumer_regex_refresh_interval_ms: int = _default("group.consumer.regex.refresh.interval.ms")
     group_consumer_migration_policy: str = _default("group.consumer.migration.policy")
     super_users: str = _default("super.users")
     allow_everyone_if_no_acl_found: bool = _default("allow.everyone.if.no.acl.found")

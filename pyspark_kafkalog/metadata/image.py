@@ -193,8 +193,8 @@ class MetadataImage:
 
     `topics` by name; `topic_names` by topic id; `broker_configs` by broker id as text ("" for all brokers), then name;
     `features`: levels by name; `next_producer_id`: the first one not allocated; `acls` by their ids.
-    Who replaces an image may compare `acls`, `scram_credentials`, `client_quotas` and `broker_configs` by identity: a
-    commit that does not change a mapping keeps it.
+    Who replaces an image may compare `topic_names`, `acls`, `scram_credentials`, `client_quotas` and `broker_configs`
+    by identity: a commit that does not change a mapping keeps it.
     `objects`: the data objects that runs refer to. `dropped`: the objects that commits replaced or dropped and that
     still exist in the store, oldest commit first. `following`: the leader that the root follows, None if it takes
     writes itself.

@@ -41,7 +41,7 @@ from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
-from pyspark_kafkalog.server.groups.subscribed_regexes import SubscribedRegexes
+from pyspark_kafkalog.server.groups.subscribed_regexes import NOTHING_RESOLVED, SubscribedRegexes
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
 
 _LOG: Final = logging.getLogger(__name__)
@@ -309,20 +309,23 @@ class MembershipHandlers:
         shard: Shard,
     ) -> consumer.HeartbeatResult:
         member_id = body.member_id or str(uuid.uuid4())
-        resolved = await self._regexes.resolved(
-            context, request, body.group_id, shard.consumer(body.group_id), body.subscribed_topic_regex
-        )
-
+        leaves = body.member_epoch in (_LEAVES, LEFT_FOR_A_WHILE)
+        resolved = NOTHING_RESOLVED
+        if not leaves:
+            resolved = await self._regexes.resolved(
+                context, request, body.group_id, shard.consumer(body.group_id), body.subscribed_topic_regex
+            )
         before = shard.consumer(body.group_id)
-        if before is not None and body.member_epoch not in (_LEAVES, LEFT_FOR_A_WHILE):
-            asked = _asked(request, body, member_id, resolved)
+        if before is not None and not leaves:
+            asked = _asked(request, body, member_id, resolved.regexes)
             answered = consumer.answered(before, asked, known_topics(context))
             if answered is not None:
+                resolved.stored()
                 self._await_member(shard, body.group_id, answered)
                 return answered
 
         def plan() -> Planned:
-            now = _heartbeat_step(context, request, body, shard, member_id, resolved)
+            now = _heartbeat_step(context, request, body, shard, member_id, resolved.regexes)
             before, after = shard.consumer(body.group_id), now.result.group
             classic = before and self._coordinator.downgrade(shard, before, after, now.result, rebalances=True)
 
@@ -333,6 +336,7 @@ class MembershipHandlers:
                 for each in after.members.values() if before is None else ():
                     self._coordinator.await_heartbeat(shard, body.group_id, each)
                 self._await_member(shard, body.group_id, now.result)
+                resolved.stored()
 
             return classic or Planned(now.changes, now.result, done)
 

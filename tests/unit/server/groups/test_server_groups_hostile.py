@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from group_servers import GROUP, GroupServer, run
 
@@ -248,23 +249,72 @@ async def subscribe(server: GroupServer, member: str, regex: str) -> consumer_gr
     return answer
 
 
-def test_new_expression_is_looked_up_without_the_others_of_its_group(
-    server: GroupServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The expressions that the server has looked up so far."""
+    found: list[str] = []
+
+    def compiled(regex: str) -> Callable[[str], bool]:
+        found.append(regex)
+        return compile_re2_pattern(regex)
+
+    monkeypatch.setattr(subscribed_regexes, "compile_re2_pattern", compiled)
+    return found
+
+
+def test_new_expression_is_looked_up_without_the_others_of_its_group(server: GroupServer, looked_up: list[str]) -> None:
     async def scenario() -> None:
-        looked_up: list[str] = []
-
-        def compiled(regex: str) -> Callable[[str], bool]:
-            looked_up.append(regex)
-            return compile_re2_pattern(regex)
-
-        monkeypatch.setattr(subscribed_regexes, "compile_re2_pattern", compiled)
         members = [await subscribe(server, f"m{each}", f"a{{1,{each + 1}}}") for each in range(20)]
         assert {each.error_code for each in members} == {ErrorCode.NONE}
         assert looked_up == [f"a{{1,{each + 1}}}" for each in range(20)]
+        server.parts.served.log_dir.create_topic("new", partitions=1)
         server.parts.served.now_ms += 11_000
         await asyncio.gather(*(server.beat(f"m{each}", members[each].member_epoch) for each in range(20)))
         assert sorted(looked_up[20:]) == sorted(looked_up[:20])  # all again, by one of the members
+
+    run(scenario())
+
+
+def test_expressions_are_looked_up_again_after_a_change_or_ten_minutes(
+    server: GroupServer, looked_up: list[str]
+) -> None:
+    async def scenario() -> None:
+        log_dir = server.parts.served.log_dir
+        joined = await subscribe(server, "m", "a+")
+
+        async def beat_after(seconds: int) -> int:
+            """How many expressions are looked up by a heartbeat some time later."""
+            before = len(looked_up)
+            log_dir.append("a", pa.table({"value": [b"v"]}))  # a commit that changes no topic
+            server.parts.served.now_ms += seconds * 1000
+            assert (await server.beat("m", joined.member_epoch)).error_code == ErrorCode.NONE
+            return len(looked_up) - before
+
+        assert [await beat_after(11) for _ in range(3)] == [0, 0, 0]
+        log_dir.create_topic("new", partitions=1)
+        assert await beat_after(11) == 1
+        log_dir.delete_topic("new")
+        assert [await beat_after(1), await beat_after(10)] == [0, 1]
+        log_dir.alter_broker_configs(add={"super.users": "User:ann"})
+        assert [await beat_after(11) for _ in range(2)] == [1, 0]
+        assert [await beat_after(580), await beat_after(10), await beat_after(10)] == [0, 1, 0]
+
+    run(scenario())
+
+
+def test_expressions_are_looked_up_again_when_the_heartbeat_that_did_it_was_refused(
+    server: GroupServer, looked_up: list[str]
+) -> None:
+    async def scenario() -> None:
+        joined = await subscribe(server, "m", "a+")
+        server.parts.served.log_dir.create_topic("aa", partitions=1)
+        server.parts.served.now_ms += 11_000
+        refused = await server.beat("m", joined.member_epoch + 7)
+        assert refused.error_code == ErrorCode.FENCED_MEMBER_EPOCH
+        server.parts.served.now_ms += 11_000
+        later = await server.beat("m", joined.member_epoch)
+        assert len(later.assignment.topic_partitions) == 2
+        assert looked_up == ["a+"] * 3
 
     run(scenario())
 
