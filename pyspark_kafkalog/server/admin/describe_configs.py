@@ -50,6 +50,7 @@ from pyspark_kafkalog.server.admin.config_resources import (
     resource_type,
 )
 from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError
+from pyspark_kafkalog.server.admin.log_dirs import log_directories
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
 from pyspark_kafkalog.storage.names import validate_topic_name
 
@@ -157,8 +158,6 @@ def _is_known(name: str, value: str) -> bool:
 
 def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]:
     """What clients and consoles look for in the configuration of a broker, and what is a property of a server here."""
-    root = context.root
-    directories = ",".join(map(str, root.directories)) or str(root.path)
     properties = (
         ("broker.id", ConfigType.INT, str(node.node_id), "The number of the server."),
         ("broker.rack", ConfigType.STRING, node.rack, "The zone of the server."),
@@ -168,7 +167,7 @@ def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]
             "1",
             "Replicas: the log directory is the only one.",
         ),
-        ("log.dirs", ConfigType.STRING, directories, "The log directory."),
+        ("log.dirs", ConfigType.STRING, ",".join(log_directories(context.root)), "The log directory."),
         ("node.id", ConfigType.INT, str(node.node_id), "The number of the server."),
     )
     return [

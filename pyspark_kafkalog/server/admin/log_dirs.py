@@ -50,9 +50,15 @@ async def handle_describe_log_dirs(context: ServerContext, request: Request) -> 
     return DescribeLogDirsResponse(results=await context.run(lambda: _log_dirs(context.root, wanted)))
 
 
+def log_directories(root: Root) -> list[str]:
+    """The directories of the log: absolute paths, as brokers give them, or the URL of the one in an object store."""
+    paths = root.directories or (root.path,)
+    return [str(each.absolute()) if isinstance(each, Path) else str(each) for each in paths]
+
+
 def _log_dirs(root: Root, wanted: Collection[TopicPartition] | None) -> tuple[DescribeLogDirsResult, ...]:
     """All directories with the partitions in `wanted`, None for all."""
-    directories = [str(each) for each in root.directories] or [str(root.path)]
+    directories = log_directories(root)
     found: dict[str, list[tuple[TopicPartition, int]]] = {each: [] for each in directories}
     topics = None if wanted is None else {each.topic for each in wanted}
     try:
@@ -70,7 +76,7 @@ def _directory_of(root: Root, each: TopicPartition, directories: list[str]) -> s
     """Which of several directories of brokers holds the replica that is read."""
     if len(directories) == 1:
         return directories[0]
-    return str(root.partition(each.topic, each.partition).directory.parent)
+    return str(root.partition(each.topic, each.partition).directory.parent.absolute())
 
 
 def _result(directory: str, sizes: Iterable[tuple[TopicPartition, int]]) -> DescribeLogDirsResult:
@@ -105,7 +111,7 @@ async def handle_alter_replica_log_dirs(context: ServerContext, request: Request
     body = request.body
     assert isinstance(body, AlterReplicaLogDirsRequest)
     may_alter = context.guard.allows(request.session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
-    directories = {str(each) for each in context.root.directories} or {str(context.root.path)}
+    directories = log_directories(context.root)
     await context.run(context.root.refresh)
     topics = frozenset(context.root.topics())
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}

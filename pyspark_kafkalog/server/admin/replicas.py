@@ -1,7 +1,8 @@
 """ElectLeaders and the reassignments of partitions, which have nothing to do here: a root has no replicas.
 
 Every server takes the requests for every partition, so there is no leader to elect, and no replica to move. The tools
-that ask for it get the answers of a cluster in which everything is where it should be; a change is refused.
+that ask for it get the answers of a cluster in which everything is where it should be: a partition may be reassigned to
+the server that Metadata names for it, which changes nothing; any other server is refused.
 
 Source of the rules: kafka.server.ControllerApis, org.apache.kafka.controller.ReplicationControlManager; KIP-455,
 KIP-460.
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -20,6 +23,7 @@ from pyspark_kafkalog.protocol.messages.replicas import (
     ElectLeadersResponse,
     ListPartitionReassignmentsResponse,
     PartitionResult,
+    ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
     ReplicaElectionResult,
@@ -74,17 +78,17 @@ async def handle_alter_partition_reassignments(
     if not _allows(context, request, AclOperation.ALTER):
         return AlterPartitionReassignmentsResponse(error_code=_DENIED, error_message=_DENIED.message)
     numbers = await context.run(lambda: _partition_numbers(context.root))
-    read_only = why_read_only(context)
 
-    def answer(topic: str, number: int, *, is_cancel: bool) -> ReassignablePartitionResponse:
-        error: Exception = read_only or _NOTHING_TO_MOVE
-        if number not in numbers.get(topic, frozenset()):
-            error = RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        elif is_cancel:
-            error = RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        failure = ApiError.of(error)
+    def answer(topic: str, asked: ReassignablePartition) -> ReassignablePartitionResponse:
+        result = SUCCESS
+        try:
+            if asked.partition_index not in numbers.get(topic, frozenset()):
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            _check_reassignment(context, request, topic, asked)
+        except KafkalogError as error:
+            result = ApiError.of(error)
         return ReassignablePartitionResponse(
-            partition_index=number, error_code=failure.code, error_message=failure.message
+            partition_index=asked.partition_index, error_code=result.code, error_message=result.message
         )
 
     return AlterPartitionReassignmentsResponse(
@@ -93,14 +97,21 @@ async def handle_alter_partition_reassignments(
         responses=tuple(
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=tuple(
-                    answer(topic.name, each.partition_index, is_cancel=each.replicas is None)
-                    for each in topic.partitions
-                ),
+                partitions=tuple(answer(topic.name, each) for each in topic.partitions),
             )
             for topic in body.topics
         ),
     )
+
+
+def _check_reassignment(context: ServerContext, request: Request, topic: str, asked: ReassignablePartition) -> None:
+    """Raise KafkalogError unless the partition already is where it shall be, which Kafka too takes as a success."""
+    if asked.replicas is None:
+        raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    topic_id = context.root.topic(topic, without_links=True).topic_id or ZERO_UUID
+    leader = context.cluster.leader(topic_id, asked.partition_index, request.client_id)
+    if asked.replicas != (leader.node_id,):
+        raise why_read_only(context) or _NOTHING_TO_MOVE
 
 
 async def handle_list_partition_reassignments(

@@ -181,6 +181,15 @@ def test_log_directory_has_the_bytes_of_each_partition(admin: AdminRequests) -> 
     assert (found.total_bytes >= found.usable_bytes > 0) if has_disk else found.total_bytes == -1
 
 
+def test_log_directory_with_a_relative_path_is_absolute_and_has_the_size_of_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (found,) = log_dirs(AdminRequests(LogDir.create("log").root)).results
+    assert found.log_dir == str(tmp_path / "log")
+    assert found.total_bytes >= found.usable_bytes > 0
+
+
 def test_log_directory_has_only_the_partitions_that_are_asked_for_and_exist(admin: AdminRequests) -> None:
     asked = (
         DescribableLogDirTopic(topic="a", partitions=(1, 9)),
@@ -280,8 +289,9 @@ def test_no_leader_needs_an_election(admin: AdminRequests) -> None:
     assert admin.ask(ApiKey.ELECT_LEADERS, wrong, ElectLeadersResponse).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_replicas_are_not_reassigned(admin: AdminRequests) -> None:
+def test_replicas_are_reassigned_only_to_where_they_are(admin: AdminRequests) -> None:
     partitions = (
+        ReassignablePartition(partition_index=0, replicas=(5,)),
         ReassignablePartition(partition_index=0, replicas=(7,)),
         ReassignablePartition(partition_index=1, replicas=None),
         ReassignablePartition(partition_index=9, replicas=(7,)),
@@ -289,6 +299,7 @@ def test_replicas_are_not_reassigned(admin: AdminRequests) -> None:
     body = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="a", partitions=partitions),))
     found = admin.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, AlterPartitionReassignmentsResponse)
     assert [each.error_code for each in found.responses[0].partitions] == [
+        ErrorCode.NONE,
         ErrorCode.POLICY_VIOLATION,
         ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
