@@ -98,6 +98,16 @@ class SyncRequest:
     assignments: Mapping[str, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """A static member that has come back: `new`, with another member id, in the place of `old`."""
+
+    old: ClassicMember
+    new: ClassicMember
+    old_leader: str | None
+    may_skip_assignment: bool
+
+
 class ClassicProtocol:
     """One group, and all that happens to it. All calls are made by one thread."""
 
@@ -109,6 +119,9 @@ class ClassicProtocol:
         self.record_under_way: GroupMetadataValue | None = None
         self._host = host
         self._limits = limits
+        #: Static members that have come back, and wait until the write that is under way has ended.
+        self._returned: list[_Returned] = []
+        self._writes_returned = False
 
     def resume(self) -> None:
         """Take over a group that was read from the log: its members have a whole session to send a heartbeat."""
@@ -272,35 +285,54 @@ class ClassicProtocol:
         group.replace_static(old, new)
         self._update_member(new, request, answer)
         self._await_heartbeat(new)
-        if group.state is ClassicState.STABLE and group.protocol_name == group.select_protocol():
-            self._keep_generation(old, new, old_leader, request)
+        has_same_names = [name for name, _ in old.protocols] == [name for name, _ in new.protocols]
+        if group.state is ClassicState.STABLE and (has_same_names or group.protocol_name == group.select_protocol()):
+            self._keep_generation(_Returned(old, new, old_leader, request.may_skip_assignment))
         elif group.state is ClassicState.PREPARING_REBALANCE:
             self._complete_if_all_joined()
         else:
             self._prepare_rebalance()
 
-    def _keep_generation(
-        self, old: ClassicMember, new: ClassicMember, old_leader: str | None, request: JoinRequest
-    ) -> None:
-        """Write the new member id; the generation, and all assignments, stay."""
-        group = self.group
+    def _keep_generation(self, returned: _Returned) -> None:
+        """Write the new member id; the generation, and all assignments, stay.
+
+        The record has all members. When many come back at the same time, those that come during a write share the next
+        one.
+        """
+        self._returned.append(returned)
+        if not self._writes_returned:
+            self._write_returned()
+
+    def _write_returned(self) -> None:
+        returned, self._returned = self._returned, []
+        if not returned or self.group.state is not ClassicState.STABLE:
+            return  # a rebalance has begun: it answers them, and its record has their ids
 
         def done(error: ErrorCode) -> None:
-            if group.members.get(new.member_id) is not new or group.state is ClassicState.DEAD:
-                return
-            if error is not ErrorCode.NONE:
-                self._answer_join(new, JoinAnswer(error=error))
-                self._host.cancel(_heartbeat_of(new.member_id))
-                group.replace_static(new, old)
-                self._await_heartbeat(old)
-                return
-            joined = self._joined(new)
-            if request.may_skip_assignment:
-                self._answer_join(new, replace(joined, skip_assignment=group.leader == new.member_id))
-            else:  # the old leader's name, so that the client does not compute an assignment
-                self._answer_join(new, replace(joined, leader=old_leader or "", members=()))
+            self._writes_returned = False
+            # The last one first: a member may have come back twice.
+            for each in reversed(returned):
+                self._end_return(each, error)
+            self._write_returned()
 
-        self._host.write(group.record(group.assignments()), done)
+        self._writes_returned = True
+        self._host.write(self.group.record(self.group.assignments()), done)
+
+    def _end_return(self, returned: _Returned, error: ErrorCode) -> None:
+        group, old, new = self.group, returned.old, returned.new
+        if group.members.get(new.member_id) is not new or group.state is ClassicState.DEAD:
+            return
+        if error is not ErrorCode.NONE:
+            self._answer_join(new, JoinAnswer(error=error))
+            self._host.cancel(_heartbeat_of(new.member_id))
+            group.replace_static(new, old)
+            self._await_heartbeat(old)
+            return
+        joined = self._joined(new)
+        if returned.may_skip_assignment:
+            self._answer_join(new, replace(joined, skip_assignment=group.leader == new.member_id))
+        else:  # the old leader's name, so that the client does not compute an assignment
+            self._answer_join(new, replace(joined, leader=returned.old_leader or "", members=()))
 
     # The rebalance
 

@@ -220,10 +220,10 @@ class ClassicGroup:
     def replace_static(self, old: ClassicMember, new: ClassicMember) -> None:
         """Give the place of a static member to the same instance with a new member id."""
         assert new.instance_id is not None
-        self.members = {
-            (new.member_id if key == old.member_id else key): (new if key == old.member_id else each)
-            for key, each in self.members.items()
-        }
+        del self.members[old.member_id]
+        self.members[new.member_id] = new
+        self._discount_protocols(old.protocols)
+        self._count_protocols(new.protocols)
         if old.member_id in self.pending_syncs:
             self.pending_syncs.discard(old.member_id)
             self.pending_syncs.add(new.member_id)

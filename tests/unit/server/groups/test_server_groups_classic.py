@@ -198,6 +198,62 @@ def test_failed_write_of_returning_static_member_restores_the_old_one() -> None:
     assert group.protocol.heartbeat(old, "i", 1) is ErrorCode.NONE
 
 
+def with_static_members(count: int) -> VirtualGroup:
+    """A stable group; nothing is written until `finish_writes`."""
+    group = VirtualGroup()
+    for number in range(count):
+        group.join(instance_id=f"i{number}")
+    group.host.advance(0)
+    ids = dict(group.group.static_members)
+    for instance_id, member_id in ids.items():
+        group.sync(member_id, 1, dict.fromkeys(ids.values(), b"x"), instance_id=instance_id)
+    assert group.group.state is ClassicState.STABLE
+    group.host.write_at_once = False
+    group.host.written.clear()
+    return group
+
+
+def test_static_members_that_return_during_a_write_share_the_next_one() -> None:
+    group = with_static_members(50)
+    before = len(group.joins)
+    for number in range(50):
+        group.join(instance_id=f"i{number}")
+    assert len(group.joins) == before
+    group.host.finish_writes()
+    assert len(group.joins) == before + 1
+    group.host.finish_writes()
+    assert {each.error for each in group.joins[before:]} == {ErrorCode.NONE}
+    assert len(group.joins) == before + 50
+    assert group.host.waiting == []
+    first, second = group.host.written
+    assert len({each.member_id for each in first.members} & set(group.group.members)) == 1
+    assert {each.member_id for each in second.members} == set(group.group.members)
+
+
+def test_static_member_that_returned_twice_during_a_failed_write_is_the_old_one_again() -> None:
+    group = with_static_members(2)
+    ids = dict(group.group.static_members)
+    group.join(instance_id="i0")
+    group.join(instance_id="i1")
+    group.join(instance_id="i1")
+    group.host.finish_writes()
+    group.host.finish_writes(ErrorCode.NOT_COORDINATOR)
+    assert group.group.static_members["i1"] == ids["i1"]
+    assert group.group.static_members["i0"] != ids["i0"]
+    assert group.protocol.heartbeat(ids["i1"], "i1", 1) is ErrorCode.NONE
+    assert group.host.waiting == []
+
+
+def test_static_members_that_wait_for_a_write_join_the_rebalance_that_begins() -> None:
+    group = with_static_members(2)
+    group.join(instance_id="i0")
+    group.join(instance_id="i1")
+    group.join()
+    assert [each.generation for each in group.joins[-3:]] == [2, 2, 2]
+    group.host.finish_writes()
+    assert group.host.waiting == []  # their ids are in the record of the new generation
+
+
 def test_static_member_is_removed_by_instance_alone() -> None:
     group = VirtualGroup()
     group.join(instance_id="i")
