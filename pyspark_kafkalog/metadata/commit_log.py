@@ -23,6 +23,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_varint, seal
+from pyspark_kafkalog.values import quick_dataclass
 
 #: A larger commit is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
 MAX_COMMIT_BYTES: Final = 16 << 20
@@ -38,7 +39,7 @@ _NULL_KEY: Final = encode_varint(-1)
 _NO_HEADERS: Final = encode_varint(0)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Commit:
     """One commit: its offsets [base_offset, next_offset), time (ms), records, and the size of its batch in bytes.
 
@@ -195,7 +196,7 @@ class KnownSnapshot:
     is_sound: bool
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class LogTail:
     """The log behind an image.
 

@@ -53,6 +53,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
 from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
+from pyspark_kafkalog.values import quick_dataclass
 
 BROKER_RESOURCE: Final = 4
 TOPIC_RESOURCE: Final = 2
@@ -187,7 +188,7 @@ class Following:
     had_records: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class MetadataImage:
     """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never modify one.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnsupportedApiError
@@ -24,6 +23,7 @@ from pyspark_kafkalog.metadata.messages.schema import FrameReader, write_unsigne
 from pyspark_kafkalog.protocol.api import Api, ApiKey, find_api
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
+from pyspark_kafkalog.values import quick_dataclass
 
 _M = TypeVar("_M", bound=ApiMessage)
 
@@ -37,7 +37,7 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class ParsedRequest:
     """A request whose header is parsed; `reader` stands at its message.
 

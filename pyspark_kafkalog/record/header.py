@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
+from pyspark_kafkalog.values import quick_dataclass
 
 Buffer = Any  # bytes, bytearray, memoryview, mmap or a uint8 array: anything that struct.unpack_from accepts
 
@@ -107,7 +107,7 @@ def next_sequence(sequence: int, by: int) -> int:
     return (sequence + by) & INT32_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
     """All fields of one batch header; `size_bytes` is batchLength + 12. Timestamps are in ms."""
 

@@ -21,6 +21,7 @@ from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.server.security.request_time import timed_work
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import quick_dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
@@ -57,7 +58,7 @@ class Session:
     attachments: dict[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Request:
     """One decoded request. `body` is the message class of its API; its `records` are views of the request's frame.
 

@@ -10,7 +10,6 @@ A crash before the commit is published leaves nothing visible, one after it ever
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
@@ -20,6 +19,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.log.leader_append import PreparedBatches
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import quick_dataclass
 
 
 class AppendOrigin(Enum):
@@ -34,7 +34,7 @@ class AppendOrigin(Enum):
     COORDINATOR = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAppend:
     """Whole record batches for one partition; their base offsets count from 0 and are assigned by the append.
 
@@ -52,7 +52,7 @@ class LeaderAppend:
     prepared: PreparedBatches | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class AppendedRange:
     """The result of one append: offsets [first_offset, last_offset], the partition's log start, and the append time.
 
@@ -77,7 +77,7 @@ def _no_records(image: MetadataImage, appended: Sequence[AppendedRange]) -> Sequ
     return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class CommitUnit:
     """Appends, and further metadata records, that become visible together or not at all.
 

@@ -37,6 +37,7 @@ from pyspark_kafkalog.server.roles import Roles
 from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
 from pyspark_kafkalog.server.security.gate import Gate
 from pyspark_kafkalog.server.security.request_time import RequestTime, Timed
+from pyspark_kafkalog.values import quick_dataclass
 
 _LOG: Final = logging.getLogger(__name__)
 _TOKEN_SIZE: Final = struct.Struct(">i")
@@ -119,7 +120,7 @@ class Dispatcher:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Exchange:
     """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version."""
 

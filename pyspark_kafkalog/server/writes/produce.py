@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import (
@@ -47,6 +47,7 @@ from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
 from pyspark_kafkalog.server.turns import Turn, results_in_turns
 from pyspark_kafkalog.server.writes.batch_checks import BatchChecks
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.values import quick_dataclass
 
 _ACKS: Final = (-1, 0, 1)
 _TOPIC_IDS_FROM: Final = 13
@@ -75,7 +76,7 @@ class TransactionGate(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class _Batch:
     """The batch for one partition of a request, and its answer if it was refused."""
 
@@ -90,7 +91,7 @@ class _Batch:
         return self.header is not None and self.header.is_transactional
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class _Topic:
     """One topic of a request. `name` is "" if the request has its id, and nobody knows it."""
 

@@ -18,13 +18,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
+from pyspark_kafkalog.values import quick_dataclass
 
 SNAPSHOT_VERSION: Final = 1
 NO_OFFSET: Final = -1
@@ -40,7 +41,7 @@ assert _HEADER.size == 10
 assert _ENTRY.size == 46
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class ProducerStateEntry:
     """The last write of one producer in a partition. Fields are in the order of the file.
 

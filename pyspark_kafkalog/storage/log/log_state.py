@@ -32,6 +32,7 @@ from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.values import quick_dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.producers import CompletedTransaction, ProducerStateManager
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _LISTING_TRIES: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
     """One partition's log as of a commit. Offsets are absolute, timestamps in ms (-1: none).
 

@@ -50,11 +50,12 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, segment_file
+from pyspark_kafkalog.values import quick_dataclass
 
 BATCHES_TO_RETAIN: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class BatchMetadata:
     """One remembered batch of a producer."""
 
@@ -72,7 +73,7 @@ class BatchMetadata:
         return self.last_offset - self.offset_delta
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class ProducerState:
     """The state of one producer; `batches` holds at most five, oldest first, of the current epoch only."""
 
@@ -136,7 +137,7 @@ class ProducerState:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerBatch:
     """The fields of a producer's batch that matter to producer state. `marker` is set for end-transaction markers."""
 

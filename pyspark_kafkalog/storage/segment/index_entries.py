@@ -25,9 +25,10 @@ from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.segment.kernels_index import add_batches
+from pyspark_kafkalog.values import quick_dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCounters:
     """The state that a segment's next append depends on. Timestamps in ms, -1 for none; offsets are absolute.
 
@@ -62,7 +63,7 @@ class RunPlan:
     counters: SegmentCounters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
     """The limits at which a segment rolls. Index capacities are the numbers of entries that still fit."""
 

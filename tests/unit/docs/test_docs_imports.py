@@ -21,7 +21,7 @@ PACKAGE = "pyspark_kafkalog"
 
 #: From the bottom up. Packages of one layer may not import each other, except the modules of the lowest.
 LAYERS = (
-    ("errors", "java_regex", "units", "version"),
+    ("errors", "java_regex", "units", "values", "version"),
     ("record",),
     ("config", "object_store"),
     ("storage",),

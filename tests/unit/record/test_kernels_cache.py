@@ -51,7 +51,7 @@ def test_digest_covers_every_module_imported_by_kernel_modules() -> None:
     reached = set(with_kernels)
     while new := {each for path in reached for each in package_imports(path)} - reached:
         reached |= new
-    assert {path for path in reached if path.name != "errors.py"} <= set(kernel_sources())
+    assert {path for path in reached if path.name not in ("errors.py", "values.py")} <= set(kernel_sources())
 
 
 def copy_sources(target: Path) -> None:
