@@ -326,20 +326,21 @@ def _new_targets(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord
     # Members of one subscription share the tuple of its names, whose hash takes a while if there are many.
     by_names: dict[tuple[int, str | None], frozenset[str]] = {}
     members = []
+    known = dict(group.targets.items())  # to look for each member in the layers takes longer
     for each in group.members.values():
         key = id(each.topics), each.regex
         topic_ids = by_names.get(key)
         if topic_ids is None:
             topic_ids = by_names[key] = wanted[each.topics, each.regex]
-        current = group.targets.get(each.member_id, NO_PARTITIONS)
+        current = known.get(each.member_id, NO_PARTITIONS)
         members.append(AssignedMember(each.member_id, each.instance_id, topic_ids, current))
     counts = {topic_id: topics.partitions_count(topic_id) for topic_id in frozenset[str]().union(*wanted.values())}
     targets = ASSIGNORS[assignor_of(group)](members, counts)
     changed = (
         (each.member_id, target)
         for each in members
-        if (target := targets[each.member_id]) is not each.current or each.member_id not in group.targets
-        if target != each.current or each.member_id not in group.targets
+        if (target := targets[each.member_id]) is not each.current or each.member_id not in known
+        if target != each.current or each.member_id not in known
     )
     new = [target_record(group.group_id, *each) for each in sorted(changed, key=lambda each: each[0])]
     new.append(target_epoch_record(group.group_id, group.epoch))
