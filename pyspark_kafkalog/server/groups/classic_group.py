@@ -118,6 +118,8 @@ class ClassicGroup:
         self.pending_joins: dict[str, None] = {}
         self.pending_syncs: set[str] = set()
         self.new_member_added = False
+        #: Ids of members that had not joined when all were looked at; some may have since.
+        self._awaited: list[str] = []
 
     # Records
 
@@ -247,7 +249,18 @@ class ClassicGroup:
 
     @property
     def have_all_joined(self) -> bool:
-        return not self.pending_joins and all(each.answer_join is not None for each in self.members.values())
+        """Whether nobody is awaited; asked at each join, so it looks at all members only when it has seen all join."""
+        if self.pending_joins:
+            return False
+        while True:
+            while self._awaited:
+                member = self.members.get(self._awaited[-1])
+                if member is not None and member.answer_join is None:
+                    return False
+                self._awaited.pop()
+            self._awaited = [each.member_id for each in self.members.values() if each.answer_join is None]
+            if not self._awaited:
+                return True
 
     @property
     def rebalance_timeout_ms(self) -> int:
