@@ -1,4 +1,4 @@
-"""Kafka clients that are no dependencies of this project, for tests: Streams, Connect, and programs in other languages.
+"""Kafka clients that are no dependencies of this project, for tests: Streams, Connect, MirrorMaker 2, other languages.
 
 Each is fetched from its package registry on the first call ever, at the version named here, into the cache of
 java_processes.py. The programs are in tests/clients/programs.
@@ -47,6 +47,9 @@ _JARS: Final = (
 _CONNECTORS: Final = f"""\
     <dependency org="org.apache.kafka" name="connect-file" rev="{KAFKA_VERSION}" transitive="false"/>
 """
+_MIRROR_MAKER: Final = f"""\
+    <dependency org="org.apache.kafka" name="connect-mirror" rev="{KAFKA_VERSION}" conf="*->default"/>
+"""
 
 
 def streams_jars() -> Path:
@@ -59,6 +62,12 @@ def file_connectors() -> Path:
     """The folder with Connect's connectors for files, a plugin path."""
     wanted = (f"connect-file-{KAFKA_VERSION}.jar",)
     return fetch_jars(cache_dir() / f"connect-file-{KAFKA_VERSION}", _CONNECTORS, wanted)
+
+
+def mirror_maker() -> Path:
+    """The folder with MirrorMaker 2, and what it needs of Connect."""
+    wanted = (f"connect-mirror-{KAFKA_VERSION}.jar",)
+    return fetch_jars(cache_dir() / f"kafka-connect-mirror-{KAFKA_VERSION}", _MIRROR_MAKER, wanted)
 
 
 def flink_connector() -> Path:
