@@ -67,6 +67,21 @@ def marker(producer_id: int, epoch: int, *, is_commit: bool, coordinator_epoch: 
     )
 
 
+def copied(offset: int, count: int = 3, *, epoch: int = 0, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+    """A batch as a follower gets it from its leader: `count` records from `offset` on, with a leader epoch."""
+    producer_id, producer_epoch, sequence = producer
+    return encode_batch(
+        [
+            Record(offset=each, timestamp_ms=T0 + each, key=b"k", value=b"%d" % each)
+            for each in range(offset, offset + count)
+        ],
+        leader_epoch=epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+    )
+
+
 def append(data: bytes, topic: str = "a", partition: int = 0, *, topic_id: str | None = None) -> LeaderAppend:
     """An append of a client."""
     return LeaderAppend(topic_partition=TopicPartition(topic, partition), data=data, topic_id=topic_id)

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from followers import NOW_MS, TOPIC, FollowerRoot, log_bytes
-from leader_writers import T0
+from leader_writers import T0, copied
 from object_roots import StoredRoot
 from stopping_filesystem import Killed, StoppingFileSystem
-from test_follower_object_writer import at
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -22,7 +21,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_check
 from pyspark_kafkalog.storage.names import TopicPartition
 
 OF = TopicPartition(TOPIC, 0)
-DATA = b"".join(at(offset) for offset in range(0, 30, 3))
+DATA = b"".join(copied(offset) for offset in range(0, 30, 3))
 
 
 @pytest.fixture
@@ -39,15 +38,15 @@ def cut(path: Path) -> dict[str, bytes]:
 def test_a_truncation_keeps_what_it_cuts_in_a_file_of_whole_batches(tmp_path: Path, follower: FollowerRoot) -> None:
     path = tmp_path / "follower"
     follower.make(follower.truncation(20))
-    assert cut(path) == {f"diverged-a-0-18-30-{NOW_MS}.log": b"".join(at(each) for each in range(18, 30, 3))}
+    assert cut(path) == {f"diverged-a-0-18-30-{NOW_MS}.log": b"".join(copied(each) for each in range(18, 30, 3))}
     follower.make(
-        follower.append(at(18, epoch=1)),
+        follower.append(copied(18, epoch=1)),
     )
     follower.make(follower.truncation(0))
     assert cut(path)[f"diverged-a-0-4-21-{NOW_MS}.log"] == b"".join(
-        [*(at(each) for each in range(3, 18, 3)), at(18, epoch=1)]
+        [*(copied(each) for each in range(3, 18, 3)), copied(18, epoch=1)]
     )
-    follower.make(follower.append(at(0)))
+    follower.make(follower.append(copied(0)))
     follower.make(
         follower.start_at(40),
     )
@@ -58,16 +57,16 @@ def test_a_truncation_keeps_what_it_cuts_in_a_file_of_whole_batches(tmp_path: Pa
 def test_the_same_cut_again_has_a_file_of_its_own(tmp_path: Path, follower: FollowerRoot) -> None:
     for epoch in (1, 2):
         follower.make(follower.truncation(27))
-        follower.make(follower.append(at(27, epoch=epoch)))
+        follower.make(follower.append(copied(27, epoch=epoch)))
     assert cut(tmp_path / "follower") == {
-        f"diverged-a-0-27-30-{NOW_MS}.log": at(27),
-        f"diverged-a-0-27-30-{NOW_MS + 1}.log": at(27, epoch=1),
+        f"diverged-a-0-27-30-{NOW_MS}.log": copied(27),
+        f"diverged-a-0-27-30-{NOW_MS + 1}.log": copied(27, epoch=1),
     }
 
 
 def test_a_truncation_that_waits_for_room_keeps_one_whole_file(tmp_path: Path) -> None:
     """Also where the commit fails after the file is written, again and again; a removed file is written again."""
-    wanted = b"".join(at(each) for each in range(15, 30, 3))
+    wanted = b"".join(copied(each) for each in range(15, 30, 3))
     for stops_at in range(100):
         path = tmp_path / str(stops_at)
         FollowerRoot.create(path).writer.close()
@@ -94,7 +93,7 @@ def test_a_truncation_that_waits_for_room_keeps_one_whole_file(tmp_path: Path) -
 
 
 def test_a_killed_truncation_has_cut_nothing_that_is_not_in_a_file(tmp_path: Path) -> None:
-    wanted = b"".join(at(each) for each in range(15, 30, 3))
+    wanted = b"".join(copied(each) for each in range(15, 30, 3))
     found = Counter[tuple[int, bool]]()
     for stops_at in range(100):
         path = tmp_path / str(stops_at)
@@ -123,12 +122,12 @@ def test_objects_keep_what_a_truncation_cuts_in_a_store() -> None:
     follower.make(follower.append(DATA))
     for epoch in (1, 2):
         follower.make(follower.truncation(28))
-        follower.make(follower.append(at(27, epoch=epoch)))
+        follower.make(follower.append(copied(27, epoch=epoch)))
     bucket = stored.place.bucket
     found = {key: bucket.body(key) for key in bucket.keys("diverged")}
     assert found == {
-        f"diverged/orders-0-27-30-{T0}.log": at(27),
-        f"diverged/orders-0-27-30-{T0 + 1}.log": at(27, epoch=1),
+        f"diverged/orders-0-27-30-{T0}.log": copied(27),
+        f"diverged/orders-0-27-30-{T0 + 1}.log": copied(27, epoch=1),
     }
 
 
@@ -139,7 +138,7 @@ def test_segments_that_were_made_before_a_truncation_are_not_put_in_place(
     root.refresh()
     target = SwapTarget.of(root, OF, NOW_MS)
     follower.make(follower.truncation(9))
-    follower.make(follower.append(at(9, epoch=1)))
+    follower.make(follower.append(copied(9, epoch=1)))
     before = log_bytes(tmp_path / "follower" / "a-0")
     with pytest.raises(InvalidRecordError, match="run this again"):
         target.swap(0, [0])
@@ -147,7 +146,7 @@ def test_segments_that_were_made_before_a_truncation_are_not_put_in_place(
 
 
 def test_a_log_in_which_a_killed_swap_is_pending_is_not_truncated(tmp_path: Path, follower: FollowerRoot) -> None:
-    (tmp_path / "follower" / "a-0" / f"{0:020d}.log.swap").write_bytes(at(0))
+    (tmp_path / "follower" / "a-0" / f"{0:020d}.log.swap").write_bytes(copied(0))
     (result,) = follower.commit(follower.truncation(9))
     assert isinstance(result, KafkalogError)
     assert "log-cleaner" in str(result)

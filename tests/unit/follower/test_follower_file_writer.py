@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from followers import NOW_MS, TOPIC, FollowerRoot, LeaderRoot, files_of, log_bytes
-from leader_writers import T0, Served, append, batch
+from leader_writers import Served, append, batch, copied
 from open_files import descriptors, descriptors_before
 
 from pyspark_kafkalog.errors import (
@@ -30,27 +30,11 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.follower.open import begin_following
 from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
 from pyspark_kafkalog.storage.names import encode_uuid
 
 OTHER_ID = encode_uuid(bytes(15) + b"\x09")
-
-
-def at(offset: int, count: int = 3, *, epoch: int = 0, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
-    """A batch of `count` records from `offset` on."""
-    producer_id, producer_epoch, sequence = producer
-    return encode_batch(
-        [
-            Record(offset=offset + each, timestamp_ms=T0 + offset + each, key=b"k", value=b"%d" % (offset + each))
-            for each in range(count)
-        ],
-        leader_epoch=epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=sequence,
-    )
 
 
 @pytest.fixture
@@ -74,7 +58,7 @@ def directory(follower: FollowerRoot, partition: int = 0) -> Path:
 
 
 def test_batches_keep_their_offsets_epochs_and_gaps(follower: FollowerRoot) -> None:
-    data = at(4, epoch=2) + at(9, epoch=2) + at(20, epoch=5)
+    data = copied(4, epoch=2) + copied(9, epoch=2) + copied(20, epoch=5)
     (state,) = follower.make(follower.append(data))
     assert (state.log_start_offset, state.log_end_offset, state.leader_epoch) == (0, 23, 5)
     assert log_bytes(directory(follower)) == data
@@ -85,33 +69,33 @@ def test_batches_keep_their_offsets_epochs_and_gaps(follower: FollowerRoot) -> N
 def test_the_leader_epoch_of_the_leader_begins_at_the_log_end_until_records_say_otherwise(
     follower: FollowerRoot,
 ) -> None:
-    (state,) = follower.make(follower.append(at(0), leader_epoch=7))
+    (state,) = follower.make(follower.append(copied(0), leader_epoch=7))
     assert (state.leader_epoch, epochs(follower)) == (7, [(0, 0)])
     follower.make(follower.append(b"", leader_epoch=7))
     assert epochs(follower) == [(0, 0), (7, 3)]
-    (state,) = follower.make(follower.append(at(3, epoch=6)))  # the epoch began later than the follower could tell
+    (state,) = follower.make(follower.append(copied(3, epoch=6)))  # the epoch began later than the follower could tell
     assert (state.leader_epoch, epochs(follower)) == (7, [(0, 0), (6, 3)])
     follower.make(follower.append(b"", leader_epoch=7))
     assert epochs(follower) == [(0, 0), (6, 3), (7, 6)]
 
 
 def test_log_start_follows_the_leader_at_most_to_the_log_end(follower: FollowerRoot) -> None:
-    (state,) = follower.make(follower.append(at(0) + at(3), log_start_offset=4))
+    (state,) = follower.make(follower.append(copied(0) + copied(3), log_start_offset=4))
     assert (state.log_start_offset, offsets(follower), epochs(follower)) == (4, [4, 5], [(0, 4)])
-    (state,) = follower.make(follower.append(at(6), log_start_offset=1))
+    (state,) = follower.make(follower.append(copied(6), log_start_offset=1))
     assert state.log_start_offset == 4
     (state,) = follower.make(follower.append(b"", log_start_offset=100))
     assert (state.log_start_offset, state.log_end_offset) == (9, 9)
-    assert follower.make(follower.append(at(9)))[0].log_end_offset == 12
+    assert follower.make(follower.append(copied(9)))[0].log_end_offset == 12
 
 
 def test_an_empty_log_begins_with_the_batch_that_contains_its_start(follower: FollowerRoot) -> None:
     follower.make(follower.start_at(105))
-    (state,) = follower.make(follower.append(at(100, 10) + at(110)))
+    (state,) = follower.make(follower.append(copied(100, 10) + copied(110)))
     assert (state.log_start_offset, state.log_end_offset, state.active_base_offset) == (105, 113, 100)
     assert offsets(follower) == list(range(105, 113))
     assert [path.name for path in directory(follower).glob("*.log")] == [f"{100:020d}.log"]
-    (result,) = follower.commit(follower.append(at(112)))
+    (result,) = follower.commit(follower.append(copied(112)))
     assert isinstance(result, InvalidRecordError)
     assert "below the log end 113" in str(result)
 
@@ -123,18 +107,18 @@ def damaged(data: bytes, position: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        (damaged(at(0), 70), CorruptRecordError, "CRC-32C"),
-        (at(0)[:-1], CorruptRecordError, "whole batches"),
-        (at(3) + at(0), CorruptRecordError, "base offset above 5"),
-        (at(0, epoch=2) + at(3, epoch=1), CorruptRecordError, "leader epoch of 2 or more"),
-        (at(0)[:16] + b"\1" + at(0)[17:], UnsupportedFormatError, "format"),
+        (damaged(copied(0), 70), CorruptRecordError, "CRC-32C"),
+        (copied(0)[:-1], CorruptRecordError, "whole batches"),
+        (copied(3) + copied(0), CorruptRecordError, "base offset above 5"),
+        (copied(0, epoch=2) + copied(3, epoch=1), CorruptRecordError, "leader epoch of 2 or more"),
+        (copied(0)[:16] + b"\1" + copied(0)[17:], UnsupportedFormatError, "format"),
     ],
     ids=["damaged", "torn", "offsets fall", "epochs fall", "old format"],
 )
 def test_a_bad_batch_fails_its_partition_alone(
     follower: FollowerRoot, data: bytes, error: type[Exception], words: str
 ) -> None:
-    bad, good = follower.commit(follower.append(data), follower.append(at(0), 1))
+    bad, good = follower.commit(follower.append(data), follower.append(copied(0), 1))
     assert isinstance(bad, error)
     assert words in str(bad)
     assert good == follower.state(1)
@@ -143,30 +127,30 @@ def test_a_bad_batch_fails_its_partition_alone(
 
 
 def test_changes_that_do_not_fit_the_log_are_refused_alone(follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0, epoch=3)))
+    follower.make(follower.append(copied(0, epoch=3)))
     wrong = [
-        (follower.append(at(5), at=2), CommitConflictError, "ends at 3, not at 2"),
-        (replace(follower.append(at(3)), topic_id=OTHER_ID), UnknownTopicError, "not " + OTHER_ID),
-        (follower.append(at(3, epoch=2)), InvalidRecordError, "diverges"),
-        (follower.append(at(1)), InvalidRecordError, "below the log end 3"),
+        (follower.append(copied(5), at=2), CommitConflictError, "ends at 3, not at 2"),
+        (replace(follower.append(copied(3)), topic_id=OTHER_ID), UnknownTopicError, "not " + OTHER_ID),
+        (follower.append(copied(3, epoch=2)), InvalidRecordError, "diverges"),
+        (follower.append(copied(1)), InvalidRecordError, "below the log end 3"),
         (replace(follower.truncation(1), expected_end_offset=7), CommitConflictError, "not at 7"),
     ]
     for change, error, words in wrong:
-        refused, good = follower.commit(change, follower.append(at(follower.state(1).log_end_offset), 1))
+        refused, good = follower.commit(change, follower.append(copied(follower.state(1).log_end_offset), 1))
         assert isinstance(refused, error), refused
         assert words in str(refused)
         assert good == follower.state(1)
-    first, second = follower.commit(follower.append(at(3, epoch=3)), follower.append(at(6, epoch=3)))
+    first, second = follower.commit(follower.append(copied(3, epoch=3)), follower.append(copied(6, epoch=3)))
     assert first == follower.state()
     assert isinstance(second, InvalidRecordError)
-    assert log_bytes(directory(follower)) == at(0, epoch=3) + at(3, epoch=3)
+    assert log_bytes(directory(follower)) == copied(0, epoch=3) + copied(3, epoch=3)
 
 
 def test_a_log_that_cannot_be_opened_fails_alone(follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0)), follower.append(at(0), 1))
+    follower.make(follower.append(copied(0)), follower.append(copied(0), 1))
     (directory(follower) / f"{0:020d}.log").write_bytes(b"")
     follower.writer.close()
-    damaged, good = follower.commit(follower.append(at(3)), follower.append(at(3), 1))
+    damaged, good = follower.commit(follower.append(copied(3)), follower.append(copied(3), 1))
     assert isinstance(damaged, CorruptRecordError)
     assert "committed records are missing" in str(damaged)
     assert good == follower.state(1)
@@ -204,7 +188,7 @@ def test_truncation_cuts_segments_snapshots_and_epochs_and_appending_goes_on_as_
 
 
 def test_truncation_at_or_below_the_log_start_and_a_start_elsewhere_leave_an_empty_log(follower: FollowerRoot) -> None:
-    data = b"".join(at(offset) for offset in range(0, 60, 3))
+    data = b"".join(copied(offset) for offset in range(0, 60, 3))
     for change, start in [
         (lambda: follower.start_at(1000), 1000),
         (lambda: follower.truncation(2), 2),
@@ -212,7 +196,7 @@ def test_truncation_at_or_below_the_log_start_and_a_start_elsewhere_leave_an_emp
         (lambda: follower.truncation(0), 0),
     ]:
         end_offset = follower.state().log_end_offset
-        follower.make(follower.append(b"".join(at(end_offset + offset) for offset in range(0, 60, 3))))
+        follower.make(follower.append(b"".join(copied(end_offset + offset) for offset in range(0, 60, 3))))
         (state,) = follower.make(change())
         assert (state.log_start_offset, state.log_end_offset) == (start, start)
         assert [path.name for path in directory(follower).glob("*.log")] == [f"{start:020d}.log"]
@@ -222,14 +206,14 @@ def test_truncation_at_or_below_the_log_start_and_a_start_elsewhere_leave_an_emp
 
 
 def test_verify_finds_nothing_in_a_root_that_was_truncated(follower: FollowerRoot) -> None:
-    follower.make(follower.append(b"".join(at(offset) for offset in range(0, 60, 3))))
+    follower.make(follower.append(b"".join(copied(offset) for offset in range(0, 60, 3))))
     follower.make(follower.truncation(30))
-    follower.make(follower.append(b"".join(at(offset) for offset in range(30, 36, 3))))
+    follower.make(follower.append(b"".join(copied(offset) for offset in range(30, 36, 3))))
     assert verify(follower.root).findings == []
 
 
 def test_truncation_to_a_negative_offset_is_refused(follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0)))
+    follower.make(follower.append(copied(0)))
     (result,) = follower.commit(follower.truncation(-1))
     assert isinstance(result, OffsetOutOfRangeError)
     assert offsets(follower) == [0, 1, 2]
@@ -266,19 +250,19 @@ def test_a_follower_that_rolls_segments_has_no_more_files_open(follower: Followe
 
 
 def test_other_writers_and_an_earlier_follower_are_refused_and_leave_nothing(follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0)))
+    follower.make(follower.append(copied(0)))
     path = Path(str(follower.log_dir.path))
     before = log_bytes(directory(follower))
     with pytest.raises(FollowingRootError, match="promote"):
         Served(path).append(append(batch(), TOPIC))
     later = FollowerRoot(path)
     with pytest.raises(FollowingEndedError, match="taken over"):
-        follower.commit(follower.append(at(3)))
-    later.make(later.append(at(3)))
+        follower.commit(follower.append(copied(3)))
+    later.make(later.append(copied(3)))
     later.root.commit(lambda image: [following_record(None)], operation="promote")
     with pytest.raises(FollowingEndedError, match="promoted"):
-        later.commit(later.append(at(6)))
-    assert log_bytes(directory(follower)) == before + at(3)
+        later.commit(later.append(copied(6)))
+    assert log_bytes(directory(follower)) == before + copied(3)
     Served(path).append(append(batch(), TOPIC))
 
 
@@ -304,26 +288,26 @@ def test_topics_are_created_removed_and_extended_with_their_directories(follower
             *(PartitionRecord(partition_id=each, topic_id=OTHER_ID) for each in range(3)),
         ]
 
-    follower.make(follower.append(at(0)))
+    follower.make(follower.append(copied(0)))
     assert follower.commit(records=replaced) == []
     assert sorted(path.name for path in root.glob(f"{TOPIC}-?")) == [f"{TOPIC}-{each}" for each in range(3)]
     assert len(list(root.glob(f"{TOPIC}-*-delete"))) == 2
     assert follower.topic_id == OTHER_ID
     follower.make(follower.start_at(50, 2))
     follower.commit(records=lambda image: [PartitionRecord(partition_id=3, topic_id=OTHER_ID)])
-    (state, _) = follower.make(follower.append(at(50), 2), follower.append(at(0), 3))
+    (state, _) = follower.make(follower.append(copied(50), 2), follower.append(copied(0), 3))
     assert state.log_end_offset == 53
 
 
 def test_producer_ids_of_the_leader_are_never_handed_out(follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0, producer=(41, 0, 0)) + at(3, producer=(7, 0, 0))))
+    follower.make(follower.append(copied(0, producer=(41, 0, 0)) + copied(3, producer=(7, 0, 0))))
     assert follower.root.store.refresh().next_producer_id == 42
-    follower.make(follower.append(at(6, producer=(12, 0, 0))))
+    follower.make(follower.append(copied(6, producer=(12, 0, 0))))
     assert follower.root.store.refresh().next_producer_id == 42
 
 
 def test_all_of_a_commit_is_readable_at_once_by_others(follower: FollowerRoot) -> None:
     reader = LogDir.open(Path(str(follower.log_dir.path)), clock=lambda: NOW_MS)
-    follower.make(follower.append(at(0)), follower.append(at(0), 1))
+    follower.make(follower.append(copied(0)), follower.append(copied(0), 1))
     reader.refresh()
     assert [reader.partition(TOPIC, each).high_watermark for each in range(2)] == [3, 3]

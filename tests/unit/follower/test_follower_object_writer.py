@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from followers import FollowerRoot
-from leader_writers import T0, append, batch
+from leader_writers import T0, append, batch, copied
 from object_roots import StoredRoot
 
 from pyspark_kafkalog.errors import (
@@ -24,7 +24,6 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
-from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
 from pyspark_kafkalog.root.follower.promote import promote
 from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
@@ -35,14 +34,6 @@ from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX
 
 OF = TopicPartition("orders", 0)
-
-
-def at(offset: int, count: int = 3, *, epoch: int = 0) -> bytes:
-    records = [
-        Record(offset=each, timestamp_ms=T0 + each, key=b"k", value=b"%d" % each)
-        for each in range(offset, offset + count)
-    ]
-    return encode_batch(records, leader_epoch=epoch)
 
 
 @pytest.fixture
@@ -74,8 +65,8 @@ def offsets(stored: StoredRoot, partition: int = 0) -> list[int]:
 
 
 def test_each_leader_epoch_has_a_run_and_gaps_are_parts_of_runs(stored: StoredRoot, follower: FollowerRoot) -> None:
-    data = at(4, epoch=2) + at(9, epoch=2) + at(20, epoch=5)
-    state, other = follower.make(follower.append(data), follower.append(at(0), 1))
+    data = copied(4, epoch=2) + copied(9, epoch=2) + copied(20, epoch=5)
+    state, other = follower.make(follower.append(data), follower.append(copied(0), 1))
     assert (state.log_end_offset, state.leader_epoch, other.log_end_offset) == (23, 5, 3)
     assert runs(stored) == [(0, 12, 2), (12, 23, 5)]
     assert offsets(stored) == [4, 5, 6, 9, 10, 11, 20, 21, 22]
@@ -86,25 +77,25 @@ def test_each_leader_epoch_has_a_run_and_gaps_are_parts_of_runs(stored: StoredRo
 
 def test_an_empty_log_begins_with_the_batch_that_contains_its_start(stored: StoredRoot, follower: FollowerRoot) -> None:
     follower.make(follower.start_at(105))
-    (state,) = follower.make(follower.append(at(100, 10) + at(110)))
+    (state,) = follower.make(follower.append(copied(100, 10) + copied(110)))
     assert (state.log_start_offset, state.log_end_offset, runs(stored)) == (105, 113, [(100, 113, 0)])
     assert offsets(stored) == list(range(105, 113))
 
 
 def test_changes_that_do_not_fit_are_refused_alone(stored: StoredRoot, follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0, epoch=3)))
-    good_data = at(3, epoch=3)
+    follower.make(follower.append(copied(0, epoch=3)))
+    good_data = copied(3, epoch=3)
     wrong = [
-        (follower.append(at(5), at=2), CommitConflictError, "ends at 3, not at 2"),
-        (replace(follower.append(at(3)), topic_id=encode_uuid(bytes(15) + b"\x09")), UnknownTopicError, "not "),
-        (follower.append(at(3, epoch=2)), InvalidRecordError, "diverges"),
-        (follower.append(at(1, epoch=3)), InvalidRecordError, "below the log end 3"),
-        (follower.append(at(2**31 + 3, epoch=3)), InvalidRecordError, "follow into a file system"),
+        (follower.append(copied(5), at=2), CommitConflictError, "ends at 3, not at 2"),
+        (replace(follower.append(copied(3)), topic_id=encode_uuid(bytes(15) + b"\x09")), UnknownTopicError, "not "),
+        (follower.append(copied(3, epoch=2)), InvalidRecordError, "diverges"),
+        (follower.append(copied(1, epoch=3)), InvalidRecordError, "below the log end 3"),
+        (follower.append(copied(2**31 + 3, epoch=3)), InvalidRecordError, "follow into a file system"),
         (follower.append(good_data[:-1] + b"\1"), CorruptRecordError, "CRC-32C"),
         (follower.truncation(-1), OffsetOutOfRangeError, "negative"),
     ]
     for change, error, words in wrong:
-        refused, good = follower.commit(change, follower.append(at(follower.state(1).log_end_offset), 1))
+        refused, good = follower.commit(change, follower.append(copied(follower.state(1).log_end_offset), 1))
         assert isinstance(refused, error), refused
         assert words in str(refused)
         assert good == follower.state(1)
@@ -115,25 +106,25 @@ def test_changes_that_do_not_fit_are_refused_alone(stored: StoredRoot, follower:
 @pytest.mark.parametrize("offset", [0, 3, 4, 6, 7, 9, 12])
 def test_truncation_keeps_whole_batches_below_the_offset(stored: StoredRoot, is_merged: bool, offset: int) -> None:
     follower = opened(stored)
-    follower.make(follower.append(at(0) + at(3)))
-    follower.make(follower.append(at(6, epoch=1) + at(9, epoch=2)))
+    follower.make(follower.append(copied(0) + copied(3)))
+    follower.make(follower.append(copied(6, epoch=1) + copied(9, epoch=2)))
     if is_merged:
         merge_partition(stored.metadata, stored.objects, stored.config, OF, clock=stored.place.clock)
     (state,) = follower.make(follower.truncation(offset))
     assert state.log_end_offset == offset // 3 * 3
     assert offsets(stored) == list(range(offset // 3 * 3))
-    follower.make(follower.append(at(state.log_end_offset, epoch=4)))
+    follower.make(follower.append(copied(state.log_end_offset, epoch=4)))
     assert offsets(stored) == list(range(state.log_end_offset + 3))
 
 
 def test_what_a_merge_has_planned_before_a_truncation_is_never_committed(stored: StoredRoot) -> None:
     follower = opened(stored)
     for offset in (0, 3, 6):
-        follower.make(follower.append(at(offset)))
+        follower.make(follower.append(copied(offset)))
     planned_at = stored.image.next_offset
     follower.make(follower.truncation(3))
     for offset in (3, 6):  # the same number of runs with the same offsets, and other records
-        follower.make(follower.append(at(offset, epoch=1)))
+        follower.make(follower.append(copied(offset, epoch=1)))
     segment = SegmentObject(segment_id=encode_uuid(bytes(15) + b"\x05"), base_offset=0, end_offset=9, size_bytes=1)
     record = SegmentObjectsRecord(
         topic_id=stored.topic_id, partition=0, planned_at=planned_at, replaced_runs=3, segments=(segment,)
@@ -146,14 +137,14 @@ def test_what_a_merge_has_planned_before_a_truncation_is_never_committed(stored:
 
 def test_others_are_refused_until_the_root_is_promoted(stored: StoredRoot) -> None:
     follower = opened(stored)
-    follower.make(follower.append(at(0, epoch=4)))
+    follower.make(follower.append(copied(0, epoch=4)))
     leader = ObjectLeaderWriter(stored.opened())
     unit = CommitUnit.of(append(batch(), "orders"))
     with pytest.raises(FollowingRootError):
         leader.commit([unit])
     promote(stored.opened())
     with pytest.raises(FollowingEndedError):
-        follower.commit(follower.append(at(3, epoch=4)))
+        follower.commit(follower.append(copied(3, epoch=4)))
     (result,) = leader.commit([unit])
     assert not isinstance(result, KafkalogError)
     assert runs(stored) == [(0, 3, 4), (3, 6, 5)]
@@ -169,7 +160,7 @@ def test_a_server_forgets_producers_of_what_was_truncated_while_the_root_followe
         assert not isinstance(produced(sequence)(), KafkalogError)
     follower = opened(stored)
     follower.make(follower.truncation(2))
-    follower.make(follower.append(at(2, 8)))
+    follower.make(follower.append(copied(2, 8)))
     promote(stored.opened())
     assert not isinstance(produced(2)(), KafkalogError)  # the records of sequences 2 and 3 are gone
 
@@ -177,16 +168,20 @@ def test_a_server_forgets_producers_of_what_was_truncated_while_the_root_followe
 def test_a_gap_is_stored_up_to_the_size_that_a_run_can_have(stored: StoredRoot, follower: FollowerRoot) -> None:
     """Behind the log end, and between batches."""
     largest = INT32_MAX - 3
-    follower.make(follower.append(at(0) + at(3 + largest)))
+    follower.make(follower.append(copied(0) + copied(3 + largest)))
     end = follower.state().log_end_offset
     assert end == 6 + largest
-    for data in (at(end + largest + 1), at(end) + at(end + 3 + largest + 1), at(end, epoch=1) + at(1 << 40, epoch=2)):
+    for data in (
+        copied(end + largest + 1),
+        copied(end) + copied(end + 3 + largest + 1),
+        copied(end, epoch=1) + copied(1 << 40, epoch=2),
+    ):
         (result, other) = follower.commit(
-            follower.append(data), follower.append(at(follower.state(1).log_end_offset), 1)
+            follower.append(data), follower.append(copied(follower.state(1).log_end_offset), 1)
         )
         assert isinstance(result, InvalidRecordError)
         assert "an object store cannot hold such a gap, follow into a file system" in str(result)
         assert isinstance(other, LogState)  # refused alone
-    follower.make(follower.append(at(end + largest)))
+    follower.make(follower.append(copied(end + largest)))
     offsets = LogDir(stored.opened()).read("orders", partition=0)["offset"].to_pylist()
     assert offsets == [*range(3), *range(3 + largest, end), *range(end + largest, end + largest + 3)]

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from followers import FollowerRoot
-from leader_writers import T0, batch, marker
+from leader_writers import T0, batch, copied, marker
 from object_roots import StoredRoot, named_objects
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.record.header import BASE_OFFSET_AT, LEADER_EPOCH_AT
-from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.follower.changes import FollowerAppend
 from pyspark_kafkalog.root.follower.runs import stage_batches
 from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
@@ -28,14 +27,6 @@ from pyspark_kafkalog.storage.objects.upload import WrittenObject
 from pyspark_kafkalog.units import DAY_MS, INT64_MAX
 
 OF = TopicPartition("orders", 0)
-
-
-def at(offset: int, count: int = 3, *, epoch: int = 0) -> bytes:
-    records = [
-        Record(offset=each, timestamp_ms=T0 + each, key=b"k", value=b"%d" % each)
-        for each in range(offset, offset + count)
-    ]
-    return encode_batch(records, leader_epoch=epoch)
 
 
 def moved(data: bytes, offset: int, epoch: int) -> bytes:
@@ -91,9 +82,9 @@ def runs(stored: StoredRoot) -> list[tuple[int, int, int]]:
 
 def test_staged_batches_make_the_same_log_as_their_bytes(stored: StoredRoot) -> None:
     pieces = [
-        at(4, epoch=2) + transactional(9, epoch=2) + at(20, epoch=5),
-        at(30, epoch=5) + transactional(33, 8, epoch=5) + ended(40, epoch=5) + at(41, epoch=6),
-        ended(50, 8, epoch=6) + at(51, epoch=6),
+        copied(4, epoch=2) + transactional(9, epoch=2) + copied(20, epoch=5),
+        copied(30, epoch=5) + transactional(33, 8, epoch=5) + ended(40, epoch=5) + copied(41, epoch=6),
+        ended(50, 8, epoch=6) + copied(51, epoch=6),
     ]
     found: list[list[object]] = []
     for is_staged in (False, True):
@@ -125,7 +116,7 @@ def test_staged_batches_make_the_same_log_as_their_bytes(stored: StoredRoot) -> 
 
 
 def test_each_call_puts_another_object(stored: StoredRoot) -> None:
-    first, second = (staged(stored, at(0), 0) for _ in range(2))
+    first, second = (staged(stored, copied(0), 0) for _ in range(2))
     assert first.written.key != second.written.key
 
 
@@ -177,8 +168,8 @@ HOSTILE: dict[str, Callable[[StagedBatches], StagedBatches]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_a_task_cannot_have_put_is_refused_alone(stored: StoredRoot, follower: FollowerRoot, name: str) -> None:
-    good = staged(stored, transactional(0, epoch=2) + ended(2, is_commit=True, epoch=2) + at(5, epoch=3), 0)
-    (result, other) = follower.commit(change(follower, HOSTILE[name](good)), follower.append(at(0), 1))
+    good = staged(stored, transactional(0, epoch=2) + ended(2, is_commit=True, epoch=2) + copied(5, epoch=3), 0)
+    (result, other) = follower.commit(change(follower, HOSTILE[name](good)), follower.append(copied(0), 1))
     assert isinstance(result, InvalidRecordError)
     assert "orders-0" in str(result) or "batch of a producer" in str(result) or "batches of producers" in str(result)
     assert isinstance(other, LogState)
@@ -188,27 +179,27 @@ def test_what_a_task_cannot_have_put_is_refused_alone(stored: StoredRoot, follow
 
 
 def test_batches_of_an_older_epoch_than_the_log_are_refused(stored: StoredRoot, follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0, epoch=4)))
-    (result,) = follower.commit(change(follower, staged(stored, at(3, epoch=3), 3)))
+    follower.make(follower.append(copied(0, epoch=4)))
+    (result,) = follower.commit(change(follower, staged(stored, copied(3, epoch=3), 3)))
     assert isinstance(result, InvalidRecordError)
     assert "diverges" in str(result)
 
 
 def test_batches_that_were_put_before_a_truncation_are_refused(stored: StoredRoot, follower: FollowerRoot) -> None:
-    follower.make(follower.append(at(0)), follower.append(at(0) + at(3), 1))
-    before = staged(stored, at(3), 3)
+    follower.make(follower.append(copied(0)), follower.append(copied(0) + copied(3), 1))
+    before = staged(stored, copied(3), 3)
     follower.make(follower.truncation(3, 1))
     (result,) = follower.commit(change(follower, before))
     assert isinstance(result, InvalidRecordError)
     assert "expired" in str(result)
-    (state,) = follower.make(change(follower, staged(stored, at(3), 3)))
+    (state,) = follower.make(change(follower, staged(stored, copied(3), 3)))
     assert state.log_end_offset == 6
 
 
 def test_object_that_is_not_committed_is_collected_and_one_that_is_stays(
     stored: StoredRoot, follower: FollowerRoot
 ) -> None:
-    kept, left = (staged(stored, at(0), 0) for _ in range(2))
+    kept, left = (staged(stored, copied(0), 0) for _ in range(2))
     follower.make(change(follower, kept))
     present: list[set[str]] = []
     for day in range(0, 40, 10):
@@ -221,7 +212,7 @@ def test_object_that_is_not_committed_is_collected_and_one_that_is_stays(
 def test_a_root_on_a_file_system_refuses_them(stored: StoredRoot, tmp_path: Path) -> None:
     follower = FollowerRoot.create(tmp_path / "files")
     append = follower.append(b"")
-    elsewhere = staged(stored, at(0), 0)
+    elsewhere = staged(stored, copied(0), 0)
     runs = tuple(replace(each, topic_id=append.topic_id) for each in elsewhere.written.runs)
     written: WrittenObject = replace(elsewhere.written, runs=runs)
     (result,) = follower.commit(replace(append, data=replace(elsewhere, written=written)))
