@@ -144,7 +144,7 @@ class Follower:
 
     def stop(self) -> None:
         """Let `run` end soon, with what was fetched committed."""
-        self.board.is_stopping = True
+        self.board.end()
 
     def run(self) -> None:
         """Follow until stopped, or with `is_once` until caught up.

@@ -74,6 +74,7 @@ _LOG: Final = logging.getLogger(__name__)
 _FIRST_ANSWER_S: Final = 60.0
 _REPORT_S: Final = 10.0
 _PROGRESS_S: Final = 1.0
+_STOP_S: Final = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -322,22 +323,14 @@ def _stopping(follower: Follower) -> Iterator[None]:
     """Let the first SIGTERM or SIGINT end the follower during the block."""
     from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 
-    ended = threading.Event()
     with stop_signal() as stop:
 
         def watch() -> None:
-            while not ended.wait(0.05):
-                if stop.is_set():
-                    follower.stop()
-                    return
+            if stop.is_set():
+                follower.stop()
 
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
+        with _repeated(watch, _STOP_S):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 @contextmanager
