@@ -19,12 +19,12 @@ class ScramClient:
     def first(self) -> bytes:
         return f"n,,{self._bare}".encode()
 
-    def final(self, server_first: bytes, *, binding: bytes = b"n,,") -> bytes:
+    def final(self, server_first: bytes, *, binding: bytes = b"n,,", before_nonce: str = "") -> bytes:
         fields = dict(each.split("=", 1) for each in server_first.decode().split(","))
         salt = base64.b64decode(fields["s"])
         salted = hashlib.pbkdf2_hmac(self._hash, self._password.encode(), salt, int(fields["i"]))
         client_key = hmac.digest(salted, b"Client Key", self._hash)
-        without_proof = f"c={base64.b64encode(binding).decode()},r={fields['r']}"
+        without_proof = f"c={base64.b64encode(binding).decode()},r={before_nonce}{fields['r']}"
         messages = f"{self._bare},{server_first.decode()},{without_proof}".encode()
         self._signature = hmac.digest(hmac.digest(salted, b"Server Key", self._hash), messages, self._hash)
         mask = hmac.digest(hashlib.new(self._hash, client_key).digest(), messages, self._hash)

@@ -66,6 +66,14 @@ def test_client_with_the_password_is_authenticated_and_trusts_the_server(
         server.evaluate(client.first())
 
 
+def test_client_that_repeats_its_nonce_is_authenticated_as_by_a_broker(credentials: Credentials) -> None:
+    """librdkafka 2.0.2 does; ScramSaslServer compares the end of the nonce."""
+    client = ScramClient("ann", "secret", nonce="once")
+    server = exchange(credentials)
+    assert client.accepts(server.evaluate(client.final(server.evaluate(client.first()), before_nonce="once")))
+    assert server.is_complete
+
+
 @pytest.mark.parametrize(
     ("user", "password"), [("ann", "wrong"), ("nobody", "secret"), ("bob", "secret5"), ("old", "x")]
 )

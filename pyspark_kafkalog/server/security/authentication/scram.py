@@ -10,7 +10,8 @@ fails. Its salt depends on the name and a secret of the root only, so asking twi
 away. In names `=2C` stands for a comma and `=3D` for an equals sign.
 
 Source of the rules: RFC 5802, ScramSaslServer and ScramMessages of org.apache.kafka.common.security.scram.internals.
-Unlike Kafka the server checks that the client's channel binding is that of its first message, as the RFC demands.
+The nonce of client-final need only end with both nonces, as in Kafka. Unlike Kafka the server checks that the client's
+channel binding is that of its first message, as the RFC demands.
 """
 
 from __future__ import annotations
@@ -113,7 +114,12 @@ class ScramExchange:
 
     def _final(self, text: str, credential: ScramCredential) -> str:
         match = _CLIENT_FINAL.fullmatch(text)
-        if match is None or match["nonce"] != self._nonce or _decoded(match["binding"]) != self._gs2.encode():
+        # librdkafka 2.0.2 sends its own nonce once more, before the nonce of both.
+        if (
+            match is None
+            or not match["nonce"].endswith(self._nonce)
+            or _decoded(match["binding"]) != self._gs2.encode()
+        ):
             raise AuthenticationError(_INVALID)
         mechanism = self._mechanism
         messages = f"{self._messages},{match['without_proof']}".encode()
