@@ -188,13 +188,12 @@ class CurrentMetadataLogConfig:
     """The metadata.* settings as of an image, parsed again only after they were changed."""
 
     def __init__(self) -> None:
-        self._parsed: tuple[Mapping[str, str], MetadataLogConfig] | None = None
+        self._parsed: tuple[Mapping[str, Mapping[str, str]], MetadataLogConfig] | None = None
 
     def of(self, image: MetadataImage) -> MetadataLogConfig:
         """The settings in `image`. Raises InvalidConfigError."""
-        properties = broker_configs(image)
-        if self._parsed is None or properties is not self._parsed[0]:
-            self._parsed = properties, MetadataLogConfig.from_properties(properties)
+        if self._parsed is None or image.broker_configs is not self._parsed[0]:
+            self._parsed = image.broker_configs, MetadataLogConfig.from_properties(broker_configs(image))
         return self._parsed[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from metadata_roots import Clock, add_topic, forget_images, settings_of, snapsho
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LogTail
-from pyspark_kafkalog.metadata.snapshots import MetadataLogConfig, snapshot_is_due
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 
@@ -41,6 +43,15 @@ def tail(bytes_since: int, *, snapshot_bytes: int | None = None, since_ms: int =
 )
 def test_snapshot_is_due_by_bytes_or_by_time(there: LogTail, config: MetadataLogConfig, due: bool) -> None:
     assert snapshot_is_due(there, config, now_ms=5000) is due
+
+
+def test_settings_are_parsed_again_only_after_they_were_changed() -> None:
+    current = CurrentMetadataLogConfig()
+    image = MetadataImage()
+    assert current.of(image) == DEFAULTS
+    assert current.of(replace(image, next_offset=1)) is current.of(image)
+    changed = replace(image, broker_configs={"": {"metadata.max.retention.ms": "7"}})
+    assert current.of(changed).max_retention_ms == 7
 
 
 def test_defaults_and_limits_are_kafkas() -> None:
