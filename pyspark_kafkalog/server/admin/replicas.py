@@ -108,6 +108,11 @@ def _check_reassignment(context: ServerContext, request: Request, topic: str, as
     """Raise KafkalogError unless the partition already is where it shall be, which Kafka too takes as a success."""
     if asked.replicas is None:
         raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    servers = {each.node_id for each in context.cluster.listed()}
+    if not asked.replicas or len(set(asked.replicas)) < len(asked.replicas) or not servers.issuperset(asked.replicas):
+        expected = ", ".join(map(str, sorted(servers)))
+        text = f"expected replicas on different ones of the servers {expected}, found {list(asked.replicas)[:20]}"
+        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     topic_id = context.root.topic(topic, without_links=True).topic_id or ZERO_UUID
     leader = context.cluster.leader(topic_id, asked.partition_index, request.client_id)
     if asked.replicas != (leader.node_id,):

@@ -289,6 +289,14 @@ def test_no_leader_needs_an_election(admin: AdminRequests) -> None:
     assert admin.ask(ApiKey.ELECT_LEADERS, wrong, ElectLeadersResponse).error_code == ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("replicas", [(), (5, 5), (5, 6)], ids=["none", "twice", "unknown server"])
+def test_reassignment_that_no_broker_takes_is_invalid(admin: AdminRequests, replicas: tuple[int, ...]) -> None:
+    partitions = (ReassignablePartition(partition_index=0, replicas=replicas),)
+    body = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="a", partitions=partitions),))
+    found = admin.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, AlterPartitionReassignmentsResponse)
+    assert found.responses[0].partitions[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
 def test_replicas_are_reassigned_only_to_where_they_are(admin: AdminRequests) -> None:
     partitions = (
         ReassignablePartition(partition_index=0, replicas=(5,)),
