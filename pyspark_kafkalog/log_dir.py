@@ -293,6 +293,19 @@ class LogDir:
         """
         self._root.alter_broker_configs(add=add, delete=delete)
 
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """The configurations that single groups have for themselves (`consumer.*`), by group id, then name."""
+        return self._root.group_configs()
+
+    def alter_group_configs(
+        self, group_id: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()
+    ) -> None:
+        """Set the configurations of a group in `add`, and let it have those in `delete` as all groups do.
+
+        The group need not exist. Raises InvalidConfigError for one that is unknown or has an invalid value.
+        """
+        self._root.alter_group_configs(group_id, add=add, delete=delete)
+
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> TopicDescription:

@@ -222,10 +222,38 @@ _DEFINITIONS: Final = (
         at_least(1),
     ),
     ConfigDefinition(
+        "group.consumer.min.session.timeout.ms",
+        ConfigType.INT,
+        45_000,
+        "The shortest session timeout that a group of the consumer protocol may have for itself.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "group.consumer.max.session.timeout.ms",
+        ConfigType.INT,
+        60_000,
+        "The longest session timeout that a group of the consumer protocol may have for itself.",
+        at_least(1),
+    ),
+    ConfigDefinition(
         "group.consumer.heartbeat.interval.ms",
         ConfigType.INT,
         5_000,
         "Interval at which members of the consumer protocol send heartbeats.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "group.consumer.min.heartbeat.interval.ms",
+        ConfigType.INT,
+        5_000,
+        "The shortest heartbeat interval that a group of the consumer protocol may have for itself.",
+        at_least(1),
+    ),
+    ConfigDefinition(
+        "group.consumer.max.heartbeat.interval.ms",
+        ConfigType.INT,
+        15_000,
+        "The longest heartbeat interval that a group of the consumer protocol may have for itself.",
         at_least(1),
     ),
     ConfigDefinition(
@@ -381,7 +409,11 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: int = _default("group.initial.rebalance.delay.ms")
     group_max_size: int = _default("group.max.size")
     group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
+    group_consumer_min_session_timeout_ms: int = _default("group.consumer.min.session.timeout.ms")
+    group_consumer_max_session_timeout_ms: int = _default("group.consumer.max.session.timeout.ms")
     group_consumer_heartbeat_interval_ms: int = _default("group.consumer.heartbeat.interval.ms")
+    group_consumer_min_heartbeat_interval_ms: int = _default("group.consumer.min.heartbeat.interval.ms")
+    group_consumer_max_heartbeat_interval_ms: int = _default("group.consumer.max.heartbeat.interval.ms")
     group_consumer_max_size: int = _default("group.consumer.max.size")
     group_consumer_regex_refresh_interval_ms: int = _default("group.consumer.regex.refresh.interval.ms")
     group_consumer_migration_policy: str = _default("group.consumer.migration.policy")

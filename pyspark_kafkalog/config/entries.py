@@ -1,8 +1,9 @@
-"""The configurations of a topic or a broker as Kafka describes them: effective values, and where each one comes from.
+"""The configurations of a topic, a group or a broker as Kafka describes them: values, and where each one comes from.
 
 A value has a list of synonyms, the sources that have one for it, in order of precedence; the first of them counts:
 
     DYNAMIC_TOPIC_CONFIG             the topic's own value
+    DYNAMIC_GROUP_CONFIG             the group's own value
     DYNAMIC_BROKER_CONFIG            the setting of one broker of a cluster
     DYNAMIC_DEFAULT_BROKER_CONFIG    the broker-level setting of the root, under one of its broker-level names
     STATIC_BROKER_CONFIG             a property of the running server
@@ -22,6 +23,7 @@ from typing import Any
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType, format_value
+from pyspark_kafkalog.config.group import BROKER_NAMES, GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, topic_config_values
 
 
@@ -33,6 +35,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,19 @@ def own_topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
         )
         for name, value in sorted(overrides.items())
     ]
+
+
+def group_entries(own: Mapping[str, str], broker: Mapping[str, str]) -> list[ConfigEntry]:
+    """All configurations of a group with its `own` ones under broker-level settings `broker`, by name.
+
+    A value that all groups have counts as a default, as in Kafka's answers.
+    """
+    entries = []
+    for name, definition in sorted(GROUP_CONFIGS.items()):
+        source = ConfigSource.DYNAMIC_GROUP_CONFIG if name in own else ConfigSource.DEFAULT_CONFIG
+        value = own.get(name, broker.get(BROKER_NAMES[name], definition.default_text))
+        entries.append(_entry(definition, value, (Synonym(source, name, value),)))
+    return entries
 
 
 def broker_entries(settings: Mapping[str, str]) -> list[ConfigEntry]:

@@ -33,6 +33,7 @@ from pyspark_kafkalog.metadata.extent_changes import (
 from pyspark_kafkalog.metadata.extents import AT_LOG_END, EPOCH_OF_PARTITION
 from pyspark_kafkalog.metadata.image import (
     BROKER_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     BrokerImage,
     Following,
@@ -143,6 +144,7 @@ class ImageDelta:
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[str, str] | None = None
         self._broker_configs: dict[str, dict[str, str]] = {}
+        self._group_configs: dict[str, dict[str, str]] = {}
         self._brokers: dict[int, BrokerImage] | None = None
         self._features: dict[str, int] | None = None
         self._transactional_ids: dict[str, TransactionalIdImage] | None = None
@@ -182,7 +184,8 @@ class ImageDelta:
             format_version=self._format_version,
             topics=base.topics if self._topics is None else self._topics,
             topic_names=base.topic_names if self._topic_names is None else self._topic_names,
-            broker_configs=self._build_broker_configs(),
+            broker_configs=_changed_configs(base.broker_configs, self._broker_configs),
+            group_configs=_changed_configs(base.group_configs, self._group_configs),
             brokers=base.brokers if self._brokers is None else self._brokers,
             features=base.features if self._features is None else self._features,
             transactional_ids=base.transactional_ids if self._transactional_ids is None else self._transactional_ids,
@@ -196,12 +199,6 @@ class ImageDelta:
             staging_horizon=staging_horizon,
             following=self._following,
         )
-
-    def _build_broker_configs(self) -> Mapping[str, Mapping[str, str]]:
-        if not self._broker_configs:
-            return self.base.broker_configs
-        changed = {**self.base.broker_configs, **self._broker_configs}
-        return {broker: configs for broker, configs in changed.items() if configs}
 
     def _own_topics(self) -> dict[str, TopicImage]:
         if self._topics is None:
@@ -380,8 +377,11 @@ class ImageDelta:
         elif record.resource_type == BROKER_RESOURCE:
             broker = record.resource_name
             configs = self._broker_configs.setdefault(broker, dict(self.base.broker_configs.get(broker, {})))
+        elif record.resource_type == GROUP_RESOURCE:
+            group_id = record.resource_name
+            configs = self._group_configs.setdefault(group_id, dict(self.base.group_configs.get(group_id, {})))
         else:
-            return  # configs of groups and client metrics, which are not used here
+            return  # configs of client metrics, which are not used here
         if record.value is None:
             configs.pop(record.name, None)
         else:
@@ -540,6 +540,15 @@ _HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
     NoOpRecord: None,
     ZkMigrationStateRecord: None,
 }
+
+
+def _changed_configs(
+    before: Mapping[str, Mapping[str, str]], changed: Mapping[str, Mapping[str, str]]
+) -> Mapping[str, Mapping[str, str]]:
+    """The configurations by resource after the change; `before` itself without one."""
+    if not changed:
+        return before
+    return {resource: configs for resource, configs in {**before, **changed}.items() if configs}
 
 
 def start_delta(image: MetadataImage, *, base_offset: int, timestamp_ms: int) -> ImageDelta:

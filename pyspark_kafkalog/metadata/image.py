@@ -56,6 +56,7 @@ from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
 from pyspark_kafkalog.values import quick_dataclass
 
 BROKER_RESOURCE: Final = 4
+GROUP_RESOURCE: Final = 32
 TOPIC_RESOURCE: Final = 2
 
 #: The resource name of the settings for all brokers: a root has one node, so it has no settings for a single broker.
@@ -193,9 +194,10 @@ class MetadataImage:
     """All metadata as of `next_offset`, the offset of the next commit. Images share mappings: never modify one.
 
     `topics` by name; `topic_names` by topic id; `broker_configs` by broker id as text ("" for all brokers), then name;
-    `features`: levels by name; `next_producer_id`: the first one not allocated; `acls` by their ids.
-    Who replaces an image may compare `topic_names`, `acls`, `scram_credentials`, `client_quotas` and `broker_configs`
-    by identity: a commit that does not change a mapping keeps it.
+    `group_configs` by group id, then name; `features`: levels by name; `next_producer_id`: the first one not allocated;
+    `acls` by their ids.
+    Who replaces an image may compare `topic_names`, `acls`, `scram_credentials`, `client_quotas`, `broker_configs` and
+    `group_configs` by identity: a commit that does not change a mapping keeps it.
     `objects`: the data objects that runs refer to. `dropped`: the objects that commits replaced or dropped and that
     still exist in the store, oldest commit first. `following`: the leader that the root follows, None if it takes
     writes itself.
@@ -207,6 +209,7 @@ class MetadataImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[str, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     transactional_ids: Mapping[str, TransactionalIdImage] = field(default_factory=dict)
@@ -271,9 +274,10 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield _broker_record(broker)
     for topic in image.topics.values():
         yield from _topic_records(topic, image.node)
-    for name, configs in image.broker_configs.items():
-        for config, value in configs.items():
-            yield _config_record(BROKER_RESOURCE, name, config, value)
+    for resource_type, resources in ((BROKER_RESOURCE, image.broker_configs), (GROUP_RESOURCE, image.group_configs)):
+        for name, configs in resources.items():
+            for config, value in configs.items():
+                yield _config_record(resource_type, name, config, value)
     if image.next_producer_id:
         yield ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id)
     for acl_id, acl in image.acls.items():

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.config.group import GROUP_CONFIGS, validate_group_configs
 from pyspark_kafkalog.config.topic import validate_topic_configs
 from pyspark_kafkalog.errors import (
     InvalidConfigError,
@@ -31,6 +32,7 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.metadata.image import (
     ALL_BROKERS,
     BROKER_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     MetadataImage,
     broker_configs,
@@ -261,9 +263,7 @@ def alter_broker_configs(
         raise InvalidConfigError(
             f"{', '.join(unknown)}: no such broker-level config; expected one of {', '.join(sorted(BROKER_CONFIGS))}"
         )
-    both = sorted(add.keys() & set(delete))
-    if both:
-        raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
+    _check_not_both(add, delete)
     kept = {name: text for name, text in configs.items() if name not in delete}
     config = BrokerConfig.from_properties({**kept, **add})
     for topic in image.topics.values():
@@ -275,6 +275,37 @@ def alter_broker_configs(
         *(broker_config_record(name, value) for name, value in add.items() if configs.get(name) != value),
         *(broker_config_record(name, None) for name in delete if name in configs),
     ]
+
+
+def alter_group_configs(
+    image: MetadataImage, group_id: str, *, add: Mapping[str, str], delete: Collection[str] = ()
+) -> list[MetadataRecord]:
+    """Records that set the configurations in `add` for one group and delete those in `delete`; none without a change.
+
+    Raises InvalidConfigError for an invalid name or value, and for a group without a name.
+    """
+    if not group_id:
+        raise InvalidConfigError("a group must be named: all groups together have the broker-level settings group.*")
+    configs = image.group_configs.get(group_id, {})
+    unknown = sorted({*add, *delete} - GROUP_CONFIGS.keys() - configs.keys())
+    if unknown:
+        known = ", ".join(sorted(GROUP_CONFIGS))
+        raise InvalidConfigError(f"{', '.join(unknown)}: no such config of a group; expected one of {known}")
+    _check_not_both(add, delete)
+    kept = {name: text for name, text in configs.items() if name not in delete}
+    validate_group_configs({**kept, **add}, broker_config(image))
+    changed: dict[str, str | None] = {name: value for name, value in add.items() if configs.get(name) != value}
+    changed |= dict.fromkeys(name for name in delete if name in configs)
+    return [
+        ConfigRecord(resource_type=GROUP_RESOURCE, resource_name=group_id, name=name, value=value)
+        for name, value in changed.items()
+    ]
+
+
+def _check_not_both(add: Mapping[str, str], delete: Collection[str]) -> None:
+    both = sorted(add.keys() & set(delete))
+    if both:
+        raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
 
 
 def format_records(image: MetadataImage, config: BrokerConfig) -> list[MetadataRecord]:

@@ -223,6 +223,30 @@ class NativeRoot(_Unguarded, ABC):
         else:
             self.commit(build, operation="alter broker configs", frees_space=True)
 
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        return self._store.image.group_configs
+
+    def alter_group_configs(
+        self, group_id: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()
+    ) -> None:
+        change = admin.ConfigChange(add or {}, delete)
+        self.change_group_configs(group_id, lambda current: change)
+
+    def change_group_configs(self, group_id: str, plan: admin.ConfigPlan, *, validate_only: bool = False) -> None:
+        """As `alter_group_configs`, with the change that `plan` makes from the configurations at the commit.
+
+        `validate_only`: only raise what the change would raise.
+        """
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            change = plan(image.group_configs.get(group_id, {}))
+            return admin.alter_group_configs(image, group_id, add=change.add, delete=change.delete)
+
+        if validate_only:
+            build(self._store.refresh())
+        else:
+            self.commit(build, operation="alter group configs", frees_space=True)
+
     def _check_broker_configs(self, configs: Mapping[str, str]) -> None:
         """Raise InvalidConfigError for a setting that this root cannot have where it is."""
 

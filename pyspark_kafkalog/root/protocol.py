@@ -139,6 +139,19 @@ class Root(Protocol):
         """
         ...
 
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """The configurations that single groups have for themselves (`consumer.*`), by group id, then name."""
+        ...
+
+    def alter_group_configs(
+        self, group_id: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()
+    ) -> None:
+        """Set the configurations of a group in `add`, and let it have those in `delete` as all groups do.
+
+        The group need not exist. Raises InvalidConfigError for one that is unknown or has an invalid value.
+        """
+        ...
+
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> TopicDescription:

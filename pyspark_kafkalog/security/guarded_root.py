@@ -158,6 +158,19 @@ class GuardedRoot:
         self.check_cluster(AclOperation.ALTER_CONFIGS)
         self._root.alter_broker_configs(add=add, delete=delete)
 
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        return {
+            group_id: configs
+            for group_id, configs in self._root.group_configs().items()
+            if self.allows(AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP, group_id)
+        }
+
+    def alter_group_configs(
+        self, group_id: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()
+    ) -> None:
+        self.check(AclOperation.ALTER_CONFIGS, ResourceType.GROUP, group_id)
+        self._root.alter_group_configs(group_id, add=add, delete=delete)
+
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> TopicDescription:

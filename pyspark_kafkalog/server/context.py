@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.config.group import GroupConfig
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.server.security.request_time import timed_work
@@ -241,6 +242,11 @@ class ServerContext:
     def broker_config(self) -> BrokerConfig:
         """The broker-level settings; Kafka's defaults for a broker's directory."""
         return _DEFAULTS if self.root.is_broker_directory else self.root.native().broker_config()
+
+    def group_config(self, group_id: str) -> GroupConfig:
+        """The configurations of a group of the consumer protocol: its own, else the broker-level ones."""
+        own = {} if self.root.is_broker_directory else self.root.native().group_configs().get(group_id, {})
+        return GroupConfig.of(self.broker_config(), own)
 
 
 Handler: TypeAlias = Callable[[ServerContext, Request], Awaitable[Message | None]]

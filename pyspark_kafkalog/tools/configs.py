@@ -1,7 +1,8 @@
-"""`kafkalog configs`: describe and change the configuration of topics, of a log directory as a whole, and of clients.
+"""`kafkalog configs`: describe and change the configuration of topics, groups, clients, or a whole log directory.
 
 Options and output are those of kafka-configs, with --path in place of --bootstrap-server. Changes are validated as by
-a controller and applied in one commit. Each call names one topic (--entity-name or --topic). A log directory is one
+a controller and applied in one commit. Each change names one topic (--entity-name or --topic), or one group, which
+need not exist: consumer.session.timeout.ms and consumer.heartbeat.interval.ms of its members. A log directory is one
 node, so broker-level settings (log.*, num.partitions, ...) are stored for all brokers: --entity-default, or
 --broker-defaults. They are the defaults of topics that do not set a value themselves. In a Kafka broker's directory,
 the configurations of topics can be described if it contains the metadata log; in a copy of a cluster's metadata log
@@ -13,6 +14,7 @@ examples:
   kafkalog configs --path /data/log --topic orders --alter --add-config 'segment.ms=1,cleanup.policy=[compact,delete]'
   kafkalog configs --path /data/log --topic orders --alter --delete-config retention.ms,cleanup.policy
   kafkalog configs --path /data/log --broker-defaults --alter --add-config log.segment.bytes=268435456
+  kafkalog configs --path /data/log --group readers --alter --add-config consumer.session.timeout.ms=60000
   kafkalog configs --path /data/log --user ann --alter --add-config 'SCRAM-SHA-256=[iterations=8192,password=secret]'
   kafkalog configs --path /data/log --user ann --alter --add-config producer_byte_rate=1048576
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +31,7 @@ from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX
 from pyspark_kafkalog.config.entries import (
     ConfigEntry,
     broker_entries,
+    group_entries,
     own_topic_entries,
     set_broker_entries,
     topic_entries,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 _TOPICS: Final = "topics"
 _BROKERS: Final = "brokers"
+_GROUPS: Final = "groups"
 
 #: A comma or an equals sign is a separator unless it is between square brackets.
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
@@ -69,15 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_argument("--describe", action="store_true", help="print configurations that are set")
     parser.add_argument("--all", action="store_true", help="also print configurations at their defaults (--describe)")
     parser.add_argument(
-        "--entity-type", choices=(_TOPICS, _BROKERS, *client_configs.CLIENT_TYPES), help="what is configured"
+        "--entity-type", choices=(_TOPICS, _BROKERS, _GROUPS, *client_configs.CLIENT_TYPES), help="what is configured"
     )
     parser.add_argument(
-        "--entity-name", metavar="NAME", help="the topic, the number of the node (--describe), the client"
+        "--entity-name", metavar="NAME", help="the topic, the group, the number of the node (--describe), the client"
     )
     parser.add_argument(
         "--entity-default", action="store_true", help="settings for all brokers, or for clients without their own"
     )
     parser.add_argument("--topic", metavar="NAME", help="for --entity-type topics --entity-name NAME")
+    parser.add_argument("--group", metavar="ID", help="for --entity-type groups --entity-name ID")
     parser.add_argument("--broker", metavar="ID", help="for --entity-type brokers --entity-name ID")
     client_configs.add_arguments(parser)
     parser.add_argument("--broker-defaults", action="store_true", help="for --entity-type brokers --entity-default")
@@ -123,6 +128,7 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
         (entity_type, name)
         for entity_type, name in (
             (_TOPICS, options.topic),
+            (_GROUPS, options.group),
             (_BROKERS, options.broker),
             (_BROKERS, ALL_BROKERS if options.broker_defaults else None),
         )
@@ -133,7 +139,9 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
     if len(short) > 1 or (options.entity_default and options.entity_name is not None):
         raise UsageError("only one entity can be named")
     if not short and options.entity_type is None:
-        raise UsageError("--entity-type topics or brokers, --topic, --broker or --broker-defaults is needed")
+        raise UsageError(
+            "--entity-type topics, groups or brokers, --topic, --group, --broker or --broker-defaults is needed"
+        )
     entity_type, name = (options.entity_type, options.entity_name) if not short else short[0]
     if options.entity_default:
         name = ALL_BROKERS
@@ -142,12 +150,12 @@ def _entity(options: argparse.Namespace) -> tuple[str, str | None]:
 
 
 def _check(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
-    if entity_type == _TOPICS and name == ALL_BROKERS:
-        raise UsageError("an empty --entity-name or --entity-default can't be used with topics: name one")
+    if entity_type in (_TOPICS, _GROUPS) and name == ALL_BROKERS:
+        raise UsageError(f"an empty --entity-name or --entity-default can't be used with {entity_type}: name one")
     if entity_type == _BROKERS and name and not re.fullmatch(r"[0-9]+", name):
         raise UsageError(f"The entity name for brokers must be a valid integer broker id, but it is: {name}")
-    if options.alter and entity_type == _TOPICS and name is None:
-        raise UsageError("An entity name must be specified with --alter of topics")
+    if options.alter and entity_type in (_TOPICS, _GROUPS) and name is None:
+        raise UsageError(f"An entity name must be specified with --alter of {entity_type}")
     if options.alter and entity_type == _BROKERS and name != ALL_BROKERS:
         raise UsageError("a log directory is one node, its settings are kept for all brokers: use --entity-default")
     _check_changes(options)
@@ -172,20 +180,30 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
     add = _configs_to_add(options)
     delete = _configs_to_delete(options)
     log_dir = open_log_dir(options)
-    current = log_dir.broker_configs() if entity_type == _BROKERS else log_dir.topic(name).configs
+    current = _set_configs(log_dir, entity_type, name)
     missing = [each for each in delete if each not in current]
     if missing:
         raise InvalidConfigError(f"Invalid config(s): {','.join(missing)}: not set, so there is nothing to delete")
     if entity_type == _BROKERS:
         log_dir.alter_broker_configs(add=add, delete=delete)
+    elif entity_type == _GROUPS:
+        log_dir.alter_group_configs(name, add=add, delete=delete)
     else:
         log_dir.alter_topic(name, add=add, delete=delete)
-    what = "default config for brokers in the cluster" if entity_type == _BROKERS else f"config for topic {name}"
+    default = "default config for brokers in the cluster"
+    what = default if entity_type == _BROKERS else f"config for {entity_type.removesuffix('s')} {name}"
     output_of(options).show(
         name,
         lambda each: _tree(entity_type, each, _entries(log_dir, entity_type, each, None, includes_defaults=False)),
         lambda _: f"Completed updating {what}.\n",
     )
+
+
+def _set_configs(log_dir: LogDir, entity_type: str, name: str) -> Mapping[str, str]:
+    """What is set for the entity itself."""
+    if entity_type == _BROKERS:
+        return log_dir.broker_configs()
+    return log_dir.group_configs().get(name, {}) if entity_type == _GROUPS else log_dir.topic(name).configs
 
 
 def _configs_to_delete(options: argparse.Namespace) -> list[str]:
@@ -225,7 +243,9 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
     log_dir = open_log_dir(options)
     metadata = metadata_of_copy(log_dir)
-    if log_dir.is_broker_directory and (options.all or (entity_type == _BROKERS and metadata is None)):
+    if log_dir.is_broker_directory and (
+        options.all or entity_type == _GROUPS or (entity_type == _BROKERS and metadata is None)
+    ):
         raise UsageError(
             f"{options.path} is a Kafka broker's directory, which does not contain its server.properties: "
             "only the topics' own configurations can be described, without --all"
@@ -247,6 +267,8 @@ def _names(log_dir: LogDir, entity_type: str, metadata: BrokerMetadata | None) -
         return sorted(metadata.topics) if entity_type == _TOPICS else configured_brokers(metadata)
     if entity_type == _TOPICS:
         return list(log_dir.topics())
+    if entity_type == _GROUPS:
+        return sorted(log_dir.group_configs())
     node_id = node_id_of(log_dir.root)
     return [ALL_BROKERS] if node_id is None else [str(node_id), ALL_BROKERS]
 
@@ -262,6 +284,9 @@ def _entries(
         if name != str(node_id_of(log_dir.root)):
             raise UnknownTopicError(f"The broker '{name}' doesn't exist and doesn't have dynamic config.")
         return broker_entries(log_dir.broker_configs()) if includes_defaults else []
+    if entity_type == _GROUPS:
+        entries = group_entries(log_dir.group_configs().get(name, {}), log_dir.broker_configs())
+        return entries if includes_defaults else [each for each in entries if each.is_set]
     if validate_topic_name(name) not in log_dir.topics():
         raise UnknownTopicError(f"The topic '{name}' doesn't exist and doesn't have dynamic config.")
     overrides = log_dir.topic(name).configs

@@ -169,6 +169,14 @@ class ReadOnlyRoot:
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> NoReturn:
         self._refuse()
 
+    def group_configs(self) -> NoReturn:
+        self._refuse()
+
+    def alter_group_configs(
+        self, group_id: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()
+    ) -> NoReturn:
+        self._refuse()
+
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> NoReturn:

@@ -1,14 +1,14 @@
-"""AlterConfigs and IncrementalAlterConfigs: changes of the configurations of topics, and of the root as a whole.
+"""AlterConfigs and IncrementalAlterConfigs: changes of the configurations of topics, groups, and the root as a whole.
 
     AlterConfigs               the configurations given are all that the resource has afterwards
     IncrementalAlterConfigs    single ones are set or deleted, or values are appended to, or removed from, a list
 
-All topics of a request that can be changed are changed by one commit; the broker-level settings by another. A change
-of a list is applied to the value that it has at the commit. Each resource has its own answer.
+All topics of a request that can be changed are changed by one commit; each group, and the broker-level settings, by
+another. A change of a list is applied to the value that it has at the commit. Each resource has its own answer.
 
 Broker-level settings are those of all servers, so they are set for the broker with the empty name, not for one of
 them, which has none to delete either; any of them can be changed at any time, also those for which a broker must be
-restarted. Log levels, groups and client metrics have no configurations that can be changed.
+restarted. Log levels and client metrics have no configurations that can be changed.
 
 Source of the rules: kafka.server.ConfigAdminManager, org.apache.kafka.controller.ConfigurationControlManager; KIP-339.
 """
@@ -22,6 +22,7 @@ from enum import IntEnum
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX, ConfigDefinition, ConfigType
+from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError
 from pyspark_kafkalog.metadata.access.acl import AclOperation
@@ -156,8 +157,11 @@ def _check(context: ServerContext, request: Request, change: ResourceChange) -> 
         if change.name != ALL_BROKERS and any(each.operation != Operation.DELETE for each in change.operations):
             text = "the settings of one server cannot be changed: all have the same, those of the default broker"
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"{text} (kafka-configs --entity-default)")
+    elif kind is ConfigResourceType.GROUP:
+        if not change.name:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "the id of the group must not be empty")
     else:
-        text = f"configurations of type {kind.name} cannot be changed: expected TOPIC or BROKER"
+        text = f"configurations of type {kind.name} cannot be changed: expected TOPIC, GROUP or BROKER"
         raise RefusedError(ErrorCode.INVALID_REQUEST, text)
     read_only = why_read_only(context)
     if read_only is not None:
@@ -190,15 +194,21 @@ def _apply(
         )
         outcomes |= {each.key: error for each, error in zip(topics, errors, strict=True)}
     for each in changes:
-        if each.type_number == ConfigResourceType.BROKER:
-            outcomes[each.key] = None
-            if each.name != ALL_BROKERS:
-                continue  # it deletes what one server has for itself: nothing
+        if each.type_number != ConfigResourceType.TOPIC:
             try:
-                root.change_broker_configs(_broker_plan(each), validate_only=validate_only)
+                _apply_alone(root, each, validate_only=validate_only)
+                outcomes[each.key] = None
             except (KafkalogError, OSError) as error:
                 outcomes[each.key] = error
     return outcomes
+
+
+def _apply_alone(root: NativeRoot, change: ResourceChange, *, validate_only: bool) -> None:
+    """Change a group, or the broker-level settings. What one server has for itself is nothing, so it is deleted."""
+    if change.type_number == ConfigResourceType.GROUP:
+        root.change_group_configs(change.name, _plan(change, GROUP_CONFIGS), validate_only=validate_only)
+    elif change.name == ALL_BROKERS:
+        root.change_broker_configs(_plan(change, BROKER_CONFIGS), validate_only=validate_only)
 
 
 def _topic_change(change: ResourceChange) -> admin.Build:
@@ -211,8 +221,8 @@ def _topic_change(change: ResourceChange) -> admin.Build:
     return build
 
 
-def _broker_plan(change: ResourceChange) -> admin.ConfigPlan:
-    return lambda current: planned(change, current, BROKER_CONFIGS)
+def _plan(change: ResourceChange, definitions: Mapping[str, ConfigDefinition]) -> admin.ConfigPlan:
+    return lambda current: planned(change, current, definitions)
 
 
 def planned(

@@ -105,9 +105,11 @@ async def handle_list_config_resources(context: ServerContext, request: Request)
     found: list[tuple[ConfigResourceType, str]] = []
     if ConfigResourceType.BROKER in types:
         found += [(ConfigResourceType.BROKER, str(each.node_id)) for each in context.cluster.nodes()]
+    await context.run(context.root.refresh)
     if ConfigResourceType.TOPIC in types:
-        await context.run(context.root.refresh)
         found += [(ConfigResourceType.TOPIC, each) for each in context.root.topics()]
+    if ConfigResourceType.GROUP in types and not context.root.is_broker_directory:
+        found += [(ConfigResourceType.GROUP, each) for each in context.root.group_configs()]
     return ListConfigResourcesResponse(
         config_resources=tuple(ConfigResource(resource_name=name, resource_type=kind) for kind, name in found)
     )

@@ -3,7 +3,7 @@
     topic            all topic configurations, with the broker-level settings that they fall back to
     broker ""        the broker-level settings that have been set; they are those of all servers
     broker 1         all broker-level settings, and what is known of the server 1
-    group            what the `consumer` protocol uses, the same for all groups: the group.consumer.* settings
+    group            what the `consumer` protocol uses: the group's own values, else the group.consumer.* settings
     client metrics   the values without a subscription: no telemetry is collected
 
 The configurations of a broker's directory are those that its metadata log has for the topics; for all others Kafka's
@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType
 from pyspark_kafkalog.config.entries import (
     ConfigEntry,
     ConfigSource,
     Synonym,
     broker_entries,
+    group_entries,
     own_topic_entries,
     set_broker_entries,
     topic_entries,
@@ -62,12 +62,6 @@ _TYPE_NUMBERS: Final[Mapping[ConfigType, int]] = {
     ConfigType.LONG: 5,
     ConfigType.DOUBLE: 6,
     ConfigType.LIST: 7,
-}
-
-#: The configurations of a group, and the broker-level settings that give their values.
-_GROUP_CONFIGS: Final = {
-    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
 }
 
 _CLIENT_METRICS_CONFIGS: Final = (
@@ -123,7 +117,7 @@ def _entries(context: ServerContext, kind: ConfigResourceType, name: str) -> Seq
     if not name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the resource must not be empty")
     if kind is ConfigResourceType.GROUP:
-        return _group_entries(_settings(context))
+        return _group_entries(context, name)
     if kind is ConfigResourceType.CLIENT_METRICS:
         return [_fixed_entry(each, each.name, each.default_text, ()) for each in _CLIENT_METRICS_CONFIGS]
     raise RefusedError(ErrorCode.INVALID_REQUEST, "log levels cannot be described: they are not kept as configurations")
@@ -183,13 +177,9 @@ def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]
     ]
 
 
-def _group_entries(settings: Mapping[str, str]) -> Sequence[ConfigEntry]:
-    entries = []
-    for name, broker_name in _GROUP_CONFIGS.items():
-        definition = BROKER_CONFIGS[broker_name]
-        text = settings.get(broker_name, definition.default_text)
-        entries.append(_fixed_entry(definition, name, text, (Synonym(ConfigSource.DEFAULT_CONFIG, name, text),)))
-    return entries
+def _group_entries(context: ServerContext, group_id: str) -> Sequence[ConfigEntry]:
+    own = {} if context.root.is_broker_directory else context.root.group_configs().get(group_id, {})
+    return group_entries(own, _settings(context))
 
 
 def _fixed_entry(definition: ConfigDefinition, name: str, text: str, synonyms: tuple[Synonym, ...]) -> ConfigEntry:

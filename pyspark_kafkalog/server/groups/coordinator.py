@@ -332,7 +332,7 @@ class GroupCoordinator:
 
     def await_heartbeat(self, shard: Shard, group_id: str, member: ConsumerMember) -> None:
         """Restart the member's session."""
-        timeout_ms = self.context.broker_config().group_consumer_session_timeout_ms
+        timeout_ms = self.context.group_config(group_id).session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._fence_in(shard, group_id, member.member_id, ("session", member.member_id), timeout_ms, lambda _: True)

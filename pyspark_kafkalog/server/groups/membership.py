@@ -288,7 +288,7 @@ class MembershipHandlers:
             member_epoch=result.member_epoch,
             heartbeat_interval_ms=0
             if result.member_epoch < 0
-            else context.broker_config().group_consumer_heartbeat_interval_ms,
+            else context.group_config(body.group_id).heartbeat_interval_ms,
             assignment=None
             if assignment is None
             else consumer_wire.ConsumerGroupHeartbeatResponseAssignment(

@@ -96,6 +96,21 @@ def test_broker_defaults_apply_to_topics(tool: Command) -> None:
     assert LogDir.open(tool.root).log_config("orders").segment_bytes == 1 << 30
 
 
+def test_group_has_its_own_configs_until_they_are_deleted(tool: Command) -> None:
+    group = ("--entity-type", "groups", "--entity-name", "readers")
+    setting = "consumer.heartbeat.interval.ms=6000"
+    assert tool(*group, "--alter", "--add-config", setting) == "Completed updating config for group readers.\n"
+    line = f"  {setting} sensitive=false synonyms={{DYNAMIC_GROUP_CONFIG:{setting}}}\n"
+    assert tool("--entity-type", "groups", "--describe") == f"Dynamic configs for group readers are:\n{line}"
+    everything = tool("--group", "others", "--describe", "--all")
+    assert [each.split()[0] for each in everything.splitlines()[1:]] == [
+        "consumer.heartbeat.interval.ms=5000",
+        "consumer.session.timeout.ms=45000",
+    ]
+    tool("--group", "readers", "--alter", "--delete-config", "consumer.heartbeat.interval.ms")
+    assert tool("--entity-type", "groups", "--describe") == ""
+
+
 def test_configs_are_added_from_file(tool: Command, tmp_path: Path) -> None:
     (tmp_path / "new.properties").write_text("segment.ms=9\ncleanup.policy=compact,delete\n")
     tool("--topic", "orders", "--alter", "--add-config-file", str(tmp_path / "new.properties"))
@@ -127,7 +142,7 @@ def test_json_is_one_object_per_line(tool: Command) -> None:
         (("--topic", "orders", "--describe", "--add-config", "a=b"), "can't be used with --describe"),
         (("--topic", "orders", "--entity-type", "topics", "--describe"), "should not be used in conjunction"),
         (("--topic", "orders", "--broker", "1", "--describe"), "only one entity"),
-        (("--describe",), "--entity-type topics or brokers"),
+        (("--describe",), "--entity-type topics, groups or brokers"),
         (("--broker", "one", "--describe"), "must be a valid integer broker id"),
         (("--broker", "7", "--describe"), "The broker '7' doesn't exist"),
         (("--broker", "1", "--alter", "--add-config", "num.partitions=2"), "use --entity-default"),
@@ -136,7 +151,7 @@ def test_json_is_one_object_per_line(tool: Command) -> None:
             "num.partition: no such broker-level config",
         ),
         (("--broker-defaults", "--alter", "--add-config", "num.partitions=0"), "num.partitions=0 is not allowed"),
-        (("--entity-type", "groups", "--describe"), "invalid choice: 'groups'"),
+        (("--entity-type", "tables", "--describe"), "invalid choice: 'tables'"),
     ],
 )
 def test_rejected_change_names_cause_and_changes_nothing(

@@ -158,6 +158,10 @@ def test_topics_and_brokers_have_configurations(admin: AdminRequests) -> None:
     brokers = [(ConfigResourceType.BROKER.value, node) for node in "57"]
     assert resources(admin, ConfigResourceType.TOPIC) == (0, topics)
     assert resources(admin) == (0, brokers + topics)
+    admin.root.alter_group_configs("readers", add={"consumer.heartbeat.interval.ms": "6000"})
+    groups = [(ConfigResourceType.GROUP.value, "readers")]
+    assert resources(admin, ConfigResourceType.GROUP) == (0, groups)
+    assert resources(admin) == (0, brokers + topics + groups)
     assert resources(admin, version=0) == (0, [])
     assert resources(admin, 5) == (ErrorCode.UNSUPPORTED_VERSION, [])
     denied = AdminRequests(admin.root, denied=[(AclOperation.DESCRIBE_CONFIGS, *CLUSTER)])

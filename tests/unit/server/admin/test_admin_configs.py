@@ -12,6 +12,8 @@ from root_places import RootPlace
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.image import GROUP_RESOURCE
+from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.topics import (
@@ -32,7 +34,7 @@ from pyspark_kafkalog.server.admin.alter_configs import Operation
 from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
 
 FIXTURES = Path(__file__).parents[3] / "data" / "fixtures"
-TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+TOPIC, BROKER, GROUP = ConfigResourceType.TOPIC, ConfigResourceType.BROKER, ConfigResourceType.GROUP
 SET, DELETE, APPEND, SUBTRACT = Operation
 
 
@@ -100,7 +102,7 @@ def test_broker_has_settings_and_properties_of_the_server(admin: AdminRequests) 
 
 def test_groups_have_the_settings_of_all_groups_and_client_metrics_their_defaults(admin: AdminRequests) -> None:
     admin.root.alter_broker_configs(add={"group.consumer.session.timeout.ms": "50000"})
-    group = describe(admin, ConfigResourceType.GROUP, "readers").configs
+    group = describe(admin, GROUP, "readers").configs
     assert {each.name: each.value for each in group} == {
         "consumer.heartbeat.interval.ms": "5000",
         "consumer.session.timeout.ms": "50000",
@@ -118,7 +120,7 @@ def test_groups_have_the_settings_of_all_groups_and_client_metrics_their_default
         (BROKER, "x", ErrorCode.INVALID_REQUEST),
         (BROKER, "1" * 10_000, ErrorCode.INVALID_REQUEST),
         (ConfigResourceType.BROKER_LOGGER, "5", ErrorCode.INVALID_REQUEST),
-        (ConfigResourceType.GROUP, "", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
         (3, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -140,7 +142,7 @@ def test_describing_needs_permission(admin: AdminRequests) -> None:
     )
     assert describe(denied, TOPIC, "orders").error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert describe(denied, BROKER, "").error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert describe(denied, ConfigResourceType.GROUP, "readers").error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert describe(denied, GROUP, "readers").error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 def test_topic_of_broker_directory_has_its_own_values_and_defaults(tmp_path: Path) -> None:
@@ -235,7 +237,14 @@ def test_resources_of_one_request_are_changed_or_refused_one_by_one(admin: Admin
         ((BROKER, "x", [(SET, "num.partitions", "1")]), ErrorCode.INVALID_REQUEST),
         ((BROKER, "", [(SET, "num.partitions", "0")]), ErrorCode.INVALID_CONFIG),
         ((ConfigResourceType.BROKER_LOGGER, "5", [(SET, "a", "INFO")]), ErrorCode.INVALID_REQUEST),
-        ((ConfigResourceType.GROUP, "g", [(SET, "consumer.session.timeout.ms", "1")]), ErrorCode.INVALID_REQUEST),
+        ((ConfigResourceType.CLIENT_METRICS, "all", [(SET, "interval.ms", "1000")]), ErrorCode.INVALID_REQUEST),
+        ((GROUP, "", [(SET, "consumer.session.timeout.ms", "50000")]), ErrorCode.INVALID_REQUEST),
+        ((GROUP, "g", [(SET, "consumer.session.timeout.ms", "44999")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "consumer.session.timeout.ms", "60001")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "15001")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "x")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "nope", "1")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(APPEND, "consumer.session.timeout.ms", "50000")]), ErrorCode.INVALID_CONFIG),
         ((5, "g", [(SET, "a", "b")]), ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -243,6 +252,39 @@ def test_refused_change_changes_nothing(admin: AdminRequests, change: Change, co
     assert alter(admin, change) == [code]
     assert configs_of(admin) == {"retention.ms": "7"}
     assert admin.root.broker_configs() == {}
+    assert admin.root.group_configs() == {}
+
+
+def test_group_has_its_own_values_until_they_are_deleted(admin: AdminRequests) -> None:
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    change = (GROUP, "readers", [(SET, session, "50000"), (SET, interval, "6000")])
+    assert alter(admin, change, validate_only=True) == [0]
+    assert admin.root.group_configs() == {}
+    assert alter(admin, change) == [0]
+    found = {
+        each.name: (each.value, each.config_source, each.read_only)
+        for each in describe(admin, GROUP, "readers").configs
+    }
+    assert found == {session: ("50000", 8, False), interval: ("6000", 8, False)}
+    assert {each.value for each in describe(admin, GROUP, "others").configs} == {"45000", "5000"}
+    assert alter(admin, (GROUP, "readers", [(DELETE, session, None)])) == [0]
+    assert LogDir.open(admin.root.path).group_configs() == {"readers": {interval: "6000"}}
+    assert alter(admin, (GROUP, "readers", [(DELETE, interval, None)])) == [0]
+    assert admin.root.group_configs() == {}
+
+
+def test_group_keeps_a_value_that_only_a_broker_knows(admin: AdminRequests) -> None:
+    record = ConfigRecord(
+        resource_type=GROUP_RESOURCE, resource_name="g", name="share.isolation.level", value="read_committed"
+    )
+    admin.root.native().commit(lambda image: [record], operation="adopt")
+    assert alter(admin, (GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "6000")])) == [0]
+    assert len(admin.root.group_configs()["g"]) == 2
+
+
+def test_session_of_a_group_outlasts_its_heartbeats(admin: AdminRequests) -> None:
+    admin.root.alter_broker_configs(add={"group.consumer.session.timeout.ms": "6000"})
+    assert alter(admin, (GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "6000")])) == [ErrorCode.INVALID_CONFIG]
 
 
 def test_one_server_has_no_settings_to_delete(admin: AdminRequests) -> None:

@@ -157,6 +157,25 @@ def test_waiting_join_is_answered_when_another_server_coordinates(servers: Calla
     run(scenario())
 
 
+def test_members_of_the_consumer_protocol_have_the_session_and_interval_of_their_group(
+    path: Path, servers: Callable[[], GroupServer]
+) -> None:
+    async def scenario() -> None:
+        server = servers()
+        joined = await server.beat("m", 0)
+        assert joined.heartbeat_interval_ms == 5000
+        own = {"consumer.heartbeat.interval.ms": "7000", "consumer.session.timeout.ms": "60000"}
+        LogDir.open(path).alter_group_configs(GROUP, add=own)
+        server.context.root.refresh()
+        assert (await server.beat("m", joined.member_epoch)).heartbeat_interval_ms == 7000
+        await server.pass_time(59_000)
+        assert (await server.beat("m", joined.member_epoch)).error_code == ErrorCode.NONE
+        await server.pass_time(61_000)
+        assert (await server.beat("m", joined.member_epoch)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(scenario())
+
+
 def test_members_are_not_expired_after_the_process_was_stopped(servers: Callable[[], GroupServer]) -> None:
     async def scenario() -> None:
         server = servers()
