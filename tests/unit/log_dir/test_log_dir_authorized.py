@@ -56,6 +56,8 @@ UNCHECKED_OF_GROUP = {
     "group_id": "was given to open",
     "root": "is the guarded root",
 }
+#: Names of Root that return what the principal may describe, and not the rest: a test below each.
+FILTERED = {"group_configs", "topics"}
 #: Names of GuardedRoot beyond those of Root.
 OF_GUARD = {"allows", "check", "check_cluster", "coordinator_root"}
 NAME = "orders"
@@ -127,7 +129,7 @@ def test_roots_have_the_methods_of_the_protocol(of: type) -> None:
     assert public_names(Root) - public_names(of) <= attributes
 
 
-@pytest.mark.parametrize("name", sorted(public_names(Root) - UNCHECKED.keys() - {"topics", "ensure_topic"}))
+@pytest.mark.parametrize("name", sorted(public_names(Root) - UNCHECKED.keys() - FILTERED - {"ensure_topic"}))
 def test_method_without_permission_is_refused_before_it_is_forwarded(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +145,15 @@ def test_topic_that_may_not_be_described_is_neither_listed_nor_created(
     assert ann.topics() == ()
     with pytest.raises(AuthorizationError, match="CREATE"):
         ann.ensure_topic("others")
+
+
+def test_configurations_of_groups_that_may_not_be_described_are_not_returned(root: RootPlace) -> None:
+    opened = open_root(root)
+    for group_id in ("g", "other"):
+        opened.alter_group_configs(group_id, add={"consumer.session.timeout.ms": "50000"})
+    assert open_root(root, principal=ANN).group_configs() == {}
+    permit(root, AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP, "g")
+    assert open_root(root, principal=ANN).group_configs() == {"g": {"consumer.session.timeout.ms": "50000"}}
 
 
 def test_guarded_group_has_the_methods_of_group() -> None:
