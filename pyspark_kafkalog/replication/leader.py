@@ -47,14 +47,16 @@ class LeaderDescription:
 
     `topics` by name: the selected ones. `unreadable`: selected topics that exist but cannot be read, with the reason.
     `cluster_configs`: the topics' defaults of the whole cluster, as broker settings (log.segment.bytes), without those
-    that are Kafka's own. `acls` and `quotas` are None where the leader does not permit to read them. `has_topics`: it
-    names any, selected or not; a broker that has just started may not know them yet.
+    that are Kafka's own. `group_configs` by group: the configurations that were set for single groups. It, `acls` and
+    `quotas` are None where the leader cannot or may not say. `has_topics`: it names any, selected or not; a broker that
+    has just started may not know them yet.
     """
 
     cluster_id: str
     topics: Mapping[str, LeaderTopic]
     unreadable: Mapping[str, str] = field(default_factory=dict)
     cluster_configs: Mapping[str, str] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] | None = None
     acls: tuple[Acl, ...] | None = None
     quotas: Quotas | None = None
     has_topics: bool = True

@@ -99,6 +99,7 @@ class RootLeader:
             topics=topics,
             unreadable=unreadable,
             cluster_configs={name: value for name, value in configs.items() if name in TOPIC_DEFAULTS},
+            group_configs=None if image is None else image.group_configs,
             acls=None if image is None else tuple(image.acls.values()),
             quotas=None if image is None else image.client_quotas,
         )

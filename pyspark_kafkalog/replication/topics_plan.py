@@ -1,4 +1,4 @@
-"""Which topics, partitions, configurations, ACLs and quotas a follower has to change to be as its leader says. Pure.
+"""Which topics, partitions, configurations, ACLs, quotas a follower has to change to be as its leader says. Pure.
 
     a topic that the leader has       created with the leader's id, number of partitions and configurations
     more partitions at the leader     added
@@ -8,7 +8,7 @@
 
 Some configurations are not taken: those of remote storage, as each cluster has its own, and the lists of throttled
 replicas, which name brokers. The leader's defaults of topics become those of this root; the rest of its own settings
-stays. ACLs and quotas become the leader's if it lets them be read.
+stays. ACLs, quotas and the configurations of groups become the leader's if it lets them be read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, validate_topic_configs
 from pyspark_kafkalog.errors import InvalidAclError, InvalidConfigError, KafkalogError
 from pyspark_kafkalog.metadata.access.acl import add_acls, remove_acls
@@ -84,6 +85,7 @@ def plan_topics(
     for name in sorted(leader.topics):
         plan.follow(leader.topics[name], may_replace=may_replace)
     plan.note_missing(selects)
+    plan.change_groups()
     plan.change_access(rng)
     return TopicsPlan(tuple(plan.records), tuple(plan.events), plan.followed, plan.is_complete)
 
@@ -183,8 +185,7 @@ class _Plan:
         except InvalidConfigError as error:
             self._note(EventKind.CONFIGS_REFUSED, str(error), topic.name)
             return
-        texts = [*(f"{name}={value}" for name, value in sorted(add.items())), *(f"{name} not set" for name in delete)]
-        self._note(EventKind.CONFIGS_CHANGED, ", ".join(texts), topic.name)
+        self._note(EventKind.CONFIGS_CHANGED, _changes_text(add, delete), topic.name)
 
     def _usable(self, topic: LeaderTopic) -> dict[str, str]:
         """The topic's configurations that this root can have."""
@@ -207,6 +208,29 @@ class _Plan:
         for name in filter(selects, self._image.topics):
             if name not in self._leader.topics and name not in self._leader.unreadable:
                 self._note(EventKind.TOPIC_DELETED, "the leader has no such topic any more; it is kept here", name)
+
+    def change_groups(self) -> None:
+        """Make the configurations of each group those of the leader, if they are known."""
+        if self._leader.group_configs is None:
+            return
+        known = self._image.group_configs
+        for group_id in sorted({*known, *self._leader.group_configs}):
+            self._change_group(group_id, known.get(group_id, {}), self._leader.group_configs.get(group_id, {}))
+
+    def _change_group(self, group_id: str, known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        add = {name: value for name, value in wanted.items() if name in GROUP_CONFIGS and known.get(name) != value}
+        delete = [name for name in known if name not in wanted]
+        refused = sorted(wanted.keys() - GROUP_CONFIGS.keys())
+        if refused:
+            self._note(EventKind.CONFIGS_REFUSED, f"{', '.join(refused)} of the group {group_id} are not taken")
+        try:
+            records = admin.alter_group_configs(self._image, group_id, add=add, delete=delete)
+        except InvalidConfigError as error:
+            self._note(EventKind.CONFIGS_REFUSED, f"configurations of the group {group_id} are not taken: {error}")
+            return
+        if records:
+            self.records += records
+            self._note(EventKind.CONFIGS_CHANGED, f"of the group {group_id}: {_changes_text(add, delete)}")
 
     def change_access(self, rng: random.Random) -> None:
         """Make the access control entries and the quotas those of the leader, if they are known."""
@@ -242,3 +266,8 @@ class _Plan:
 
     def _note(self, kind: EventKind, detail: str, topic: str = "") -> None:
         self.events.append(Event(kind=kind, detail=detail, topic=topic))
+
+
+def _changes_text(add: Mapping[str, str], delete: Sequence[str]) -> str:
+    added = [f"{name}={value}" for name, value in sorted(add.items())]
+    return ", ".join([*added, *(f"{name} not set" for name in delete)])

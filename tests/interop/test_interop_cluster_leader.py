@@ -104,7 +104,7 @@ def test_description_has_what_was_set_and_nothing_else(broker: Broker, leader: C
     assert len(found.topics["with.defaults"].leader_epochs) == 2
 
 
-def test_access_control_entries_and_quotas_are_read(broker: Broker, leader: ClusterLeader) -> None:
+def test_access_control_quotas_and_configurations_of_groups_are_read(broker: Broker, leader: ClusterLeader) -> None:
     from confluent_kafka.admin import (
         AclBinding,
         AclOperation,
@@ -118,6 +118,7 @@ def test_access_control_entries_and_quotas_are_read(broker: Broker, leader: Clus
     before = leader.describe(lambda _: False)
     assert before.acls == ()
     assert before.quotas == {}
+    assert before.group_configs == {}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     binding = AclBinding(
         ResourceType.TOPIC,
@@ -129,12 +130,16 @@ def test_access_control_entries_and_quotas_are_read(broker: Broker, leader: Clus
         AclPermissionType.ALLOW,
     )
     admin.create_acls([binding])[binding].result(30)
-    done = run_tool(
-        "kafka.admin.ConfigCommand",
-        *("--bootstrap-server", broker.bootstrap, "--alter", "--add-config", "consumer_byte_rate=1000000"),
-        *("--entity-type", "users", "--entity-name", "ann"),
-    )
-    assert done.returncode == 0, done.stderr
+    for entity_type, name, config in (
+        ("users", "ann", "consumer_byte_rate=1000000"),
+        ("groups", "copiers", "consumer.session.timeout.ms=50000,share.session.timeout.ms=50000"),
+    ):
+        done = run_tool(
+            "kafka.admin.ConfigCommand",
+            *("--bootstrap-server", broker.bootstrap, "--alter", "--add-config", config),
+            *("--entity-type", entity_type, "--entity-name", name),
+        )
+        assert done.returncode == 0, done.stderr
     assert leader.describe(lambda _: False).acls == ()  # as of some seconds ago
     later = ClusterLeader(broker.bootstrap)
     after = later.describe(lambda _: False)
@@ -143,6 +148,9 @@ def test_access_control_entries_and_quotas_are_read(broker: Broker, leader: Clus
     assert [(each.resource_name, each.principal, each.operation.name) for each in after.acls] == [
         ("ord", "User:ann", "READ")
     ]
+    assert after.group_configs == {
+        "copiers": {"consumer.session.timeout.ms": "50000", "share.session.timeout.ms": "50000"}
+    }
     assert after.quotas == {quota_entity([("user", "ann")]): {"consumer_byte_rate": 1_000_000.0}}
 
 

@@ -164,3 +164,4 @@ def check_equal(leader: RootPlace, follower: RootPlace) -> None:
             assert batches_of(ours, name) == batches_of(theirs, name)
     assert set(image_of(ours).acls.values()) == set(image_of(theirs).acls.values())
     assert image_of(ours).client_quotas == image_of(theirs).client_quotas
+    assert image_of(ours).group_configs == image_of(theirs).group_configs

@@ -26,6 +26,8 @@ from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsResponse,
+    ConfigResource,
+    ListConfigResourcesResponse,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -128,6 +130,7 @@ class ScriptedCluster:
 
     brokers: set[int] = field(default_factory=lambda: {1, 2})
     topics: dict[str, ScriptedTopic] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     down: set[int] = field(default_factory=set)
     cluster_id: str = "cluster"
     throttle_ms: int = 0
@@ -195,6 +198,7 @@ class ScriptedCluster:
             ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_end,
             ApiKey.DESCRIBE_CONFIGS: self._configs,
+            ApiKey.LIST_CONFIG_RESOURCES: self._config_resources,
             ApiKey.DESCRIBE_ACLS: lambda *_: DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED),
             ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda *_: DescribeClientQuotasResponse(),
         }
@@ -244,8 +248,19 @@ class ScriptedCluster:
         assert isinstance(body, DescribeConfigsRequest)
         return DescribeConfigsResponse(results=tuple(map(self._configs_of, body.resources)))
 
+    def _config_resources(self, *_: object) -> ApiMessage:
+        listed = (ConfigResource(resource_name=each, resource_type=32) for each in self.group_configs)
+        return ListConfigResourcesResponse(config_resources=tuple(listed))
+
     def _configs_of(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         found = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+        if resource.resource_type == 32:
+            own = (
+                DescribeConfigsResourceResult(name=name, value=value, config_source=8)
+                for name, value in self.group_configs[resource.resource_name].items()
+            )
+            default = DescribeConfigsResourceResult(name="share.session.timeout.ms", value="45000", config_source=5)
+            return found.replace(configs=(default, *own))
         if resource.resource_type != 2:
             return found
         topic = self.topics.get(resource.resource_name)

@@ -1,7 +1,8 @@
-"""What belongs to a cluster's topics: configurations, defaults of the brokers, access control entries, quotas.
+"""What a cluster says of itself: configurations of topics and groups, the topics' defaults, access control, quotas.
 
-Only what was set is taken: a value that a topic has from its broker, or from Kafka, is not the topic's. Entries and
-quotas of kinds that this package does not know are left out.
+Only what was set is taken: a value that a topic or group has from its broker, or from Kafka, is not its own. Access
+control entries and quotas of kinds that this package does not know are left out. Brokers before 4.1 do not name the
+groups that have configurations (KIP-1142), so those are not known.
 
 Source of the rules: org.apache.kafka.clients.admin.KafkaAdminClient, kafka.server.ConfigHelper.
 """
@@ -16,11 +17,17 @@ from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.config.entries import ConfigSource
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
-from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, UnsupportedApiError
+from pyspark_kafkalog.errors import (
+    InvalidConfigError,
+    InvalidRecordError,
+    LeaderUnavailableError,
+    UnsupportedApiError,
+)
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, Quotas, quota_entity
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.protocol.messages.cluster import ListConfigResourcesRequest, ListConfigResourcesResponse
 from pyspark_kafkalog.protocol.messages.security import (
     DescribeAclsRequest,
     DescribeAclsResource,
@@ -41,17 +48,22 @@ _T = TypeVar("_T")
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: The topics of one DescribeConfigs: an answer has a few KiB a topic.
-_TOPICS_A_REQUEST: Final = 250
+#: The topics or groups of one DescribeConfigs: an answer has a few KiB a topic.
+_RESOURCES_A_REQUEST: Final = 250
 _TOPIC: Final = 2  # types of resources with configurations: org.apache.kafka.common.config.ConfigResource
 _BROKER: Final = 4
+_GROUP: Final = 32
 _ANY: Final = 1  # in filters of access control entries
 #: Broker settings that topics fall back to.
 _TOPIC_DEFAULTS: Final = tuple(
     sorted({synonym.definition.name for config in TOPIC_CONFIGS.values() for synonym in config.synonyms})
 )
 #: Errors of a cluster that does not let the client read something, or does not have it.
-_NOT_PERMITTED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.SECURITY_DISABLED)
+_NOT_PERMITTED: Final = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.SECURITY_DISABLED,
+)
 
 
 class CallNode(Protocol):
@@ -92,7 +104,7 @@ class KnownConfigs:
         known = {name: each for name, each in self._known.items() if topics.get(name) == each.topic_id}
         new = sorted(topics.keys() - known.keys())
         old = (name for name, each in known.items() if now_s - each.asked_s >= self._age_s)
-        again = list(islice(old, _TOPICS_A_REQUEST))
+        again = list(islice(old, _RESOURCES_A_REQUEST))
         answers = topic_configs(call, [*again, *new])
         for name in again:
             del known[name]
@@ -110,25 +122,50 @@ def topic_configs(call: CallNode, topics: Sequence[str]) -> dict[str, dict[str, 
     Raises LeaderUnavailableError.
     """
     found: dict[str, dict[str, str] | str] = {}
-    for chunk in pieces(topics, _TOPICS_A_REQUEST):
+    for chunk in pieces(topics, _RESOURCES_A_REQUEST):
         resources = (
             DescribeConfigsResource(resource_type=_TOPIC, resource_name=each, configuration_keys=None) for each in chunk
         )
         response = call(DescribeConfigsRequest(resources=tuple(resources)), DescribeConfigsResponse)
         for result in response.results:
             if result.error_code == ErrorCode.NONE:
-                found[result.resource_name] = _set_for_topic(result)
+                found[result.resource_name] = _set_for(result, ConfigSource.DYNAMIC_TOPIC_CONFIG)
             elif result.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 found[result.resource_name] = f"its configurations cannot be read: {error_text(result.error_code)}"
     return found
 
 
-def _set_for_topic(result: DescribeConfigsResult) -> dict[str, str]:
-    return {
-        each.name: each.value
-        for each in result.configs
-        if each.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG and each.value is not None
-    }
+def _set_for(result: DescribeConfigsResult, source: ConfigSource) -> dict[str, str]:
+    return {each.name: each.value for each in result.configs if each.config_source == source and each.value is not None}
+
+
+def group_configs(call: CallNode) -> dict[str, Mapping[str, str]] | None:
+    """By group the configurations that were set for it; None if the cluster does not name such groups, or the client
+    may not read them. Raises LeaderUnavailableError."""
+    try:
+        listed = call(ListConfigResourcesRequest(resource_types=(_GROUP,)), ListConfigResourcesResponse)
+    except (UnsupportedApiError, InvalidRecordError):  # its version 0, before Kafka 4.1, cannot ask for groups
+        return None
+    if listed.error_code in _NOT_PERMITTED:
+        return None
+    if listed.error_code != ErrorCode.NONE:
+        raise LeaderUnavailableError(f"groups with configurations cannot be listed: {error_text(listed.error_code)}")
+    found: dict[str, Mapping[str, str]] = {}
+    groups = sorted(each.resource_name for each in listed.config_resources if each.resource_type == _GROUP)
+    for chunk in pieces(groups, _RESOURCES_A_REQUEST):
+        resources = (
+            DescribeConfigsResource(resource_type=_GROUP, resource_name=each, configuration_keys=None) for each in chunk
+        )
+        for result in call(DescribeConfigsRequest(resources=tuple(resources)), DescribeConfigsResponse).results:
+            if result.error_code in _NOT_PERMITTED:
+                return None
+            if result.error_code != ErrorCode.NONE:
+                raise LeaderUnavailableError(
+                    f"the configurations of the group {result.resource_name} cannot be read: "
+                    f"{error_text(result.error_code)}"
+                )
+            found[result.resource_name] = _set_for(result, ConfigSource.DYNAMIC_GROUP_CONFIG)
+    return found
 
 
 def broker_configs(call: CallNode, node_id: int) -> dict[str, str] | None:

@@ -53,6 +53,7 @@ from pyspark_kafkalog.replication.cluster.describing import (
     broker_configs,
     client_quotas,
     cluster_acls,
+    group_configs,
     pieces,
 )
 from pyspark_kafkalog.replication.cluster.fetching import (
@@ -188,6 +189,7 @@ class ClusterLeader:
                 topics=topics,
                 unreadable=unreadable,
                 cluster_configs=self._known_or("configurations", lambda: self._cluster_configs(view)) or {},
+                group_configs=self._known_or("groups", lambda: group_configs(self._call_any)),
                 acls=self._known_or("entries", lambda: cluster_acls(self._call_any)),
                 quotas=self._known_or("quotas", lambda: client_quotas(self._call_any)),
                 has_topics=bool(response.topics),

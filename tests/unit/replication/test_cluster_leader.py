@@ -532,3 +532,13 @@ def test_addresses_are_parsed(text: str, addresses: list[tuple[str, int]]) -> No
 def test_addresses_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError, match="expected"):
         parse_addresses(text)
+
+
+def test_configurations_of_groups_are_those_that_were_set(cluster: ScriptedCluster) -> None:
+    cluster.group_configs = {f"g{number}": {"consumer.session.timeout.ms": str(number)} for number in range(600)}
+    assert leader_of(cluster).describe(lambda _: True).group_configs == cluster.group_configs
+
+
+def test_configurations_of_groups_are_not_known_of_a_cluster_before_kafka_4_1(cluster: ScriptedCluster) -> None:
+    cluster.newest[ApiKey.LIST_CONFIG_RESOURCES] = 0
+    assert leader_of(cluster).describe(lambda _: True).group_configs is None

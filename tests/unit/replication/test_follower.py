@@ -55,8 +55,10 @@ def test_once_copies_all_that_there_is_and_ends(root_place: RootPlace, leader_di
         leader_dir.append("orders", rows(500 * number, 500, value_bytes=1000), compression_type="lz4")
     leader_dir.append("payments", rows(0, 10))
     leader_dir.group("readers").commit({("orders", 0): 12, ("orders", 1): 7})
+    leader_dir.alter_group_configs("readers", add={"consumer.session.timeout.ms": "50000"})
     events = copy_once(root_place, copy)
     check_equal(root_place, copy)
+    assert LogDir.open(copy).group_configs() == {"readers": {"consumer.session.timeout.ms": "50000"}}
     assert {each.topic for each in events if each.kind is EventKind.TOPIC_ADDED} >= {"orders", "payments"}
     offsets = LogDir.open(copy).group("readers").fetch()
     assert {(each.topic, each.partition): found.offset for each, found in offsets.items()} == {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from pyspark_kafkalog.config.group import HEARTBEAT_INTERVAL as INTERVAL
+from pyspark_kafkalog.config.group import SESSION_TIMEOUT as SESSION
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.access.client_quotas import quota_entity
 from pyspark_kafkalog.metadata.delta import ImageDelta
@@ -69,7 +71,11 @@ def test_new_topic_gets_the_leaders_id_partitions_and_configurations() -> None:
 
 def test_nothing_changes_for_what_is_as_the_leader_says() -> None:
     described = leader(
-        ORDERS, cluster_configs={"log.retention.ms": "5"}, acls=(ACL,), quotas={ANN: {"producer_byte_rate": 7.0}}
+        ORDERS,
+        cluster_configs={"log.retention.ms": "5"},
+        group_configs={"g": {SESSION: "50000"}},
+        acls=(ACL,),
+        quotas={ANN: {"producer_byte_rate": 7.0}},
     )
     again = plan(followed(described), described)
     assert (again.records, again.events) == ((), ())
@@ -145,6 +151,27 @@ def test_access_becomes_the_leaders_and_stays_where_it_is_not_known() -> None:
     assert {entity: dict(values) for entity, values in image.client_quotas.items()} == {
         ANN: {"producer_byte_rate": 9.0}
     }
+
+
+def test_configurations_of_groups_become_the_leaders_and_stay_where_they_are_not_known() -> None:
+    image = followed(leader(group_configs={"g": {SESSION: "50000", INTERVAL: "6000"}, "gone": {SESSION: "50001"}}))
+    assert plan(image, leader()).records == ()
+    planned = plan(image, leader(group_configs={"g": {SESSION: "50002"}}))
+    assert [each.detail for each in planned.events] == [
+        f"of the group g: {SESSION}=50002, {INTERVAL} not set",
+        f"of the group gone: {SESSION} not set",
+    ]
+    assert applied(image, planned).group_configs == {"g": {SESSION: "50002"}}
+
+
+def test_configurations_of_groups_that_this_root_cannot_have_are_left_out_and_reported() -> None:
+    odd = {
+        "long": {SESSION: "99999999", INTERVAL: "6000"},
+        "share": {"share.session.timeout.ms": "50000", INTERVAL: "6000"},
+    }
+    planned = plan(EMPTY, leader(group_configs=odd))
+    assert kinds(planned) == [EventKind.CONFIGS_REFUSED, EventKind.CONFIGS_REFUSED, EventKind.CONFIGS_CHANGED]
+    assert applied(EMPTY, planned).group_configs == {"share": {INTERVAL: "6000"}}
 
 
 def test_many_partitions_are_created_in_several_commits() -> None:
