@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidRecordError
@@ -67,8 +68,12 @@ def quota_entity(parts: Collection[tuple[str, str | None]]) -> QuotaEntity:
 def alter_quotas(quotas: Quotas, entity: QuotaEntity, changes: Mapping[str, float | None]) -> list[MetadataRecord]:
     """Records that set the quotas in `changes`, or remove those with the value None; none for unchanged ones.
 
-    Raises InvalidConfigError for an unknown quota or a value that it cannot have.
+    Raises InvalidConfigError for an unknown quota, a value that it cannot have, and a host that is no IP address. Kafka
+    also takes names of hosts that it can resolve; here nothing is resolved.
     """
+    host = dict(entity).get(IP)
+    if host is not None and canonical_ip(host) is None and any(value is not None for value in changes.values()):
+        raise InvalidConfigError(f"{host} is not a valid IP address")
     allowed = IP_QUOTAS if entity[0][0] == IP else CLIENT_QUOTAS
     current = quotas.get(entity, {})
     records: list[MetadataRecord] = []
@@ -81,6 +86,14 @@ def alter_quotas(quotas: Quotas, entity: QuotaEntity, changes: Mapping[str, floa
         if current.get(key) != value:
             records.append(quota_record(entity, key, value))
     return records
+
+
+def canonical_ip(text: str) -> str | None:
+    """The shortest way to write this IP address, which hosts of connections have; None if it is none."""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return None
 
 
 def _check_value(allowed: Mapping[str, int | None], key: str, value: float) -> None:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.metadata.access.client_quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
-    IP,
     REQUEST_PERCENTAGE,
     USER,
     QuotaEntity,
     Quotas,
+    canonical_ip,
 )
 from pyspark_kafkalog.units import INT32_MAX, SECOND_MS
 
@@ -70,6 +70,18 @@ class TokenBucket:
         return self._tokens >= self.rate * _WINDOW_S
 
 
+def _connection_rates(quotas: Quotas) -> dict[str | None, float]:
+    """By IP address its new connections a second, None: those of a host without its own. Names of hosts are left out:
+    a log directory may have some from a broker."""
+    found: dict[str | None, float] = {}
+    for ((_, name), *_), values in quotas.items():
+        if CONNECTION_CREATION_RATE in values:
+            host = None if name is None else canonical_ip(name)
+            if name is None or host is not None:
+                found[host] = values[CONNECTION_CREATION_RATE]
+    return found
+
+
 class ClientQuotas:
     """The quotas of one server process. Used in the event loop's thread.
 
@@ -81,6 +93,7 @@ class ClientQuotas:
         self._monotonic_ms = monotonic_ms
         self._known: Quotas | None = None
         self._names: frozenset[str] = frozenset()
+        self._connection_rates: dict[str | None, float] = {}  # by IP address, None: of hosts without their own
         self._buckets: dict[tuple[str, str | None, str | None], TokenBucket] = {}
 
     def throttle(self, session: Session, client_id: str, quota: str, amount: float) -> int:
@@ -127,18 +140,16 @@ class ClientQuotas:
 
     def connection_creation_rate(self, host: str) -> float | None:
         """The new connections a second of the host's quota; None: it has none."""
-        quotas = self._current()
-        for name in (host, None):
-            rate = quotas.get(((IP, name),), {}).get(CONNECTION_CREATION_RATE)
-            if rate is not None:
-                return rate
-        return None
+        self._current()
+        rates = self._connection_rates
+        return rates.get(host, rates.get(None))
 
     def _current(self) -> Quotas:
         quotas = self._quotas()
         if quotas is not self._known:
             self._known = quotas
             self._names = frozenset(name for values in quotas.values() for name in values)
+            self._connection_rates = _connection_rates(quotas)
             self._buckets.clear()
         return quotas
 

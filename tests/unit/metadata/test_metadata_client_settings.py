@@ -157,6 +157,14 @@ def test_quota_that_kafka_refuses_is_refused(key: str, value: float) -> None:
         alter_quotas({}, ANN, {key: value})
 
 
+def test_quota_of_a_host_that_is_no_ip_address_is_refused_and_can_be_removed() -> None:
+    host = quota_entity([(IP, "zzz zzz")])
+    with pytest.raises(InvalidConfigError, match="zzz zzz is not a valid IP address"):
+        alter_quotas({}, host, {"connection_creation_rate": 5.0})
+    assert alter_quotas({host: {"connection_creation_rate": 5.0}}, host, {"connection_creation_rate": None})
+    assert alter_quotas({}, quota_entity([(IP, "::1")]), {"connection_creation_rate": 5.0})
+
+
 @pytest.mark.parametrize(
     "parts",
     [[], [(USER, "ann"), (USER, "bob")], [("group", "g")], [(USER, "")], [(IP, "10.0.0.1"), (USER, "ann")]],

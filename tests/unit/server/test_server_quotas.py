@@ -145,3 +145,13 @@ def test_connections_above_a_hosts_rate_are_refused() -> None:
     clock.now_ms = 1_000
     limits.open("10.0.0.1")
     assert limits.count == 13
+
+
+def test_rate_of_a_host_is_found_however_its_address_is_written_and_names_of_hosts_have_none() -> None:
+    quotas = {
+        quota_entity([(IP, "fe80::0001")]): {"connection_creation_rate": 1.0},
+        quota_entity([(IP, "localhost")]): {"connection_creation_rate": 2.0},
+    }
+    rates = quotas_of(Clock(), quotas)
+    assert rates.connection_creation_rate("fe80::1") == 1.0
+    assert rates.connection_creation_rate("127.0.0.1") is None
