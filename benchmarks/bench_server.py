@@ -11,7 +11,8 @@ Parts:
     connections  memory of 1,000 idle connections
     fetch        a Fetch over 500 partitions, and one of a session of 2,000 partitions, without news
 
-The contenders take turns, each on its own data and with a JVM for each run of a tool, whose start is not measured.
+The contenders take turns, each on its own data and with a JVM for each run of a tool, whose start is not measured. Who
+begins a round changes, as the disk still writes what the one before has left to it.
 Server and client share the cores of the machine. Quote ratios: machines drift. Beside the rates stand the
 seconds of CPU that each of the two used for a gigabyte, or in all: they tell what a rate is bound by, also on a busy
 machine.
@@ -145,9 +146,9 @@ def compare(
     found: dict[str, list[float]] = {name: [] for name in names}
     cpu_s: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + 1):
-        for name, bootstrap in names.items():
+        for name in sorted(names, reverse=number % 2 == 0):
             began_s = contenders.cpu_s(name)
-            value = measure(bootstrap, number)
+            value = measure(names[name], number)
             if number:
                 found[name].append(value)
                 cpu_s[name].append((contenders.cpu_s(name) - began_s) * 1000 / megabytes)
