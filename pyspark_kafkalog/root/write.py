@@ -42,7 +42,7 @@ from pyspark_kafkalog.root.write_transaction import (
     is_committed,
     producer_of,
 )
-from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel, note_unflushed
+from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -181,8 +181,6 @@ def _append_and_publish(
 
 def append(logs: PartitionLogs, write: Write) -> list[AppendedPartition]:
     """Append all files, in the order of the partitions, and wait until they are on disk."""
-    if not logs.fs.waits_for_disk:
-        note_unflushed(logs.root, logs.fs)
     partitions = sorted(write.by_partition)
     appended: list[AppendedPartition] = []
     for at in range(0, len(partitions), _OPEN_PARTITIONS):

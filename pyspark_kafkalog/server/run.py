@@ -42,6 +42,7 @@ from pyspark_kafkalog.server.security.limits import (
     AUTHENTICATION_REQUEST_BYTES_MAX,
     TooManyConnectionsError,
 )
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.units import SECOND_MS
 
 _LOG: Final = logging.getLogger(__name__)
@@ -206,8 +207,14 @@ class Server:
 
 
 def open_served_root(path: str | RootPath | StoreAddress, config: ServerConfig) -> Root:
-    """The root to serve; one that does not exist is created, unless the server only reads. Raises LogDirError."""
-    return open_root(path) if config.read_only else open_or_create_root(path)
+    """The root to serve; one that does not exist is created, unless the server only reads. Raises LogDirError.
+
+    On a file system all commits wait for the disk as `config.flush` says, also those that create topics or change
+    configurations: one that waited would have to wait for all earlier ones, and whoever writes for it.
+    """
+    if config.read_only:
+        return open_root(path)
+    return open_or_create_root(path, fs=flushing_file_system(LOCAL, config.flush))
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ SIGKILL, and the kernel writes it to disk later.
 If a commit file reached the disk before an earlier one, a power failure would leave a gap in the commit log. A commit
 with `fsync` that finds the marker therefore first makes the kernel write out everything, then removes the marker.
 
-`in_parallel` and `beside` run file operations in threads that the process keeps, as starting them for each commit would
-cost most. They are meant only for calls that spend their time without the interpreter's lock: fsyncs, copies and checks
-of much data.
+`in_parallel`, `beside` and `in_background` run file operations in threads that the process keeps, as starting them for
+each commit would cost most. They are meant only for calls that spend their time without the interpreter's lock: fsyncs,
+copies and checks of much data.
 """
 
 from __future__ import annotations
@@ -191,6 +191,11 @@ class FileSystem:
     """
 
     waits_for_disk = True
+
+    @property
+    def waiting(self) -> FileSystem:
+        """This file system, or the one beneath it whose `fsync` waits for the disk."""
+        return self
 
     @_described
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
@@ -368,6 +373,10 @@ class UnflushedFileSystem(FileSystem):
     def __init__(self, inner: FileSystem) -> None:
         self._inner = inner
 
+    @property
+    def waiting(self) -> FileSystem:
+        return self._inner.waiting
+
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
         return self._inner.open(path, flags, mode)
 
@@ -424,7 +433,7 @@ def flushing_file_system(fs: FileSystem, flush: FlushMode) -> FileSystem:
     """`fs` for commits with the mode `flush`. Raises InvalidOptionError for an unknown mode."""
     if flush not in get_args(FlushMode):
         raise InvalidOptionError(f"flush is {flush!r}; expected one of {', '.join(get_args(FlushMode))}")
-    return fs if flush == "fsync" else UnflushedFileSystem(fs)
+    return fs if flush == "fsync" or not fs.waits_for_disk else UnflushedFileSystem(fs)
 
 
 def note_unflushed(root: Path, fs: FileSystem) -> None:
@@ -474,6 +483,11 @@ class ThreadPool:
 
 
 _POOL: Final = ThreadPool(_THREADS, "kafkalog")
+
+
+def in_background(task: Callable[[], None]) -> None:
+    """Run `task` in a thread, and do not wait for it. It raises nothing."""
+    _POOL.submit(task)
 
 
 @contextlib.contextmanager

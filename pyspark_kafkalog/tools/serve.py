@@ -207,12 +207,12 @@ def _worker_command(number: int, shared: Address, *, has_fixed_ports: bool) -> l
 
 def _root(options: argparse.Namespace, config: ServerConfig) -> Root:
     """The root to serve; one that does not exist is created, if it may be written."""
-    from pyspark_kafkalog.security.open import open_or_create_root
+    from pyspark_kafkalog.server.run import open_served_root
 
     is_brokers = options.path is None or options.remote_storage is not None or options.read_to_log_end
     if is_brokers or config.read_only or "," in str(options.path):
         return open_log_dir(options).root
-    return open_or_create_root(options.path)
+    return open_served_root(options.path, config)
 
 
 def _collect_seldom() -> None:

@@ -26,7 +26,7 @@ from pyspark_kafkalog.metadata.root_format import (
 )
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.storage.artefacts.marker_files import another_root_error, readable_identity
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flush_earlier
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flush_earlier, note_unflushed
 
 _FileState: TypeAlias = tuple[int, int, int]
 
@@ -111,6 +111,8 @@ class LocalPlace:
     ) -> Commit:
         if self._fs.waits_for_disk:
             flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
+        else:
+            note_unflushed(self.root, self._fs)
         base_offset = loaded.image.next_offset
         return self.log.publish(
             base_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_link=before_visible

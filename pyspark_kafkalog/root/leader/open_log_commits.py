@@ -26,7 +26,7 @@ from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS, OpenLogs
 from pyspark_kafkalog.root.write import PartitionLogs, truncate_uncommitted
-from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, note_unflushed
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -126,8 +126,6 @@ class OpenLogCommits:
         self, image: MetadataImage, appends: Sequence[PartitionAppend]
     ) -> tuple[dict[TopicPartition, LogState], list[UnifiedLog]]:
         """Append to all partitions; returns the new states, and the logs that are still to be flushed."""
-        if not self.fs.waits_for_disk and appends:
-            note_unflushed(self._root.path, self.fs)
         states: dict[TopicPartition, LogState] = {}
         unflushed: list[UnifiedLog] = []
         for at in range(0, len(appends), OPEN_LOGS):

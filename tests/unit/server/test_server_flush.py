@@ -1,0 +1,69 @@
+"""What a server waits for before it answers, by its flush mode."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hostile_clients import batch_of
+from patience import PATIENCE_S
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from pyspark_kafkalog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from pyspark_kafkalog.server.config import Address, ServerConfig
+from pyspark_kafkalog.server.run import serve
+from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FlushMode
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls of this process that waited for the disk."""
+    called: list[str] = []
+    for name in ("sync", "fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda *_args, name=name: called.append(name))
+    return called
+
+
+def create_and_write(root: Path, flush: FlushMode) -> None:
+    """Two topics and a record of each, so that changes follow writes, from a client of a server."""
+    with serve(root, ServerConfig(listen=Address("127.0.0.1", 0), flush=flush)) as bootstrap:
+        host, _, port = bootstrap.rpartition(":")
+        wire = WireClient.connect(host, int(port), client_id="c", timeout_s=PATIENCE_S)
+        wire.negotiate()
+        for name in ("orders", "payments"):
+            topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+            created = wire.call(CreateTopicsRequest(topics=(topic,), timeout_ms=10_000), CreateTopicsResponse)
+            assert [each.error_code for each in created.topics] == [ErrorCode.NONE]
+            data = TopicProduceData(name=name, partition_data=(PartitionProduceData(index=0, records=batch_of(b"x")),))
+            body = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=(data,))
+            (written,) = wire.call(body, ProduceResponse, version=12).responses
+            assert written.partition_responses[0].error_code == ErrorCode.NONE
+        wire.close()
+
+
+def test_neither_writes_nor_changes_wait_for_the_disk_with_os(tmp_path: Path, syncs: list[str]) -> None:
+    create_and_write(tmp_path / "root", "os")
+    assert syncs == []
+    assert (tmp_path / "root" / UNFLUSHED_MARKER).exists()
+
+
+def test_writes_and_changes_wait_for_their_files_only_with_fsync(tmp_path: Path, syncs: list[str]) -> None:
+    create_and_write(tmp_path / "root", "fsync")
+    assert set(syncs) == {"fsync", "fdatasync"}
+    assert not (tmp_path / "root" / UNFLUSHED_MARKER).exists()
+
+
+def test_all_that_did_not_wait_is_on_disk_before_the_first_commit_that_waits(tmp_path: Path, syncs: list[str]) -> None:
+    create_and_write(tmp_path / "root", "os")
+    LogDir.open(tmp_path / "root").create_topic("refunds", 1)
+    assert syncs.count("sync") == 1
+    assert not (tmp_path / "root" / UNFLUSHED_MARKER).exists()
