@@ -8,9 +8,10 @@ for the next commit too.
 *Retention.* A commit file is removed when it is older than metadata.max.retention.ms and a snapshot contains its
 records; the older snapshot that ends where the commit begins is removed before it. The newest snapshot is kept, and so
 is the last commit in it: a reader whose last file no longer exists has to reload from a snapshot. Files are removed
-oldest first, so a crash leaves no gaps. Each commit removes at most a few files, found by name from one to the next, so
-the cost does not depend on the length of the history. The hint is written after a file has been removed. After a crash
-in between, it names a file that does not exist, and the directory is listed once.
+oldest first, so a crash leaves no gaps. A snapshot must be on disk before: where commits do not wait for that, a thread
+flushes it. Each commit removes at most a few files, found by name from one to the next, so the cost does not depend on
+the length of the history. The hint is written after a file has been removed. After a crash in between, it names a file
+that does not exist, and the directory is listed once.
 
 *Leftovers.* Files that killed committers left half-written are removed once they are an hour old by the clock of the
 file system, since no process can still be writing them; nothing reads them. The search follows each snapshot and covers
@@ -26,6 +27,7 @@ import logging
 import os
 import re
 import threading
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -37,7 +39,7 @@ from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, snapshot_is_due
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, in_background
 
 #: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name
 #: that it links to cannot have been used and removed meanwhile.
@@ -64,6 +66,7 @@ class Housekeeping:
         self._retention = CommitRetention(log, snapshots, fs)
         self._lock = threading.Lock()
         self._sound_end_offset = 0  # of the newest snapshot that is known to be whole
+        self._flushed_end_offset = 0  # of the newest one that was flushed in the background
         self._config = CurrentMetadataLogConfig()
 
     def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
@@ -85,6 +88,9 @@ class Housekeeping:
                 with _LOGGING_FAILURES:
                     now_ns = file_system_time_ns(self._directory.parent, self._fs)
                     remove_leftovers(self._directory, now_ns=now_ns, fs=self._fs)
+            if newer is not None and not newer.is_sound and newer.end_offset == loaded.image.next_offset:
+                in_background(partial(self._flush, newer.end_offset))
+            self._sound_end_offset = max(self._sound_end_offset, self._flushed_end_offset)
             for snapshot in (loaded.tail.snapshot, newer):
                 if snapshot is not None and snapshot.is_sound:
                     self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)
@@ -99,6 +105,11 @@ class Housekeeping:
         finally:
             self._lock.release()
         return newer
+
+    def _flush(self, end_offset: int) -> None:
+        with _LOGGING_FAILURES:
+            self._snapshots.flush(end_offset)
+            self._flushed_end_offset = max(self._flushed_end_offset, end_offset)
 
 
 class _LoggingFailures:

@@ -79,6 +79,20 @@ class LocalSnapshots(Snapshots):
         write_pointer(self._directory, SnapshotId(image.next_offset, LEADER_EPOCH), self._fs)
         return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=self._fs.waits_for_disk)
 
+    def flush(self, end_offset: int) -> None:
+        """Wait until the snapshot at `end_offset`, which `write` has written, and the pointer are on disk.
+
+        Raises OSError.
+        """
+        fs = self._fs.waiting
+        for path in (self.path(end_offset), self._directory / POINTER_FILE):
+            fd = fs.open(path, os.O_RDONLY)
+            try:
+                fs.fsync(fd)
+            finally:
+                fs.close(fd, path)
+        fs.fsync_dir(self._directory)
+
 
 def list_snapshots(directory: Path) -> list[SnapshotId]:
     """The snapshots of the commit log in `directory`, oldest first. Raises OSError."""

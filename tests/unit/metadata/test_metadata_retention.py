@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +16,16 @@ from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.local import housekeeping
 from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.metadata.snapshots import SnapshotId
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
+from pyspark_kafkalog.storage.filesystem import FileSystem, UnflushedFileSystem
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
@@ -52,6 +54,21 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 @pytest.fixture
 def ends() -> Iterator[int]:
     return iter(range(1, 10**6))
+
+
+class RecordingSyncs(FileSystem):
+    """Notes which files and directories were flushed."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+
+    def fsync(self, fd: int) -> None:
+        self.synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        super().fsync(fd)
+
+    def fsync_dir(self, directory: Path) -> None:
+        self.synced.append(directory)
+        super().fsync_dir(directory)
 
 
 def write(store: MetadataStore, ends: Iterator[int], times: int = 1) -> None:
@@ -84,6 +101,28 @@ def test_commits_and_snapshots_older_than_retention_are_deleted(place: Place, en
     assert oldest is not None
     assert oldest.end_offset >= left[0].base_offset
     assert place.open().image == store.image
+
+
+def test_commits_that_do_not_wait_for_the_disk_are_deleted_once_a_snapshot_of_them_is_on_disk(
+    tmp_path: Path, clock: Clock, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Callable[[], None]] = []
+    monkeypatch.setattr(housekeeping, "in_background", later.append)
+    fs = RecordingSyncs()
+    store = create_root(tmp_path / "root", clock=clock, fs=UnflushedFileSystem(fs))
+    add_topic(store, "orders", 1)
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
+    write(store, ends, 20)
+    clock.now_ms += MINUTE_MS + 1
+    write(store, ends, 5)
+    before = len(commit_files(store.root))
+    assert before > 25
+    assert fs.synced == []
+    snapshot = snapshot_files(store.root)[-1]
+    later.pop()()
+    assert fs.synced == [snapshot, snapshot.parent / POINTER_FILE, snapshot.parent]
+    write(store, ends, 20)
+    assert len(commit_files(store.root)) == 25
 
 
 def test_newest_snapshot_and_its_last_commit_stay_at_any_age(place: Place, ends: Iterator[int]) -> None:
