@@ -96,7 +96,10 @@ class Bench:
         self._is_filled = True
         self.broker.create_topic(TOPIC, PARTITIONS)
         load = Load("", RECORD_BYTES, ("compression.type=none", "batch.size=262144", "linger.ms=5"), 0)
-        print(f"produced: {produce(self.broker.bootstrap, TOPIC, load, self.gigabytes * 1000)}", flush=True)
+        print(
+            f"produced: {produce(self.broker.bootstrap, TOPIC, load, self.gigabytes * 1000).splitlines()[-1]}",
+            flush=True,
+        )
 
     def new_directory(self, name: str) -> Path:
         """A path without a file, for a contender that begins now: brings the machine's memory into the same state."""

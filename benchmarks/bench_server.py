@@ -1,6 +1,6 @@
 """Compares `kafkalog serve` with a real broker on this machine, by Kafka's own tools for performance.
 
-    python benchmarks/bench_server.py [--rounds N] [--only PART[,PART]] [--megabytes N] [--scratch DIR]
+    python benchmarks/bench_server.py [--rounds N] [--only PART[,PART]] [--seconds N] [--scratch DIR]
 
 Parts:
     produce      ProducerPerformance: records of 100 bytes and 1 KiB, without compression and with lz4, the client's
@@ -11,8 +11,9 @@ Parts:
     connections  memory of 1,000 idle connections
     fetch        a Fetch over 500 partitions, and one of a session of 2,000 partitions, without news
 
-The contenders take turns, each on its own data and with a JVM for each run of a tool, whose start is not measured. Who
-begins a round changes, as the disk still writes what the one before has left to it.
+The contenders take turns, each on its own data and with a JVM for each run of a tool, whose start is not measured. Nor
+are the first five seconds of a producer, in which Java compiles it on the cores that the contender needs. Who begins a
+round changes, as the disk still writes what the one before has left to it.
 Server and client share the cores of the machine. Quote ratios: machines drift. Beside the rates stand the
 seconds of CPU that each of the two used for a gigabyte, or in all: they tell what a rate is bound by, also on a busy
 machine.
@@ -52,11 +53,14 @@ PARTS: Final = ("produce", "consume", "fsync", "latency", "connections", "fetch"
 _HEAP: Final = "-Xmx512m"
 _BROKER_JAVA: Final = ("-Xms1g", "-Xmx1g")
 _TOOL_SECONDS_MAX: Final = 300
-_RATE: Final = re.compile(r"\(([0-9.]+) MB/sec\)")
+#: A line every five seconds, and one for the whole run.
+_SENT: Final = re.compile(r"^([0-9]+) records sent, ([0-9.]+) records/sec", re.MULTILINE)
 _PRODUCE_LATENCY: Final = re.compile(r"([0-9.]+) ms 50th.* ([0-9.]+) ms 99th")
 _LARGE: Final = ("batch.size=262144", "linger.ms=5")
 _FETCH_PARTITIONS: Final = 500
 _SESSION_PARTITIONS: Final = 2000
+_FIRST_RUN_MB: Final = 100
+_CONSUMED_MB: Final = 200
 _IDLE_CONNECTIONS: Final = 1000
 _LATENCY_RATE: Final = 1000
 
@@ -89,14 +93,25 @@ def run_tool(main_class: str, *arguments: str) -> str:
 
 
 def produce(bootstrap: str, topic: str, load: Load, megabytes: float, *, throughput: int = -1) -> str:
-    """The last line of ProducerPerformance."""
+    """The output of ProducerPerformance."""
     records = int(megabytes * 1_000_000 / load.record_bytes)
     properties = (f"bootstrap.servers={bootstrap}", "acks=all", *load.settings)
     sizes = ("--num-records", str(records), "--record-size", str(load.record_bytes))
     limits = ("--throughput", str(throughput))
-    return run_tool(
-        "ProducerPerformance", "--topic", topic, *sizes, *limits, "--producer-props", *properties
-    ).splitlines()[-1]
+    return run_tool("ProducerPerformance", "--topic", topic, *sizes, *limits, "--producer-props", *properties)
+
+
+def steady_mb_per_s(output: str, load: Load) -> float:
+    """MB/s of ProducerPerformance after its first five seconds; of a shorter run, all of it."""
+    sent = [(int(records), float(rate)) for records, rate in _SENT.findall(output)]
+    if not sent:
+        raise SystemExit(f"no rate in {output[-1000:]!r}")
+    records, rate = sent[-1]
+    seconds = records / rate
+    if len(sent) > 1:
+        first_records, first_rate = sent[0]
+        records, seconds = records - first_records, seconds - first_records / first_rate
+    return records * load.record_bytes / seconds / 1e6
 
 
 def consume_mb_per_s(bootstrap: str, topic: str, records: int) -> float:
@@ -141,17 +156,15 @@ def compare(
     megabytes: float,
     ratio_min: float,
 ) -> list[str]:
-    """Measure MB/s in turns after a round that warms up; print medians and the ratio. Returns a line for a miss."""
+    """Measure MB/s in turns; print medians and the ratio. Returns a line for a miss."""
     names = contenders.bootstraps
     found: dict[str, list[float]] = {name: [] for name in names}
     cpu_s: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds + 1):
+    for number in range(rounds):
         for name in sorted(names, reverse=number % 2 == 0):
             began_s = contenders.cpu_s(name)
-            value = measure(names[name], number)
-            if number:
-                found[name].append(value)
-                cpu_s[name].append((contenders.cpu_s(name) - began_s) * 1000 / megabytes)
+            found[name].append(measure(names[name], number))
+            cpu_s[name].append((contenders.cpu_s(name) - began_s) * 1000 / megabytes)
     ours, broker = statistics.median(found["kafkalog"]), statistics.median(found["broker"])
     ratio = ours / broker
     verdict = "met" if ratio >= ratio_min else "MISSED"
@@ -170,41 +183,52 @@ def process_cpu_s(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def _rate(line: str) -> float:
-    found = _RATE.search(line)
-    if found is None:
-        raise SystemExit(f"no rate in {line!r}")
-    return float(found.group(1))
-
-
-def bench_produce(contenders: Contenders, rounds: int, megabytes: float, *, label: str = "produce") -> list[str]:
+def bench_produce(contenders: Contenders, rounds: int, seconds: float, *, label: str = "produce") -> list[str]:
     missed = []
     for load in PRODUCE:
         topic = load.name.replace(" ", "-").replace("=", "-")
+        bootstraps = contenders.bootstraps.values()
+        first = [steady_mb_per_s(produce(each, f"{topic}-first", load, _FIRST_RUN_MB), load) for each in bootstraps]
+        megabytes = max(first) * seconds
+
+        def measure(bootstrap: str, number: int) -> float:
+            return steady_mb_per_s(produce(bootstrap, f"{topic}-{number}", load, megabytes), load)  # noqa: B023
+
         missed += compare(
             f"{label} {load.name}",
             contenders,
-            lambda bootstrap, number: _rate(produce(bootstrap, f"{topic}-{number}", load, megabytes)),  # noqa: B023
+            measure,
             rounds=rounds,
             megabytes=megabytes,
             ratio_min=1.0 if label == "fsync" else load.ratio_min,
         )
+        for each in bootstraps:
+            _delete_topics(each, [f"{topic}-{number}" for number in ("first", *range(rounds))])
     return missed
 
 
-def bench_consume(contenders: Contenders, rounds: int, megabytes: float) -> list[str]:
+def _delete_topics(bootstrap: str, topics: Sequence[str]) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for deleted in admin.delete_topics(list(topics)).values():
+        deleted.result(60)
+
+
+def bench_consume(contenders: Contenders, rounds: int) -> list[str]:
     missed = []
     for load in (each for each in PRODUCE if each.settings[1:]):
         topic = "consume-" + load.name.replace(" ", "-").replace("=", "-")
+        records = int(_CONSUMED_MB * 1_000_000 / load.record_bytes)
         for bootstrap in contenders.bootstraps.values():
-            produce(bootstrap, topic, load, megabytes)
-        records = int(megabytes * 1_000_000 / load.record_bytes)
+            produce(bootstrap, topic, load, _CONSUMED_MB)
+            consume_mb_per_s(bootstrap, topic, records)
         missed += compare(
             f"consume {load.name}",
             contenders,
             lambda bootstrap, _: consume_mb_per_s(bootstrap, topic, records),  # noqa: B023
             rounds=rounds,
-            megabytes=megabytes,
+            megabytes=_CONSUMED_MB,
             ratio_min=1.0,
         )
     return missed
@@ -214,9 +238,9 @@ def bench_latency(contenders: Contenders, seconds: float) -> list[str]:
     load = Load("latency", 100, ("linger.ms=0",), 0.0)
     for name, bootstrap in contenders.bootstraps.items():
         began_s = contenders.cpu_s(name)
-        line = produce(bootstrap, "latency", load, _LATENCY_RATE * seconds * 100 / 1e6, throughput=_LATENCY_RATE)
-        found = _PRODUCE_LATENCY.search(line)
-        assert found is not None, line
+        output = produce(bootstrap, "latency", load, _LATENCY_RATE * seconds * 100 / 1e6, throughput=_LATENCY_RATE)
+        found = _PRODUCE_LATENCY.search(output)
+        assert found is not None, output
         ends = end_to_end_ms(bootstrap, seconds)
         print(
             f"latency at {_LATENCY_RATE} records/s, {name:<9} produce p50 {float(found.group(1)):6.1f} ms, "
@@ -374,12 +398,12 @@ def _client_ms(client: WireClient, request: FetchRequest) -> float:
     return statistics.median(times_ms)
 
 
-def run_parts(parts: Sequence[str], scratch: Path, rounds: int, megabytes: float) -> Iterator[str]:
+def run_parts(parts: Sequence[str], scratch: Path, rounds: int, seconds: float) -> Iterator[str]:
     with Contenders(scratch, fsync=False) as contenders:
         if "produce" in parts:
-            yield from bench_produce(contenders, rounds, megabytes)
+            yield from bench_produce(contenders, rounds, seconds)
         if "consume" in parts:
-            yield from bench_consume(contenders, rounds, megabytes)
+            yield from bench_consume(contenders, rounds)
         if "latency" in parts:
             yield from bench_latency(contenders, 10)
         if "fetch" in parts:
@@ -388,19 +412,19 @@ def run_parts(parts: Sequence[str], scratch: Path, rounds: int, megabytes: float
             yield from bench_connections(contenders)
     if "fsync" in parts:
         with Contenders(scratch, fsync=True) as contenders:
-            yield from bench_produce(contenders, rounds, megabytes / 4, label="fsync")
+            yield from bench_produce(contenders, rounds, seconds, label="fsync")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--megabytes", type=float, default=200.0, help="of each run (default: 200)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each run of a producer (default: 15)")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--scratch", type=Path, default=None, help="a directory on the disk to be measured")
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(dir=options.scratch))
     try:
-        missed = list(run_parts(options.only.split(","), scratch, options.rounds, options.megabytes))
+        missed = list(run_parts(options.only.split(","), scratch, options.rounds, options.seconds))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     print("\nall goals met" if not missed else "\nmissed:\n  " + "\n  ".join(missed))
