@@ -12,6 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 from following_roots import check_equal, make_follower
+from patience import wait_until
 from range_tasks import CountedTasks, answer_little, task_leader_of
 from root_places import RootPlace, memory_root
 
@@ -288,5 +289,6 @@ def test_follower_waits_longer_for_tasks_than_for_its_leader(leader: LogDir, tmp
         finally:
             tasks.granted.set()
         assert asked >= 2
-        assert not end_point.is_working()
+        # A range that begins inside of the last batch may still be fetched when the follower has it already.
+        wait_until(lambda: not end_point.is_working(), "the end of the tasks")
     check_equal(leader.path, tmp_path / "copy")
