@@ -186,8 +186,8 @@ def _check_batch(batch: RecordBatch, base_offset: int, size_bytes: int, file: st
 class KnownSnapshot:
     """An existing snapshot: its end offset, its size in bytes, the time (ms) of the last commit in it.
 
-    `is_sound` means that this process has read it completely, or has written it durably, so the commits that it
-    contains may be removed.
+    `is_sound` means that this process has read it completely, or has written it. The commits that it contains may be
+    removed once it is on disk.
     """
 
     end_offset: int

@@ -65,8 +65,8 @@ class Housekeeping:
         self._snapshots = snapshots
         self._retention = CommitRetention(log, snapshots, fs)
         self._lock = threading.Lock()
-        self._sound_end_offset = 0  # of the newest snapshot that is known to be whole
-        self._flushed_end_offset = 0  # of the newest one that was flushed in the background
+        self._whole_end_offset = 0  # of the newest snapshot that is known to be whole
+        self._durable_end_offset = 0  # of the newest one that is known to be on disk too
         self._config = CurrentMetadataLogConfig()
 
     def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
@@ -88,17 +88,14 @@ class Housekeeping:
                 with _LOGGING_FAILURES:
                     now_ns = file_system_time_ns(self._directory.parent, self._fs)
                     remove_leftovers(self._directory, now_ns=now_ns, fs=self._fs)
-            if newer is not None and not newer.is_sound and newer.end_offset == loaded.image.next_offset:
-                in_background(partial(self._flush, newer.end_offset))
-            self._sound_end_offset = max(self._sound_end_offset, self._flushed_end_offset)
             for snapshot in (loaded.tail.snapshot, newer):
-                if snapshot is not None and snapshot.is_sound:
-                    self._sound_end_offset = max(self._sound_end_offset, snapshot.end_offset)
+                if snapshot is not None and snapshot.is_sound and snapshot.end_offset > self._whole_end_offset:
+                    self._make_durable(snapshot.end_offset)
             if config.max_retention_ms >= 0:
                 kept_ms = max(config.max_retention_ms, DELETE_DELAY_MS)
                 with _LOGGING_FAILURES:
                     self._retention.remove_expired(
-                        snapshot_end_offset=self._sound_end_offset, older_than_ms=now_ms - kept_ms
+                        snapshot_end_offset=self._durable_end_offset, older_than_ms=now_ms - kept_ms
                     )
             with _LOGGING_FAILURES:
                 self._log.restore_reserve()
@@ -106,10 +103,18 @@ class Housekeeping:
             self._lock.release()
         return newer
 
+    def _make_durable(self, end_offset: int) -> None:
+        """Have the snapshot flushed. A commit that waits for the disk has flushed all that was written before it."""
+        self._whole_end_offset = end_offset
+        if self._fs.waits_for_disk:
+            self._durable_end_offset = end_offset
+        else:
+            in_background(partial(self._flush, end_offset))
+
     def _flush(self, end_offset: int) -> None:
         with _LOGGING_FAILURES:
             self._snapshots.flush(end_offset)
-            self._flushed_end_offset = max(self._flushed_end_offset, end_offset)
+            self._durable_end_offset = max(self._durable_end_offset, end_offset)
 
 
 class _LoggingFailures:

@@ -77,10 +77,10 @@ class LocalSnapshots(Snapshots):
             fs=self._fs,
         )
         write_pointer(self._directory, SnapshotId(image.next_offset, LEADER_EPOCH), self._fs)
-        return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=self._fs.waits_for_disk)
+        return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=True)
 
     def flush(self, end_offset: int) -> None:
-        """Wait until the snapshot at `end_offset`, which `write` has written, and the pointer are on disk.
+        """Wait until the snapshot at `end_offset`, whichever process has written it, and the pointer are on disk.
 
         Raises OSError.
         """

@@ -125,6 +125,30 @@ def test_commits_that_do_not_wait_for_the_disk_are_deleted_once_a_snapshot_of_th
     assert len(commit_files(store.root)) == 25
 
 
+def test_snapshot_of_another_process_is_flushed_before_commits_in_it_are_deleted_without_waiting_for_the_disk(
+    tmp_path: Path, clock: Clock, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Callable[[], None]] = []
+    monkeypatch.setattr(housekeeping, "in_background", later.append)
+    store = create_root(tmp_path / "root", clock=clock, fs=UnflushedFileSystem(FileSystem()))
+    add_topic(store, "orders", 1)
+    snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
+    write(store, ends, 20)
+    before = len(commit_files(store.root))
+    later.clear()
+    forget_images()
+    clock.now_ms += MINUTE_MS + 1
+    fs = RecordingSyncs()
+    restarted = MetadataStore.open(store.root, clock=clock, fs=UnflushedFileSystem(fs))
+    snapshot = snapshot_files(store.root)[-1]
+    write(restarted, ends, 1)
+    assert len(commit_files(store.root)) == before + 1
+    later[0]()
+    assert fs.synced[0] == snapshot
+    write(restarted, ends, 20)
+    assert len(commit_files(store.root)) == 1 + 1 + 20  # the last one in the snapshot, and those after it
+
+
 def test_newest_snapshot_and_its_last_commit_stay_at_any_age(place: Place, ends: Iterator[int]) -> None:
     store = place.open()
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
