@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -66,22 +67,26 @@ def offsets_of(log_dir: LogDir, group: str) -> Offsets:
 
 
 def served_offsets(broker: Broker, group: str) -> Offsets:
-    """What a broker says that a group has committed, once it has read that part of __consumer_offsets."""
-    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient
+    """What a broker says that a group has committed, once it has read that part of __consumer_offsets.
 
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    Asked as a consumer: librdkafka's admin client crashes if it is answered NOT_COORDINATOR, as for a moment after a
+    start.
+    """
+    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import TopicPartition as Asked
+
     deadline = time.monotonic() + WAIT_S_MAX
-    while True:
-        try:
-            asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-            found = asked[group].result(WAIT_S_MAX).topic_partitions
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return {TopicPartition(each.topic, each.partition): each.offset for each in found}
+    with contextlib.closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})) as consumer:
+        while True:
+            try:
+                found = consumer.committed([Asked("orders", 0), Asked("orders", 1)], WAIT_S_MAX)
+            except KafkaException:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                assert not [each.error for each in found if each.error]
+                return {TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
 
 def kafkas(broker: Broker, *arguments: str) -> str:
