@@ -152,14 +152,19 @@ class GroupCoordinator:
         """The partition of the group as its log is now, wherever the group is coordinated: committed offsets are there.
 
         librdkafka (2.16) never asks again for the offsets of a KIP-848 member after NOT_COORDINATOR, and consumes
-        nothing. It asks the wrong server just when the coordinator has changed, so the partition is read for it alone.
+        nothing; its admin client crashes. It asks the wrong server just when the coordinator has changed, so the
+        partition is read for it alone.
 
         Raises GroupRequestError as `shard_of` does, but for NOT_COORDINATOR.
         """
         await self._ensure_topic()
         partition = partition_of_group(self.context, group_id)
         if self._is_read_only or self._is_here(partition):
-            return await self.read_shard_of(group_id)
+            try:
+                return await self.read_shard_of(group_id)
+            except GroupRequestError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:
+                    raise
         async with self._read_for_once(partition) as shard:
             return shard
 

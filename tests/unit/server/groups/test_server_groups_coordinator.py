@@ -19,6 +19,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestPartition
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.server.groups.shard import Shard
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.offsets import offsets_batch
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -137,6 +138,27 @@ def test_offsets_are_told_by_a_server_that_does_not_coordinate_the_group(servers
             assert await other.fetch() == (offset, ErrorCode.NONE)
         await other.pass_time(60_000)
         assert await coordinator.heartbeat(member, 1) is ErrorCode.NONE
+
+    run(scenario())
+
+
+def test_offsets_are_answered_if_the_coordinator_changes_while_they_are_read(
+    servers: Callable[[], GroupServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catch_up = Shard.catch_up
+
+    async def scenario() -> None:
+        server = servers()
+        assert await server.commit(3) is ErrorCode.NONE
+
+        async def losing(shard: Shard) -> None:
+            server.parts.cluster.coordinator_id = 2
+            server.coordinator._watch()
+            await catch_up(shard)
+
+        monkeypatch.setattr(Shard, "catch_up", losing)
+        assert await server.fetch() == (3, ErrorCode.NONE)
+        assert await server.commit(4) is ErrorCode.NOT_COORDINATOR
 
     run(scenario())
 
