@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -199,15 +200,17 @@ def opened(bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch, faults: Callab
 
 
 class Once:
-    """Does something before the first request of records."""
+    """Does something before the first request of records, in whichever thread that is; the others wait for it."""
 
     def __init__(self, change: Callable[[], None]) -> None:
         self._change: Callable[[], None] | None = change
+        self._lock = threading.Lock()
 
     def __call__(self, call: Call) -> Fault | None:
-        change, self._change = self._change, None
-        if change is not None:
-            change()
+        with self._lock:
+            change, self._change = self._change, None
+            if change is not None:
+                change()
         return None
 
 
