@@ -61,9 +61,10 @@ QUICK_JAVA := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOp
 pytest: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
 # So for their Python processes: numpy would start a thread more in each.
 pytest: export OPENBLAS_NUM_THREADS ?= 1
-# Three processes on two cores: half of the time such tests wait for a broker, a stream or another process.
+# Three processes on two cores: half of the time such tests wait for a broker, a stream or another process. One that
+# crashes ends the run: with another in its place, pytest-xdist would wait for its tests for good.
 pytest: $(VENV)/.installed-test java
-	$(PY) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
 
 test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
 test-stores: $(VENV)/.installed-test java
