@@ -8,6 +8,9 @@ is written, a transaction is *open*, and its keys are pending.
 Many records up to the last stable offset, where no transaction is open, are read by the compiled decoder; a few, and
 those above it, batch by batch without it, because loading it takes a second and 50 MB.
 
+The cleaner removes tombstones some time after they were written (delete.retention.ms). Who follows a partition and
+finds that records are missing which it has not read may have missed the deletion of what it knows: it reads all again.
+
 Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay and replayEndTransactionMarker.
 """
 
@@ -15,11 +18,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset, parse_offset_key
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
@@ -41,6 +46,10 @@ _MANY_OFFSETS: Final = 500
 _Change = tuple[int, bytes, "bytes | None"]
 
 
+class _RecordsCleanedError(Exception):
+    """Records that were not read yet have been removed by the cleaner: the partition has to be read from its start."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
     """The records of one batch; `producer_id` is that of their transaction, and `is_commit` is set by its marker."""
@@ -60,6 +69,16 @@ class LogTail:
     end_offset: int
     steps: Iterable[ReplayStep]
 
+    def read(self) -> LogTail | None:
+        """The same with its records read; None if all records of the partition have to be read again.
+
+        Raises as `GroupLog.catch_up`.
+        """
+        try:
+            return None if self.is_new else replace(self, steps=tuple(self.steps))
+        except _RecordsCleanedError:
+            return None
+
 
 class GroupLog:
     """One partition's live records, as of the last `catch_up`."""
@@ -77,11 +96,15 @@ class GroupLog:
     def catch_up(self, root: Root, topic_id: str | None) -> frozenset[str] | None:
         """Read the partition's records that have not been read yet; the groups that have some other than offsets.
 
-        None: all records were read again, because the partition was replaced or its beginning was deleted.
+        None: all records were read again, because the partition was replaced, its beginning was deleted, or records
+        were cleaned that had not been read.
 
         Raises CorruptRecordError, OffsetOutOfRangeError if retention deletes the records meanwhile.
         """
-        return self.apply(self.tail(root, topic_id))
+        try:
+            return self.apply(self.tail(root, topic_id))
+        except _RecordsCleanedError:
+            return self.apply(self.tail(root, topic_id))
 
     def tail(self, root: Root, topic_id: str | None) -> LogTail:
         """The records that have not been read yet. Reads nothing before its steps are taken, and changes nothing."""
@@ -89,12 +112,11 @@ class GroupLog:
         origin = (topic_id, found.log_start_offset)
         is_new = self._origin != origin or found.high_watermark < self.end_offset
         start_offset = found.log_start_offset if is_new else self.end_offset
-        has_open = bool(self._open) and not is_new
-        steps = self._steps(root, found, start_offset, has_open=has_open) if found.high_watermark > start_offset else ()
+        steps = self._steps(root, found, start_offset, is_new=is_new) if found.high_watermark > start_offset else ()
         return LogTail(origin, is_new, start_offset, found.high_watermark, steps)
 
     def apply(self, tail: LogTail) -> frozenset[str] | None:
-        """Take over a tail, as `catch_up` does."""
+        """Take over a tail, as `catch_up` does. After an error the next tail is of all records."""
         if tail.is_new:
             self._live, self._open, self._pending, self._written_at = {}, {}, {}, {}
         self._origin = None  # if a step fails, what was taken over cannot be told from what was not
@@ -129,11 +151,16 @@ class GroupLog:
         """The keys that open transactions have written."""
         return self._pending.keys()
 
-    def _steps(
-        self, root: Root, found: PartitionSnapshot, start_offset: int, *, has_open: bool
-    ) -> Iterator[ReplayStep]:
+    def _steps(self, root: Root, found: PartitionSnapshot, start_offset: int, *, is_new: bool) -> Iterator[ReplayStep]:
         reader = root.reader(OFFSETS_TOPIC, self.partition)
+        whole = None if is_new else _Whole(start_offset)
+        has_open = bool(self._open) and not is_new
         if not has_open and found.high_watermark - start_offset >= _MANY_OFFSETS:
+            if whole is not None:
+                for run in reader.runs(start_offset, found.high_watermark):
+                    whole.check(run.batches)
+                whole.check_end(found.high_watermark)
+                whole = None
             stable_offset = max(found.last_stable_offset, start_offset)
             if stable_offset == found.high_watermark:
                 reader.check_end(stable_offset)
@@ -145,9 +172,13 @@ class GroupLog:
         if start_offset < found.high_watermark:
             reader.check_end(found.high_watermark)
             for run in reader.runs(start_offset, found.high_watermark):
+                if whole is not None:
+                    whole.check(run.batches)
                 for at in run.batches["position"].tolist():
                     batch = decode_batch(run.data, at - run.position, file=run.file, file_position=at)
                     yield _step(batch, start_offset, run.file, at)
+            if whole is not None:
+                whole.check_end(found.high_watermark)
 
     def _take(self, step: ReplayStep) -> set[str]:
         if step.is_commit is not None:
@@ -201,6 +232,31 @@ class GroupLog:
             self._live[group].pop(key, None)
             if not self._live[group]:
                 del self._live[group]
+
+
+class _Whole:
+    """Checks that the batches from an offset on have all records that were written."""
+
+    def __init__(self, start_offset: int) -> None:
+        self._next_offset = start_offset
+
+    def check(self, batches: NDArray[np.void]) -> None:
+        """The next ones (BATCH_DTYPE). Raises _RecordsCleanedError."""
+        if not len(batches):
+            return
+        base_offsets, next_offsets = batches["base_offset"], batches["last_offset"] + 1
+        if (
+            base_offsets[0] > self._next_offset
+            or np.any(base_offsets[1:] != next_offsets[:-1])
+            or np.any(batches["records_count"] != next_offsets - base_offsets)
+        ):
+            raise _RecordsCleanedError
+        self._next_offset = int(next_offsets[-1])
+
+    def check_end(self, end_offset: int) -> None:
+        """There are no further ones up to `end_offset`. Raises _RecordsCleanedError."""
+        if self._next_offset < end_offset:
+            raise _RecordsCleanedError
 
 
 def groups_changed(snapshot: PartitionSnapshot, start_offset: int, end_offset: int) -> set[str]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.groups.group_log import GroupLog, LogTail, ReplayStep
+from pyspark_kafkalog.groups.group_log import GroupLog, LogTail
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     group_of_key,
@@ -101,7 +101,6 @@ class _Read:
 
     log: GroupLog
     tail: LogTail | None = None
-    steps: Sequence[ReplayStep] = field(default=())
 
 
 class LocalGroupLog(GroupLog):
@@ -176,9 +175,9 @@ class LocalGroupLog(GroupLog):
         topic_id = root.topic(OFFSETS_TOPIC, without_links=True).topic_id
         known = self._logs.get(number)
         if known is not None:
-            tail = known.tail(root, topic_id)
-            if not tail.is_new:
-                return _Read(known, tail, list(tail.steps))
+            tail = known.tail(root, topic_id).read()
+            if tail is not None:
+                return _Read(known, tail)
         log = GroupLog(number)
         log.catch_up(root, topic_id)
         return _Read(log)
@@ -187,9 +186,7 @@ class LocalGroupLog(GroupLog):
         """Take over what was read."""
         for each in found:
             if each.tail is not None:
-                each.log.apply(
-                    LogTail(each.tail.origin, False, each.tail.start_offset, each.tail.end_offset, each.steps)
-                )
+                each.log.apply(each.tail)
         self._logs = {each.log.partition: each.log for each in found}
 
     def _logged(self, group_id: str) -> Mapping[bytes, bytes]:

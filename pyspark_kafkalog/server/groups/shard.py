@@ -146,17 +146,18 @@ class Shard:
         if self._is_at_end():
             return
         async with self._reading:
-            tail = self.log.tail(root, root.topic(OFFSETS_TOPIC, without_links=True).topic_id)
-            if tail.is_new:
+            tail = await self._context.run(
+                self.log.tail(root, root.topic(OFFSETS_TOPIC, without_links=True).topic_id).read
+            )
+            if tail is None:
                 await self._load()
                 for group in self.consumers():
                     self._followed(self, None, group)
                 return
-            steps = await self._context.run(lambda: list(tail.steps))
             if tail.start_offset != self.log.end_offset:
                 return  # an own write was taken over meanwhile: whoever needs the rest reads on
             start_offset = self.log.end_offset
-            changed = self.log.apply(type(tail)(tail.origin, False, tail.start_offset, tail.end_offset, steps))
+            changed = self.log.apply(tail)
             _LOG.debug("%s-%d: read %d to %d", OFFSETS_TOPIC, self.partition, start_offset, self.log.end_offset)
             for group_id in changed or ():
                 before = self._consumers.pop(group_id, None)

@@ -9,11 +9,13 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
+from cleaned_groups import ANOTHER, delete_and_clean
 from metadata_roots import Clock
 from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.groups import group_log
 from pyspark_kafkalog.groups.group import Group, expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, group_partition
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
@@ -264,6 +266,22 @@ def test_cleaning_keeps_latest_offsets_of_groups(log_dir: LogDir, clock: Clock) 
         view.refresh()
         assert {name: view.group(name).fetch() for name in names} == before
         assert view.groups() == ("a", "b")
+
+
+@pytest.mark.parametrize("many_offsets", [1, 1000])
+def test_group_is_gone_if_its_tombstones_were_cleaned_before_they_were_read(
+    log_dir: LogDir, group: Group, many_offsets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_log, "_MANY_OFFSETS", many_offsets)
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
+    follower = LogDir.open(log_dir.path)
+    group.commit({P0: 1})
+    follower.refresh()
+    assert follower.groups() == ("g",)
+    delete_and_clean(log_dir, "g", P0)
+    follower.refresh()
+    assert follower.groups() == (ANOTHER,)
+    assert offsets_of(follower.group(ANOTHER)) == {P0: 4}
 
 
 def test_offsets_expire_only_after_retention(log_dir: LogDir, clock: Clock) -> None:

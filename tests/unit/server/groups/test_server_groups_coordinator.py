@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cleaned_groups import ANOTHER, delete_and_clean
 from group_servers import GROUP, GroupServer, run
 from leader_writers import mark, marker
 
@@ -41,6 +42,25 @@ def test_commits_of_servers_and_of_python_are_seen_by_all(servers: Callable[[], 
             0: 3,
             1: 4,
         }
+
+    run(scenario())
+
+
+def test_group_is_gone_if_its_tombstones_were_cleaned_before_they_were_read(
+    servers: Callable[[], GroupServer], path: Path
+) -> None:
+    log_dir = LogDir.open(path)
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
+
+    async def scenario() -> None:
+        server = servers()
+        assert await server.commit(3) is ErrorCode.NONE
+        log_dir.refresh()
+        delete_and_clean(log_dir, GROUP, A0)
+        assert await server.fetch() == (-1, ErrorCode.NONE)
+        assert await server.commit(5) is ErrorCode.NONE
+        log_dir.refresh()
+        assert log_dir.groups() == (ANOTHER, GROUP)
 
     run(scenario())
 

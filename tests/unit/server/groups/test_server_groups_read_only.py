@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cleaned_groups import delete_and_clean
 from group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
@@ -49,6 +50,20 @@ def test_group_follows_the_log_until_it_is_committed_to_here(server: GroupServer
         assert await server.fetch() == (4, ErrorCode.NONE)
         assert await server.fetch(partition=1) == (7, ErrorCode.NONE)
         assert logged(path) == {0: 5}
+
+    run(scenario())
+
+
+def test_group_is_gone_if_its_tombstones_were_cleaned_before_they_were_read(server: GroupServer, path: Path) -> None:
+    log_dir = LogDir.open(path)
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
+
+    async def scenario() -> None:
+        log_dir.group(GROUP).commit({A0: 3})
+        assert await server.fetch() == (3, ErrorCode.NONE)
+        delete_and_clean(log_dir, GROUP, A0)
+        await server.pass_time(1000)
+        assert await server.fetch() == (-1, ErrorCode.NONE)
 
     run(scenario())
 
