@@ -81,6 +81,10 @@ class StructCodec:
         self._tag_readers = {
             tag: (i, field.name, _tagged_reader(name, field, version, form)) for tag, i, field in tagged
         }
+        #: Tags of fields that other versions have: Kafka refuses them, as it does not skip what it knows.
+        self._tags_of_other_versions = frozenset(
+            each.tag for each in fields if each.tag is not None and version not in each.versions
+        )
         self._tags_what = f"the tagged fields of {name}"
         self._tag_writers = [(tag, i, field, _tagged_writer(name, field, version, form)) for tag, i, field in tagged]
 
@@ -108,6 +112,8 @@ class StructCodec:
             start = reader.advance(size, f"tagged field {tag} of {self._name}")
             known = self._tag_readers.get(tag)
             if known is None:
+                if tag in self._tags_of_other_versions:
+                    raise reader.error(expected=f"a tag of this version of {self._name}", found=str(tag))
                 unknown.append((tag, bytes(reader.data[start : start + size])))
             else:
                 values[known[0]] = _read_within(reader, start, known[2], f"tagged field {known[1]}")
