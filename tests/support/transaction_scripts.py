@@ -13,6 +13,8 @@ from pyspark_kafkalog.protocol.api import ApiKey
 _X: Final = Name("x")
 _P: Final = Saved("p")
 _E: Final = Saved("p epoch")
+#: Neither a broker nor a server gives such an id; a small one may have written to the same log with a later epoch.
+_UNKNOWN_PRODUCER_ID: Final = 1 << 50
 
 
 def init(
@@ -169,12 +171,27 @@ _REFUSED: Final = Script(
         init("negative timeout", transaction_timeout_ms=-1, save=""),
         init("long timeout", transaction_timeout_ms=10**9, save=""),
         init("epoch without id", epoch=3, save=""),
-        init("id without epoch", producer_id=3, save=""),
-        init("id of an unknown transaction", producer_id=3, epoch=3, save=""),
-        add("unknown transactional id", 0, who=Name("unknown"), producer_id=3, epoch=0),
-        add_offsets("unknown transactional id for offsets", Name("g"), who=Name("unknown"), producer_id=3, epoch=0),
-        end("unknown transactional id", committed=True, who=Name("unknown"), producer_id=3, epoch=0, save=False),
-        offsets("unknown transactional id of offsets", 5, who=Name("unknown"), producer_id=3, epoch=0),
+        init("id without epoch", producer_id=_UNKNOWN_PRODUCER_ID, save=""),
+        init("id of an unknown transaction", producer_id=_UNKNOWN_PRODUCER_ID, epoch=3, save=""),
+        add("unknown transactional id", 0, who=Name("unknown"), producer_id=_UNKNOWN_PRODUCER_ID, epoch=0),
+        add_offsets(
+            "unknown transactional id for offsets",
+            Name("g"),
+            who=Name("unknown"),
+            producer_id=_UNKNOWN_PRODUCER_ID,
+            epoch=0,
+        ),
+        end(
+            "unknown transactional id",
+            committed=True,
+            who=Name("unknown"),
+            producer_id=_UNKNOWN_PRODUCER_ID,
+            epoch=0,
+            save=False,
+        ),
+        offsets(
+            "unknown transactional id of offsets", 5, who=Name("unknown"), producer_id=_UNKNOWN_PRODUCER_ID, epoch=0
+        ),
         described("unknown, empty", Name("unknown"), ""),
         init("first"),
         sent("not in a transaction", 0),
