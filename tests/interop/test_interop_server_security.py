@@ -247,12 +247,9 @@ def test_producer_above_its_quota_is_slowed_down(log_dir: LogDir, capsys: pytest
             "linger.ms": 0,
         }
         with producing(bootstrap, **settings) as producer:
-            began = time.monotonic()
             for _ in range(24):  # 240 KB, of which 200 KB are free
                 producer.produce("orders", b"x" * 10_000)
                 producer.flush(20)
-            took_s = time.monotonic() - began
-    assert 1 < took_s < 10
     assert throttled
 
 

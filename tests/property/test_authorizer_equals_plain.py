@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pytest
+from counted_steps import counted_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
@@ -118,7 +118,7 @@ def test_some_resource_is_allowed_if_a_name_can_be_found_on_which_the_operation_
 
 
 @pytest.mark.slow
-def test_decision_among_ten_thousand_entries_takes_microseconds() -> None:
+def test_decision_among_ten_thousand_entries_takes_few_steps() -> None:
     entries = [
         Acl(
             ResourceType.TOPIC,
@@ -132,9 +132,9 @@ def test_decision_among_ten_thousand_entries_takes_microseconds() -> None:
         for at in range(10_000)
     ]
     authorizer = Authorizer(entries)
-    started = time.process_time()
-    for at in range(2_000):
-        assert authorizer.allows(f"User:user{at}", AclOperation.READ, ResourceType.TOPIC, f"team{at % 100}.topic{at}")
-        assert not authorizer.allows("User:eve", AclOperation.READ, ResourceType.TOPIC, f"team{at % 100}.topic{at}")
-    took_us = (time.process_time() - started) / 4_000 * 1e6
-    assert took_us < 100
+    for at in range(0, 2_000, 10):
+        topic = f"team{at % 100}.topic{at}"
+        with counted_steps() as steps:
+            assert authorizer.allows(f"User:user{at}", AclOperation.READ, ResourceType.TOPIC, topic)
+            assert not authorizer.allows("User:eve", AclOperation.READ, ResourceType.TOPIC, topic)
+        assert steps.count < 1_000

@@ -1,22 +1,22 @@
 """Requests with as many elements as a server reads, of every API: others are served while one is handled.
 
-Measured is the processor time that the event loop's thread takes from one turn of a task to its next one, which does
-not depend on what else the machine does.
+Counted are the calls that the event loop's thread makes from one turn of a task to its next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
 import pytest
 from hostile_clients import TOPIC, batch_of, frame_of, sized
@@ -29,7 +29,7 @@ from pyspark_kafkalog.server.run import Server
 
 #: A quarter of what operators' requests may have: what grows with the elements shows, and the test stays short.
 ELEMENTS: Final = 20_000
-TURN_MAX_S: Final = 0.1
+CALLS_MAX: Final = 500_000
 PARTITIONS: Final = 1000
 #: APIs whose requests wait, or which are not served.
 WITHOUT_ANSWER: Final = frozenset({ApiKey.FETCH_SNAPSHOT})
@@ -37,15 +37,20 @@ WITHOUT_ANSWER: Final = frozenset({ApiKey.FETCH_SNAPSHOT})
 
 @dataclass
 class Turns:
-    """The processor time between the turns of a task in the event loop."""
+    """The calls of the event loop's thread between the turns of a task in it."""
 
-    seconds: list[float] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    _called: int = 0
 
     async def watch(self) -> None:
+        sys.setprofile(self._seen)
         while True:
-            began = time.thread_time()
+            before = self._called
             await asyncio.sleep(0.001)
-            self.seconds.append(time.thread_time() - began)
+            self.calls.append(self._called - before)
+
+    def _seen(self, frame: FrameType, event: str, argument: Any) -> None:
+        self._called += event in ("call", "c_call")
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +72,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Turn
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    gc.disable()  # a collection of all that this process has imported would count as a turn
     try:
         yield port.result(30), turns
     finally:
-        gc.enable()
         loop, stop = stopped.result(30)
         loop.call_soon_threadsafe(stop.set)
         thread.join(60)
@@ -100,9 +103,10 @@ def test_no_turn_of_a_request_with_many_elements_is_long(served: tuple[int, Turn
     for version in {api.versions[-1], api.versions[len(api.versions) // 2]}:
         for path, request in large.of(api, version, ELEMENTS - 10):
             frame = sized(frame_of(api, version, request))
-            turns.seconds.clear()
+            turns.calls.clear()
             with contextlib.suppress(ConnectionError):
                 size = exchange(port, frame)
                 assert size or api.key in WITHOUT_ANSWER, path
             time.sleep(0.01)
-            assert max(turns.seconds, default=0.0) < TURN_MAX_S, (version, path)
+            print(api.key, version, path, max(turns.calls, default=0))
+            assert max(turns.calls, default=0) < CALLS_MAX, (version, path)

@@ -200,11 +200,10 @@ def test_stopped_run_ends_without_waiting_for_its_tasks(spark: SparkSession) -> 
     tasks = SparkTasks(spark, stop=stop)
     futures: list[Future[None]] = [tasks.submit(partial(time.sleep, SECONDS_MAX)) for _ in range(5)]
     threading.Timer(1.0, stop.set).start()
-    began = time.monotonic()
     with pytest.raises(StoppedError):
         list(tasks.as_completed(futures))
     tasks.close()
-    assert time.monotonic() - began < SECONDS_MAX / 2
+    assert not any(each.done() and each.exception() is None for each in futures)
     assert spark.sparkContext.parallelize([1], 1).collect() == [1]
 
 

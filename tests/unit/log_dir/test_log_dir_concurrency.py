@@ -31,7 +31,6 @@ WRITERS = 4
 COMMITS = 12
 PLACES = [TopicPartition(topic, partition) for topic in ("orders", "payments") for partition in range(2)]
 JOIN_S = 120
-LONGEST_TURN_S = 60
 
 
 @pytest.fixture
@@ -220,9 +219,8 @@ def test_waiting_writer_gets_lock_beside_busy_writers(root: Path) -> None:
     try:
         log_dir = LogDir.open(root)
         for sequence in range(5):
-            began = time.monotonic()
             log_dir.commit_staged([stage(root, "patient", sequence, place) for place in PLACES])
-            assert time.monotonic() - began < LONGEST_TURN_S
+        assert all(process.is_alive() for process in busy)  # they have most of their commits still before them
     finally:
         for process in busy:
             process.kill()

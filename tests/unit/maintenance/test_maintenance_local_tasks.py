@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -99,11 +98,10 @@ def test_stop_ends_run_without_waiting_for_running_calls() -> None:
     release = threading.Event()
     futures = [tasks.submit(partial(release.wait, SECONDS_MAX)) for _ in range(5)]
     threading.Timer(0.2, stop.set).start()
-    began = time.monotonic()
     with pytest.raises(StoppedError):
         list(tasks.as_completed(futures))
     tasks.close()
-    assert time.monotonic() - began < SECONDS_MAX / 2
+    assert not futures[0].done()
     release.set()
 
 
