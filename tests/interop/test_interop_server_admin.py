@@ -24,9 +24,23 @@ from confluent_kafka.admin import (
 )
 from kafka_oracle import Broker
 
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.protocol.messages.topics import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from pyspark_kafkalog.server.admin.alter_configs import Operation
+from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 
@@ -83,6 +97,66 @@ def test_newest_versions_are_answered_as_by_a_broker(clients: tuple[WireClient, 
     assert {case.key for case, _ in newest} >= {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS}
     found = [each for case, version in newest for each in differences(clients, case, version)]
     assert not found, "\n".join(found)
+
+
+#: Settings of this package that a broker takes for unknown: it stores them as secrets, and they have no effect.
+OWN_SETTINGS = {
+    "super.users",
+    "allow.everyone.if.no.acl.found",
+    "rsm.config.location",
+    "rsm.config.layout",
+    "staging.retention.ms",
+}
+
+
+def set_configs(client: WireClient, kind: ConfigResourceType, resource: str, name: str, value: str | None) -> int:
+    """The error code of one change of a configuration."""
+    operation = Operation.DELETE if value is None else Operation.SET
+    config = IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=operation, value=value)
+    changed = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=kind, resource_name=resource, configs=(config,)
+    )
+    answer = client.call(IncrementalAlterConfigsRequest(resources=(changed,)), IncrementalAlterConfigsResponse)
+    return answer.responses[0].error_code
+
+
+def defaults_of_brokers(client: WireClient) -> dict[str, tuple[str | None, bool]]:
+    """What is set for all brokers: the values, and whether requests cannot change them."""
+    resource = DescribeConfigsResource(
+        resource_type=ConfigResourceType.BROKER, resource_name="", configuration_keys=None
+    )
+    (found,) = client.call(DescribeConfigsRequest(resources=(resource,)), DescribeConfigsResponse).results
+    return {each.name: (each.value, each.read_only) for each in found.configs}
+
+
+def test_requests_change_the_settings_that_they_change_at_a_broker(clients: tuple[WireClient, WireClient]) -> None:
+    kind, changed = ConfigResourceType.BROKER, []
+    for name, definition in sorted(BROKER_CONFIGS.items()):
+        value = definition.default_text or "1000000"
+        broker, own = (set_configs(client, kind, "", name, value) for client in clients)
+        assert own == (broker if name not in OWN_SETTINGS else ErrorCode.INVALID_REQUEST), name
+        assert set_configs(clients[1], kind, str(NODE_ID), name, value) == ErrorCode.INVALID_REQUEST, name
+        if broker == 0:
+            changed.append(name)
+    broker_has, own_has = map(defaults_of_brokers, clients)
+    assert {name for name in changed if broker_has[name] == (None, True)} == OWN_SETTINGS
+    assert own_has == {name: broker_has[name] for name in set(changed) - OWN_SETTINGS}
+    for name in changed:
+        for client in clients:
+            set_configs(client, kind, "", name, None)
+
+
+def test_topics_take_the_configurations_that_they_take_at_a_broker(
+    servers: tuple[str, str], clients: tuple[WireClient, WireClient]
+) -> None:
+    for bootstrap in servers:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        assert results(admin.create_topics([NewTopic("settings", 1, 1)])) == {"settings": None}
+    for name in sorted({*TOPIC_CONFIGS, *OWN_SETTINGS, "authorizer.class.name", "rsm.config.dir", "nope"}):
+        known = TOPIC_CONFIGS.get(name)
+        value = "1" if known is None else known.definition.default_text or "1000000"
+        broker, own = (set_configs(client, ConfigResourceType.TOPIC, "settings", name, value) for client in clients)
+        assert own == broker, name
 
 
 def outcomes(bootstrap: str) -> dict[str, object]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.access.acl import Acl
@@ -285,7 +285,8 @@ def adopted_broker_config(
 ) -> BrokerConfig:
     """The settings that adoption keeps; a note is added for each that it drops.
 
-    Precedence is as for a broker: its own dynamic settings, those of all brokers, its server.properties.
+    Precedence is as for a broker: its own dynamic settings, those of all brokers, its server.properties. The metadata
+    log also holds what clients set and no broker reads from there, such as super.users: it has no effect here either.
     """
     settings: dict[str, str] = {}
     if server_properties is not None:
@@ -294,6 +295,9 @@ def adopted_broker_config(
     for resource in (ALL_BROKERS, str(node_id)):
         for name, value in sorted(({} if metadata is None else metadata.broker_configs).get(resource, {}).items()):
             if name not in BROKER_CONFIGS:
+                continue
+            if name not in DYNAMIC_BROKER_CONFIGS:
+                notes.append(f"broker: left out {name}={value}: a broker reads it from its server.properties alone")
                 continue
             try:
                 BROKER_CONFIGS[name].parse(value)

@@ -7,10 +7,13 @@ All topics of a request that can be changed are changed by one commit; each grou
 another. A change of a list is applied to the value that it has at the commit. Each resource has its own answer.
 
 Broker-level settings are those of all servers, so they are set for the broker with the empty name, not for one of
-them, which has none to delete either; any of them can be changed at any time, also those for which a broker must be
-restarted. Log levels and client metrics have no configurations that can be changed.
+them, which has none to delete either. Requests change those that a broker can change while it runs, and no others:
+who is trusted (`super.users`, `authorizer.class.name`) and where data goes (`rsm.config.*`) is decided on the machine,
+by `kafkalog configs`. AlterConfigs keeps such settings, although it names them not. Log levels and client metrics have
+no configurations that can be changed.
 
-Source of the rules: kafka.server.ConfigAdminManager, org.apache.kafka.controller.ConfigurationControlManager; KIP-339.
+Source of the rules: kafka.server.ConfigAdminManager, kafka.server.DynamicBrokerConfig,
+org.apache.kafka.controller.ConfigurationControlManager; KIP-226, KIP-339.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from pyspark_kafkalog.config.broker import BROKER_CONFIGS
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX, ConfigDefinition, ConfigType
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
@@ -208,7 +211,7 @@ def _apply_alone(root: NativeRoot, change: ResourceChange, *, validate_only: boo
     if change.type_number == ConfigResourceType.GROUP:
         root.change_group_configs(change.name, _plan(change, GROUP_CONFIGS), validate_only=validate_only)
     elif change.name == ALL_BROKERS:
-        root.change_broker_configs(_plan(change, BROKER_CONFIGS), validate_only=validate_only)
+        root.change_broker_configs(_dynamic_plan(change), validate_only=validate_only)
 
 
 def _topic_change(change: ResourceChange) -> admin.Build:
@@ -223,6 +226,28 @@ def _topic_change(change: ResourceChange) -> admin.Build:
 
 def _plan(change: ResourceChange, definitions: Mapping[str, ConfigDefinition]) -> admin.ConfigPlan:
     return lambda current: planned(change, current, definitions)
+
+
+def _dynamic_plan(change: ResourceChange) -> admin.ConfigPlan:
+    """The plan of a change of broker-level settings, which raises RefusedError for those that no request changes."""
+
+    def plan(current: Mapping[str, str]) -> admin.ConfigChange:
+        fixed = sorted(
+            each.name
+            for each in change.operations
+            if each.name not in DYNAMIC_BROKER_CONFIGS
+            and (each.name in current or (each.name in BROKER_CONFIGS and each.operation != Operation.DELETE))
+        )
+        if fixed:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs dynamically: {', '.join(fixed)}. No request changes them: "
+                "run kafkalog configs --entity-type brokers --entity-default on a machine that has the log directory",
+            )
+        dynamic = {name: value for name, value in current.items() if name in DYNAMIC_BROKER_CONFIGS}
+        return planned(change, dynamic, BROKER_CONFIGS)
+
+    return plan
 
 
 def planned(

@@ -17,8 +17,10 @@ org.apache.kafka.server.metrics.ClientMetricsConfigs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
+from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType
 from pyspark_kafkalog.config.entries import (
     ConfigEntry,
@@ -110,10 +112,10 @@ def _entries(context: ServerContext, kind: ConfigResourceType, name: str) -> Seq
     if kind is ConfigResourceType.BROKER:
         settings = _settings(context)
         if name == ALL_BROKERS:
-            return set_broker_entries(settings)
+            return _changeable(set_broker_entries(settings))
         check_broker(context, name)
         (node,) = (each for each in context.cluster.nodes() if str(each.node_id) == name)
-        return [*broker_entries(settings), *_server_entries(context, node)]
+        return [*_changeable(broker_entries(settings)), *_server_entries(context, node)]
     if not name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the resource must not be empty")
     if kind is ConfigResourceType.GROUP:
@@ -148,6 +150,11 @@ def _is_known(name: str, value: str) -> bool:
     except InvalidConfigError:
         return False
     return True
+
+
+def _changeable(entries: Sequence[ConfigEntry]) -> Sequence[ConfigEntry]:
+    """The broker-level settings, of which those are read-only that no request changes."""
+    return [replace(each, is_read_only=each.name not in DYNAMIC_BROKER_CONFIGS) for each in entries]
 
 
 def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]:

@@ -43,9 +43,9 @@ def test_adoption_takes_configs_and_ids_from_metadata_log_and_keeps_it(broker_ro
             *topic_records("codecs-none", topic_id, {"leader_epoch": 5}, {}, {}, **configs),
             *topic_records("elsewhere", ID_B, {}),
             config_record(4, "", "log.retention.ms", "11"),
-            config_record(4, "", "num.partitions", "3"),
-            config_record(4, "1", "num.partitions", "5"),
-            config_record(4, "2", "num.partitions", "6"),
+            config_record(4, "", "log.roll.ms", "3"),
+            config_record(4, "1", "log.roll.ms", "5"),
+            config_record(4, "2", "log.roll.ms", "6"),
             config_record(4, "", "background.threads", "7"),
             ProducerIdsRecord(broker_id=1, next_producer_id=4000),
         ],
@@ -57,7 +57,7 @@ def test_adoption_takes_configs_and_ids_from_metadata_log_and_keeps_it(broker_ro
     log_dir = LogDir.open(broker_root)
     assert dict(log_dir.topic("codecs-none").configs) == {"retention.ms": "7", "internal.segment.bytes": "9000"}
     assert [each.leader_epoch for each in log_dir.topic("codecs-none").partitions][:1] == [5]
-    assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "num.partitions": "5"}
+    assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "log.roll.ms": "5"}
     assert outcome.next_producer_id == 4000
     assert sum("left out" in note for note in outcome.notes) == 2
     assert any("elsewhere" in note for note in outcome.notes)
@@ -78,6 +78,32 @@ def test_server_properties_are_adopted_and_yield_to_dynamic_configs(broker_root:
     log_dir = LogDir.adopt(broker_root, server_properties=server_properties, clock=clock)
     assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "log.segment.bytes": "2000000"}
     assert log_dir.log_config("codecs-none").retention_ms == 11
+
+
+def test_what_no_broker_reads_from_its_metadata_log_is_adopted_from_server_properties_alone(
+    broker_root: Path, tmp_path: Path
+) -> None:
+    planted = {
+        "super.users": "User:eve",
+        "authorizer.class.name": "x",
+        "allow.everyone.if.no.acl.found": "true",
+        "rsm.config.location": "/eve",
+        "num.partitions": "9",
+    }
+    write_metadata_log(
+        broker_root,
+        [
+            *topic_records("codecs-none", topic_id_of(broker_root), {}, {}, {}),
+            *(config_record(4, node, name, value) for name, value in planted.items() for node in ("", "1")),
+        ],
+    )
+    server_properties = tmp_path / "server.properties"
+    server_properties.write_text("super.users=User:admin\n")
+    outcome = adopt(broker_root, server_properties=server_properties, clock=clock)
+    assert dict(LogDir.open(broker_root).broker_configs()) == {"super.users": "User:admin"}
+    assert {note.split("=")[0] for note in outcome.notes if "left out" in note} == {
+        f"broker: left out {name}" for name in planted
+    }
 
 
 @pytest.mark.parametrize(

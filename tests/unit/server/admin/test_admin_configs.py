@@ -10,6 +10,7 @@ from admin_requests import AdminRequests
 from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import GROUP_RESOURCE
@@ -216,10 +217,10 @@ def test_resources_of_one_request_are_changed_or_refused_one_by_one(admin: Admin
         (TOPIC, "orders", given),
         (TOPIC, "nope", given),
         (TOPIC, "second", [(SET, "retention.ms", "x")]),
-        (BROKER, "", [(SET, "num.partitions", "3")]),
+        (BROKER, "", [(SET, "log.retention.ms", "3")]),
     ) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_CONFIG, 0]
     assert (configs_of(admin), configs_of(admin, "second")) == ({"retention.ms": "8"}, {})
-    assert admin.root.broker_configs() == {"num.partitions": "3"}
+    assert admin.root.broker_configs() == {"log.retention.ms": "3"}
     assert alter(admin, (TOPIC, "orders", given), (TOPIC, "orders", given)) == [ErrorCode.INVALID_REQUEST] * 2
 
 
@@ -233,9 +234,10 @@ def test_resources_of_one_request_are_changed_or_refused_one_by_one(admin: Admin
         ((TOPIC, "orders", [(APPEND, "retention.ms", "1")]), ErrorCode.INVALID_CONFIG),
         ((TOPIC, "orders", [(SUBTRACT, "nope", "1")]), ErrorCode.INVALID_CONFIG),
         ((TOPIC, "orders", [(SET, "retention.ms", "1"), (DELETE, "retention.ms", None)]), ErrorCode.INVALID_REQUEST),
-        ((BROKER, "5", [(SET, "num.partitions", "1")]), ErrorCode.INVALID_REQUEST),
-        ((BROKER, "x", [(SET, "num.partitions", "1")]), ErrorCode.INVALID_REQUEST),
-        ((BROKER, "", [(SET, "num.partitions", "0")]), ErrorCode.INVALID_CONFIG),
+        ((BROKER, "5", [(SET, "log.roll.ms", "1")]), ErrorCode.INVALID_REQUEST),
+        ((BROKER, "x", [(SET, "log.roll.ms", "1")]), ErrorCode.INVALID_REQUEST),
+        ((BROKER, "", [(SET, "log.roll.ms", "0")]), ErrorCode.INVALID_CONFIG),
+        ((BROKER, "", [(SET, "nope", "0")]), ErrorCode.INVALID_CONFIG),
         ((ConfigResourceType.BROKER_LOGGER, "5", [(SET, "a", "INFO")]), ErrorCode.INVALID_REQUEST),
         ((ConfigResourceType.CLIENT_METRICS, "all", [(SET, "interval.ms", "1000")]), ErrorCode.INVALID_REQUEST),
         ((GROUP, "", [(SET, "consumer.session.timeout.ms", "50000")]), ErrorCode.INVALID_REQUEST),
@@ -285,6 +287,36 @@ def test_group_keeps_a_value_that_only_a_broker_knows(admin: AdminRequests) -> N
 def test_session_of_a_group_outlasts_its_heartbeats(admin: AdminRequests) -> None:
     admin.root.alter_broker_configs(add={"group.consumer.session.timeout.ms": "6000"})
     assert alter(admin, (GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "6000")])) == [ErrorCode.INVALID_CONFIG]
+
+
+@pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
+def test_no_request_sets_who_is_trusted_or_where_data_goes(admin: AdminRequests, operation: Operation) -> None:
+    fixed = sorted(BROKER_CONFIGS.keys() - DYNAMIC_BROKER_CONFIGS)
+    assert {"super.users", "authorizer.class.name", "allow.everyone.if.no.acl.found"} < set(fixed)
+    assert {"rsm.config.location", "rsm.config.layout", "remote.log.storage.system.enable"} < set(fixed)
+    for name in fixed:
+        change = (BROKER, "", [(operation, name, BROKER_CONFIGS[name].default_text), (SET, "log.roll.ms", "8")])
+        assert alter(admin, change) == [ErrorCode.INVALID_REQUEST], name
+        assert alter(admin, (TOPIC, "orders", [(SET, name, "x")])) == [ErrorCode.INVALID_CONFIG], name
+    assert admin.root.broker_configs() == {}
+
+
+def test_what_was_set_on_the_machine_stays_whatever_requests_ask_for(admin: AdminRequests) -> None:
+    trusted = {"super.users": "User:root", "num.partitions": "4"}
+    admin.root.alter_broker_configs(add={**trusted, "log.roll.ms": "8"})
+    for name in trusted:
+        assert alter(admin, (BROKER, "", [(DELETE, name, None)])) == [ErrorCode.INVALID_REQUEST]
+    assert alter(admin, (BROKER, "", [(DELETE, "authorizer.class.name", None)])) == [0]
+    replacement = AlterConfigsRequestAlterConfigsResource(
+        resource_type=BROKER,
+        resource_name="",
+        configs=(AlterConfigsRequestAlterableConfig(name="log.retention.ms", value="9"),),
+    )
+    answer = admin.ask(ApiKey.ALTER_CONFIGS, AlterConfigsRequest(resources=(replacement,)), AlterConfigsResponse)
+    assert [each.error_code for each in answer.responses] == [0]
+    assert admin.root.broker_configs() == {**trusted, "log.retention.ms": "9"}
+    read_only = {each.name: each.read_only for each in describe(admin, BROKER, "").configs}
+    assert read_only == {"super.users": True, "num.partitions": True, "log.retention.ms": False}
 
 
 def test_one_server_has_no_settings_to_delete(admin: AdminRequests) -> None:
