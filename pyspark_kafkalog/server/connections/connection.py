@@ -1,6 +1,7 @@
 """One connection of a client: reads requests ahead, has them handled, and answers in the order of the requests.
 
-    size, header, body    a frame; its size is checked before memory is taken, and memory grows only as bytes arrive
+    size, header, body    a frame; its size is checked before memory is taken: most APIs have no large requests. Memory
+                          grows, and is charged, only as bytes arrive
     Produce               begins at once: the Produce requests that a client has sent ahead wait for the same commit.
                           Those that are decided together are answered together
     any other request     begins when all earlier ones are answered, as in Kafka, so that it sees what they did. Also a
@@ -10,10 +11,11 @@ Kafka's broker reads nothing from a connection while a request of it is handled;
 producer with several requests in flight share commits. A client sees the same either way: answers come in order.
 
 What ends a connection: its end, a frame that is no request of a known API and version, too large a frame, one that does
-not arrive, a response that is not taken, a failed Produce with acks 0, a defect in a handler. Produce requests that
-were read are committed all the same, and count as memory until then. Who leaves while a request waits (Fetch,
-JoinGroup, SyncGroup) is noticed after some seconds; a request that waits for long ends when others need the memory
-that it holds. A crash of the server ends all; nothing of a connection outlives it.
+not arrive, or too slowly while others wait for memory, a response that is not taken, a failed Produce with acks 0, a
+defect in a handler. Produce requests that were read are committed all the same, and count as memory until then. A
+client that leaves while a request waits (Fetch, JoinGroup, SyncGroup) is noticed after some seconds; a request that
+waits for long ends when others need the memory that it holds. A crash of the server ends all; nothing of a connection
+outlives it.
 
 Source of the rules: kafka.network.SocketServer, Processor and RequestChannel.
 """
@@ -25,7 +27,6 @@ import contextlib
 import logging
 import socket
 import struct
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -38,11 +39,12 @@ from pyspark_kafkalog.server.connections.dispatch import Dispatcher, Exchange, L
 from pyspark_kafkalog.server.connections.eager import Eager
 from pyspark_kafkalog.server.connections.request_bytes import (
     SMALL_REQUEST_BYTES,
-    RequestBytes,
+    HeldRequest,
     RequestBytesBySize,
     ResponseBytes,
 )
-from pyspark_kafkalog.server.context import CloseConnection, Session
+from pyspark_kafkalog.server.connections.request_sizes import request_bytes_max
+from pyspark_kafkalog.server.context import ANONYMOUS, CloseConnection, Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
@@ -62,8 +64,8 @@ _FRAME_STEP_BYTES: Final = 1 << 20
 #: A frame has to arrive within so many seconds, and those that its bytes take at this rate.
 _FRAME_MAX_S: Final = 30.0
 _FRAME_MIN_BYTES_A_SECOND: Final = 1 << 20
-#: How often it is looked whether a frame arrives at this rate while others wait for its bytes of the budget.
-_FRAME_LOOK_S: Final = 1.0
+#: The API key, which tells how large a request may be.
+_API_KEY: Final = struct.Struct(">h")
 _IN_FLIGHT_MAX: Final = 32
 #: Requests that may wait for as long as the client says, and how soon it is looked whether it is still there.
 _WAITING_APIS: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
@@ -181,50 +183,60 @@ class Connection:
     async def _serve_frame(self, size: int) -> None:
         """Read a frame and handle it. Its memory is counted until it is handled, and given back before the answer is
         sent, which may take as long as the client likes."""
-        budget = self._requests.of(size)
-        frame = await self._read_frame(size, budget)
+        frame, held = await self._read_frame(size)
         is_handed_over = False
         try:
             exchange = await self._dispatcher.open(frame, self._session)
             del frame
             if exchange.api_key == ApiKey.PRODUCE and not exchange.is_long:
                 is_handed_over = True
-                self._pending.append(_Begun(exchange, size, budget, self._handled))
+                self._pending.append(_Begun(exchange, held, self._handled))
                 del exchange
                 await self._keep_up()
                 return
             await self._settle()
-            with self._watched(exchange.api_key, size, budget):
+            with self._watched(exchange.api_key, held):
                 pieces = await exchange.handle()
             del exchange
         finally:
             if not is_handed_over:
-                budget.release(size)
+                held.release()
         if pieces is not None:
             await self._send(pieces)
         if self._session.is_closing:
             raise CloseConnection("the client could not authenticate")
 
-    async def _read_frame(self, size: int, budget: RequestBytes) -> bytearray:
-        """The bytes of a frame, which the budget then counts; those of a large one before they are read.
-
-        A client must send a frame without long pauses: what it has announced is taken from the others.
-        """
-        is_large = size > SMALL_REQUEST_BYTES
-        if is_large:
-            await budget.acquire(size)
+    async def _read_frame(self, size: int) -> tuple[bytearray, HeldRequest]:
+        """The bytes of a frame, which the budget counts from now on."""
+        budget = self._requests.of(size)
+        if self._input.has(size) and size <= SMALL_REQUEST_BYTES:
+            frame, held = self._input.take(size), budget.whole(size)
+            try:
+                await held.take(size)
+            except BaseException:
+                held.release()
+                raise
+            return frame, held
+        seconds_max = _FRAME_MAX_S + size / _FRAME_MIN_BYTES_A_SECOND
+        if size > SMALL_REQUEST_BYTES:
+            (api_key,) = _API_KEY.unpack(await self._input.peek(_API_KEY.size, seconds_max))
+            limit = request_bytes_max(api_key, self._limits.request_max_bytes)
+            if size > limit:
+                raise CloseConnection(f"expected a request of at most {limit} bytes of API {api_key}, found {size}")
+        session = self._session
+        owners = (session.host,) if session.principal == ANONYMOUS else (session.host, session.principal)
+        held = budget.arriving(owners, size, self._transport.abort)
         try:
-            seconds_max = _FRAME_MAX_S + size / _FRAME_MIN_BYTES_A_SECOND
-            frame = await self._input.read(size, seconds_max, (lambda: budget.is_short) if is_large else None)
-            if frame is None:
+            whole = await self._input.read(size, seconds_max, held)
+            if whole is None:
                 raise asyncio.IncompleteReadError(b"", size)
-        except BaseException:
-            if is_large:
-                budget.release(size)
+            held.complete()
+        except BaseException as error:
+            held.release()
+            if held.is_ending and isinstance(error, (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError)):
+                raise CloseConnection(f"its request of {size} bytes arrives slowly, and others need memory") from None
             raise
-        if not is_large:
-            await budget.acquire(size)
-        return frame
+        return whole, held
 
     async def _keep_up(self) -> None:
         """Wait while too many requests are unanswered. Raises what has ended the connection."""
@@ -302,14 +314,14 @@ class Connection:
             await send_pieces(self._transport, pieces)
 
     @contextlib.contextmanager
-    def _watched(self, api_key: ApiKey, size: int, budget: RequestBytes) -> Iterator[None]:
+    def _watched(self, api_key: ApiKey, held: HeldRequest) -> Iterator[None]:
         """Cancels a request that waits once the client has left, or others need its bytes: ConnectionResetError."""
         if api_key not in _WAITING_APIS:
             yield
             return
         watch = _Watch(self._transport)
         try:
-            with budget.idle(size, watch.give_up):
+            with held.idle(watch.give_up):
                 yield
         except asyncio.CancelledError:
             if watch.has_left:
@@ -338,24 +350,22 @@ class _Begun:
     Its bytes are counted until then. `handled` is called at the end.
     """
 
-    __slots__ = ("_budget", "_handled", "_handling", "_size", "is_done")
+    __slots__ = ("_handled", "_handling", "_held", "is_done")
 
     def __init__(
         self,
         exchange: Exchange | LongExchange | TokenExchange,
-        size: int,
-        budget: RequestBytes,
+        held: HeldRequest,
         handled: Callable[[_Begun], None],
     ) -> None:
-        self._size = size
-        self._budget = budget
+        self._held = held
         self._handled = handled
         self.is_done = False
         self._handling = Eager(exchange.handle(), self._end)
 
     def _end(self, handling: Eager[Sequence[Piece] | None]) -> None:
         self.is_done = True
-        self._budget.release(self._size)
+        self._held.release()
         self._handled(self)
 
     def pieces(self) -> Sequence[Piece] | None:
@@ -405,44 +415,67 @@ class _Input:
         self._rest = b""
         self._start = 0
 
-    async def read(
-        self, size: int, seconds_max: float, is_wanted: Callable[[], bool] | None = None
-    ) -> bytearray | None:
+    def has(self, size: int) -> bool:
+        """Whether so many bytes are kept."""
+        return len(self._rest) - self._start >= size
+
+    def take(self, size: int) -> bytearray:
+        """At most so many of the bytes that are kept."""
+        return bytearray(self._take(size))
+
+    async def peek(self, size: int, seconds_max: float) -> bytes:
+        """The next bytes, which are read again. Raises IncompleteReadError if the stream ends, asyncio.TimeoutError."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + seconds_max
+        while not self.has(size):
+            more = await self._transport.recv(_RECEIVE_BYTES, _left_s(deadline_s - loop.time()))
+            if not more:
+                raise asyncio.IncompleteReadError(b"", size)
+            self._rest, self._start = self._rest[self._start :] + more, 0
+        return self._rest[self._start : self._start + size]
+
+    async def read(self, size: int, seconds_max: float, held: HeldRequest | None = None) -> bytearray | None:
         """`size` bytes; None if the stream ends here. Raises IncompleteReadError if it ends in the middle.
 
-        Raises asyncio.TimeoutError if they have not arrived in time, or too slowly while others want their memory.
+        `held` is charged with their memory. Raises asyncio.TimeoutError if they have not arrived in time.
         """
-        result = bytearray(self._take(size))
-        if len(result) == size:
-            return result
-        began_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + seconds_max
+        result = self.take(size)
+        charged = 0
         while (at := len(result)) < size:
             missing = size - at
-            if missing < _RECEIVE_BYTES:
-                self._rest = await self._transport.recv(_RECEIVE_BYTES, _left_s(began_s, seconds_max))
+            # Most frames have one large step: taking its memory at once is quicker than to make zeros and to add them.
+            # Until a part of the frame has arrived, no memory is taken while nothing arrives.
+            is_small = missing < _RECEIVE_BYTES or at < _RECEIVE_BYTES // 2
+            step = min(missing, _RECEIVE_BYTES if is_small else _FRAME_STEP_BYTES)
+            if held is not None:
+                held.arrived(at)
+                if at + step > charged:
+                    asked_s = loop.time()
+                    await held.take(at + step - charged)
+                    deadline_s += loop.time() - asked_s
+                    charged = at + step
+            if is_small:
+                self._rest = await self._transport.recv(_RECEIVE_BYTES, _left_s(deadline_s - loop.time()))
                 if not self._rest:
                     _check_whole(result, size)
                     return None
                 result += self._take(missing)
                 continue
-            step = min(missing, _FRAME_STEP_BYTES)
-            # Most frames have one step: taking its memory at once is quicker than to make zeros and to add them.
             if at <= _RECEIVE_BYTES:
                 result = _grown(result, step)
             else:
                 result += bytes(step)
             with memoryview(result) as view:
                 while at < len(view):
-                    left_s = _left_s(began_s, seconds_max)
-                    _check_rate(at, seconds_max - left_s, is_wanted)
-                    try:
-                        received = await self._transport.recv_into(view[at:], min(left_s, _FRAME_LOOK_S))
-                    except asyncio.TimeoutError:
-                        continue
+                    received = await self._transport.recv_into(view[at:], _left_s(deadline_s - loop.time()))
                     if not received:
                         _check_whole(view[:at], size)
                         return None
                     at += received
+                    if held is not None:
+                        held.arrived(at)
         return result
 
     def _take(self, size: int) -> memoryview | bytes:
@@ -564,19 +597,11 @@ class PlainTransport(SocketTransport):
         self._socket.close()
 
 
-def _left_s(began_s: float, seconds_max: float) -> float:
+def _left_s(left_s: float) -> float:
     """The seconds that are left. Raises asyncio.TimeoutError if there are none."""
-    left_s = began_s + seconds_max - time.monotonic()
     if left_s <= 0:
         raise asyncio.TimeoutError("a request has not arrived in time")
     return left_s
-
-
-def _check_rate(read: int, seconds: float, is_wanted: Callable[[], bool] | None) -> None:
-    """Raise asyncio.TimeoutError for a frame that arrives too slowly while others wait for its memory."""
-    is_slow = seconds > _FRAME_LOOK_S and read < _FRAME_MIN_BYTES_A_SECOND * seconds
-    if is_slow and is_wanted is not None and is_wanted():
-        raise asyncio.TimeoutError("a request arrives too slowly, and others wait")
 
 
 def _check_whole(read: bytearray | memoryview, size: int) -> None:

@@ -1,114 +1,330 @@
 """Bounds the bytes of requests and of responses that are in memory, over all connections.
 
-RequestBytes         a budget (Kafka: queued.max.request.bytes). A connection that would exceed it is not read until
-                     other requests are handled; the client's TCP window fills up. A request larger than the whole
-                     budget waits until it is alone. A request that has waited for records or for other clients for
-                     some seconds makes room: its connection ends
-RequestBytesBySize   a budget of its own for small requests: they do not wait for large ones, whose bytes are taken
-                     when they are announced
+RequestBytes         a budget (Kafka: queued.max.request.bytes). A request is charged as its bytes arrive, not for the
+                     size that it announces. A connection that would exceed the budget is not read until other
+                     requests are handled; the client's TCP window fills up
+RequestBytesBySize   a budget of its own for small requests: they do not wait for large ones
 ResponseBytes        responses that clients have not taken yet. A client cannot be made to: if there are too many
                      bytes, the connection that takes the longest ends.
+
+Requests that have begun to arrive cannot keep the budget from others:
+
+- The requests of a host, and those of a principal, have half of a budget at most.
+- If requests wait for bytes, those that would arrive for longer than some seconds at their present rate end, the one
+  with the longest way to go first. Then those end that have waited for records or for other clients for some seconds.
+- The oldest request that arrives may exceed a limit once nothing else could make room. So the budget never consists of
+  requests that wait for each other, and a request that is larger than the budget is admitted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from pyspark_kafkalog.units import KIB, SECOND_MS
 
-#: Requests up to this size are read before their bytes are taken from a budget.
+#: Requests up to this size have a budget of their own.
 SMALL_REQUEST_BYTES: Final = 64 * KIB
 #: The part of the budget that only small requests have.
 _SMALL_REQUESTS_SHARE: Final = 4
+#: The part of a budget that the requests of one host, or of one principal, have at most.
+_OWNER_SHARE: Final = 2
 #: A response may take so long, however many bytes wait.
 _SENDING_S: Final = 5.0
 #: A request may wait for records so long, whoever wants its bytes; more than clients wait by default (0.5 s).
 _HANDLING_S: Final = 2.0
-#: How often it is looked for requests that have waited longer while others want bytes.
-_LOOK_S: Final = 0.5
+#: A request that would arrive for longer than this ends if others want its bytes.
+_ARRIVING_S: Final = 5.0
+#: The rate of a request that arrives is measured over at least so many seconds.
+_RATE_S: Final = 1.0
+#: How often it is looked for requests to end while others want bytes.
+_LOOK_S: Final = 0.1
+
+
+class _Account:
+    """The bytes of all requests of a budget, of a host or of a principal, and the waits that they keep waiting."""
+
+    __slots__ = ("arriving", "arriving_bytes", "ending_bytes", "idle", "limit_bytes", "used_bytes", "waiting")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.arriving_bytes = 0  # of the used ones
+        self.ending_bytes = 0  # of the used ones: their connections end
+        self.arriving: dict[HeldRequest, None] = {}  # the oldest first
+        self.waiting: dict[HeldRequest, None] = {}
+        self.idle: dict[HeldRequest, tuple[float, Callable[[], None]]] = {}  # since when, and what ends it
+
+    def fits(self, request: HeldRequest, size_bytes: int) -> bool:
+        """Whether the request can have so many more bytes."""
+        used_bytes = self.used_bytes
+        if not used_bytes or used_bytes + size_bytes <= self.limit_bytes:
+            return True
+        # Requests that are handled give their bytes back without anybody's help. Those that arrive might not.
+        return used_bytes == self.arriving_bytes and request is next(iter(self.arriving), None)
+
+    def charge(self, size_bytes: int, *, is_arriving: bool) -> None:
+        self.used_bytes += size_bytes
+        if is_arriving:
+            self.arriving_bytes += size_bytes
+
+    def make_room(self, now_s: float) -> None:
+        """End requests that would keep their bytes for long, as many as those that wait need."""
+        missing_bytes = self.used_bytes - self.ending_bytes + sum(each.wanted_bytes for each in self.waiting)
+        missing_bytes -= self.limit_bytes
+        if missing_bytes <= 0:
+            return
+        arriving = ((each.left_s(now_s), each) for each in self.arriving if not each.is_ending)
+        slow = [each for each in arriving if each[0] > _ARRIVING_S]
+        for _, request in sorted(slow, key=lambda each: -each[0]):
+            if missing_bytes <= 0:
+                return
+            missing_bytes -= request.held_bytes
+            request.end()
+        for request, (began_s, give_up) in list(self.idle.items()):
+            if missing_bytes <= 0 or began_s > now_s - _HANDLING_S:
+                return
+            missing_bytes -= request.held_bytes
+            request.forget_idle()
+            give_up()
+
+
+class HeldRequest:
+    """The bytes that one request has of a budget. `release` follows in any case."""
+
+    __slots__ = (
+        "_abort",
+        "_accounts",
+        "_arrived_bytes",
+        "_budget",
+        "_is_arriving",
+        "_marked_bytes",
+        "_marked_s",
+        "_owners",
+        "_rate",
+        "_size_bytes",
+        "_turn",
+        "held_bytes",
+        "is_ending",
+        "wanted_bytes",
+    )
+
+    def __init__(
+        self,
+        budget: RequestBytes,
+        accounts: tuple[_Account, ...],
+        size_bytes: int,
+        *,
+        owners: tuple[str, ...] = (),
+        abort: Callable[[], None] | None = None,
+    ) -> None:
+        """With `abort` it is a request that arrives."""
+        self._budget = budget
+        self._accounts = accounts
+        self._size_bytes = size_bytes
+        self._owners = owners
+        self._abort = abort
+        self._is_arriving = abort is not None
+        self._turn: asyncio.Future[None] | None = None
+        self.held_bytes = 0
+        self.wanted_bytes = 0  # while it waits
+        self.is_ending = False
+        if abort is not None:
+            self._arrived_bytes = self._marked_bytes = 0
+            self._marked_s = asyncio.get_running_loop().time()
+            self._rate: float | None = None
+            for account in accounts:
+                account.arriving[self] = None
+
+    async def take(self, size_bytes: int) -> None:
+        """Wait until so many more bytes are free, and take them. Raises asyncio.TimeoutError if the request ends."""
+        blocking = self._blocking(size_bytes)
+        if blocking is None:
+            self._charge(size_bytes)
+            return
+        loop = asyncio.get_running_loop()
+        self._turn = loop.create_future()
+        self.wanted_bytes = size_bytes
+        blocking.waiting[self] = None
+        self._budget.is_short_of(blocking)
+        try:
+            await self._turn
+        finally:
+            self._turn = None
+            self.wanted_bytes = 0
+            for account in self._accounts:
+                account.waiting.pop(self, None)
+            if self._is_arriving:  # nothing has arrived while nothing was read
+                self._marked_s, self._marked_bytes = loop.time(), self._arrived_bytes
+
+    def _blocking(self, size_bytes: int) -> _Account | None:
+        """The account that has no room for so many bytes, or others that wait for them; that of an owner first."""
+        for account in reversed(self._accounts):
+            if (account.waiting and not self._is_oldest(account)) or not account.fits(self, size_bytes):
+                return account
+        return None
+
+    def _is_oldest(self, account: _Account) -> bool:
+        return self is next(iter(account.arriving), None)
+
+    def try_again(self, account: _Account) -> bool:
+        """Take what it waits for in `account`, or wait for it in another one; False if `account` has no room for it."""
+        size_bytes = self.wanted_bytes
+        if not account.fits(self, size_bytes):
+            return False
+        del account.waiting[self]
+        for other in reversed(self._accounts):
+            if other is not account and (
+                not other.fits(self, size_bytes)
+                or (other is self._accounts[0] and other.waiting and not self._is_oldest(other))
+            ):
+                other.waiting[self] = None
+                self._budget.is_short_of(other)
+                return True
+        if self._turn is not None and not self._turn.done():
+            self._charge(size_bytes)
+            self._turn.set_result(None)
+        return True
+
+    def _charge(self, size_bytes: int) -> None:
+        self.held_bytes += size_bytes
+        for account in self._accounts:
+            account.charge(size_bytes, is_arriving=self._is_arriving)
+
+    def arrived(self, size_bytes: int) -> None:
+        """So many bytes have arrived until now."""
+        self._arrived_bytes = size_bytes
+        now_s = asyncio.get_running_loop().time()
+        passed_s = now_s - self._marked_s
+        if passed_s >= _RATE_S:
+            self._rate = (size_bytes - self._marked_bytes) / passed_s
+            self._marked_s, self._marked_bytes = now_s, size_bytes
+
+    def left_s(self, now_s: float) -> float:
+        """For how long it would still arrive at its present rate; 0 while that is not known."""
+        rate, passed_s = self._rate, now_s - self._marked_s
+        if self._turn is None and passed_s >= _RATE_S:
+            rate = (self._arrived_bytes - self._marked_bytes) / passed_s
+        if rate is None:
+            return 0.0
+        return (self._size_bytes - self._arrived_bytes) / rate if rate else math.inf
+
+    def end(self) -> None:
+        """End the connection of a request that arrives."""
+        assert self._abort is not None
+        self.is_ending = True
+        for account in self._accounts:
+            account.ending_bytes += self.held_bytes
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_exception(asyncio.TimeoutError("others need the memory of a request that arrives slowly"))
+        self._abort()
+
+    def complete(self) -> None:
+        """All of it has arrived: it is handled now."""
+        if self._is_arriving:
+            self._is_arriving = False
+            for account in self._accounts:
+                del account.arriving[self]
+                account.arriving_bytes -= self.held_bytes
+
+    def release(self) -> None:
+        """Give the bytes back."""
+        self.complete()
+        size_bytes, self.held_bytes = self.held_bytes, 0
+        for account in self._accounts:
+            account.used_bytes -= size_bytes
+            if self.is_ending:
+                account.ending_bytes -= size_bytes
+        self._budget.released(self._accounts, self._owners)
+
+    @contextmanager
+    def idle(self, give_up: Callable[[], None]) -> Iterator[None]:
+        """Notes that the request waits for something while the block runs.
+
+        `give_up`, which does not raise, ends it if others need its bytes.
+        """
+        began_s = asyncio.get_running_loop().time()
+        for account in self._accounts:
+            account.idle[self] = began_s, give_up
+        try:
+            yield
+        finally:
+            self.forget_idle()
+
+    def forget_idle(self) -> None:
+        for account in self._accounts:
+            account.idle.pop(self, None)
 
 
 class RequestBytes:
     """A budget of `limit_bytes`, given out in the order of the requests for it. Used in the event loop's thread."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._used_bytes = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._idle: dict[object, tuple[int, float, Callable[[], None]]] = {}
+        self._all = _Account(limit_bytes)
+        self._whole = (self._all,)
+        self._owners: dict[str, _Account] = {}
+        self._short: dict[_Account, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def used_bytes(self) -> int:
-        return self._used_bytes
+        return self._all.used_bytes
 
-    @property
-    def is_short(self) -> bool:
-        """Whether somebody waits for bytes."""
-        return bool(self._waiting)
+    def whole(self, size_bytes: int) -> HeldRequest:
+        """A request that has arrived before its bytes are taken: a small one."""
+        return HeldRequest(self, self._whole, size_bytes)
 
-    async def acquire(self, size_bytes: int) -> None:
-        """Wait until so many bytes are free, and take them."""
-        if not self._waiting and self._fits(size_bytes):
-            self._used_bytes += size_bytes
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (size_bytes, turn)
-        self._waiting.append(entry)
+    def arriving(self, owners: tuple[str, ...], size_bytes: int, abort: Callable[[], None]) -> HeldRequest:
+        """A request of so many bytes that begins to arrive.
+
+        `owners` have a share for all their requests; `abort`, which does not raise, ends the request's connection.
+        """
+        accounts = (self._all, *map(self._account, owners))
+        return HeldRequest(self, accounts, size_bytes, owners=owners, abort=abort)
+
+    def _account(self, owner: str) -> _Account:
+        account = self._owners.get(owner)
+        if account is None:
+            account = self._owners[owner] = _Account(self._all.limit_bytes // _OWNER_SHARE)
+        return account
+
+    def is_short_of(self, account: _Account) -> None:
+        """A request waits for bytes of the account."""
+        self._short[account] = None
         if self._timer is None:
             self._make_room()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            elif not turn.cancelled():
-                self.release(size_bytes)  # its turn came at the same moment
-            raise
 
-    def release(self, size_bytes: int) -> None:
-        """Give the bytes back."""
-        self._used_bytes -= size_bytes
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, turn = self._waiting.popleft()
-            if not turn.done():
-                self._used_bytes += size
-                turn.set_result(None)
-
-    @contextmanager
-    def idle(self, size_bytes: int, give_up: Callable[[], None]) -> Iterator[None]:
-        """Notes that a request of so many bytes waits for something while the block runs.
-
-        `give_up`, which does not raise, ends it if others need its bytes.
-        """
-        key = object()
-        self._idle[key] = size_bytes, asyncio.get_running_loop().time(), give_up
-        try:
-            yield
-        finally:
-            self._idle.pop(key, None)
+    def released(self, accounts: tuple[_Account, ...], owners: tuple[str, ...]) -> None:
+        """Bytes of the accounts are free: requests that wait have their turn."""
+        if self._short:
+            for account in reversed(accounts):
+                _give_out(account)
+        for owner in owners:
+            account = self._owners[owner]
+            if not (account.used_bytes or account.arriving or account.waiting):
+                del self._owners[owner]
 
     def _make_room(self) -> None:
-        """Give up requests that wait the longest, as many as the others need; again while there is no room."""
-        self._timer = None
-        if not self._waiting:
-            return
+        """End requests that keep others waiting; again while others wait."""
         loop = asyncio.get_running_loop()
-        missing_bytes = self._used_bytes + sum(size for size, _ in self._waiting) - self._limit_bytes
-        for key, (size_bytes, began_s, give_up) in list(self._idle.items()):
-            if missing_bytes <= 0 or began_s > loop.time() - _HANDLING_S:
-                break
-            del self._idle[key]
-            missing_bytes -= size_bytes
-            give_up()
-        self._timer = loop.call_later(_LOOK_S, self._make_room)
+        self._timer = None
+        self._short = {each: None for each in self._short if each.waiting}
+        for account in self._short:
+            account.make_room(loop.time())
+        if self._short:
+            self._timer = loop.call_later(_LOOK_S, self._make_room)
 
-    def _fits(self, size_bytes: int) -> bool:
-        return not self._used_bytes or self._used_bytes + size_bytes <= self._limit_bytes
+
+def _give_out(account: _Account) -> None:
+    """End the waits for which the account has room now."""
+    oldest = next(iter(account.arriving), None)
+    if oldest is not None and oldest in account.waiting:
+        oldest.try_again(account)
+    while account.waiting and next(iter(account.waiting)).try_again(account):
+        pass
 
 
 class RequestBytesBySize:

@@ -56,6 +56,7 @@ class Server:
     idle_max_s: float = 60.0
     requests: RequestBytesBySize = field(default_factory=lambda: RequestBytesBySize(BUDGET))
     responses_max: int = 1 << 20
+    request_max_bytes: int = 1 << 20
     exchanges: list[Exchange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,20 +68,20 @@ class Server:
         self._executor = ThreadPoolExecutor(1)
 
     async def open(self, frame: bytearray, session: Session) -> Exchange:
-        self.exchanges.append(Exchange(ApiKey(frame[0]), self.answer, self.gate))
+        self.exchanges.append(Exchange(ApiKey(frame[1]), self.answer, self.gate))
         return self.exchanges[-1]
 
     @contextmanager
-    def client(self) -> Iterator[socket.socket]:
+    def client(self, host: str = "127.0.0.1") -> Iterator[socket.socket]:
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         ours.setblocking(False)
         theirs.setblocking(False)
         served = Connection(
             PlainTransport(ours, self._executor, idle_max_s=self.idle_max_s),
-            Session("127.0.0.1", 1, is_authenticated=True),
+            Session(host, 1, is_authenticated=True),
             self,  # type: ignore[arg-type]  # the test's own
-            limits=FrameLimits(1 << 20, 64, self.idle_max_s),
+            limits=FrameLimits(self.request_max_bytes, 64, self.idle_max_s),
             requests=self.requests,
             responses=self.responses,
             log=BoundedLog(logging.getLogger(__name__), lambda: 0),
@@ -99,8 +100,13 @@ class Server:
         self._executor.shutdown()
 
 
-def frame(api_key: ApiKey, size: int = 1) -> bytes:
-    return struct.pack(">i", size) + bytes([api_key]).ljust(size, b".")
+def frame(api_key: ApiKey, size: int = 2) -> bytes:
+    return begun(api_key, size, size)
+
+
+def begun(api_key: ApiKey, size: int, sent: int) -> bytes:
+    """The first `sent` bytes of a frame."""
+    return struct.pack(">i", size) + bytes([0, api_key]).ljust(sent, b".")
 
 
 async def send(client: socket.socket, data: bytes) -> None:
@@ -178,22 +184,71 @@ def test_small_requests_are_served_while_large_ones_are_announced_and_do_not_com
     run(work)
 
 
-@pytest.mark.parametrize("sent", [1, 70_000])
-def test_large_request_that_does_not_come_ends_when_another_wants_its_memory(
-    monkeypatch: pytest.MonkeyPatch, sent: int
-) -> None:
-    monkeypatch.setattr(connection_module, "_FRAME_LOOK_S", 0.05)
-    monkeypatch.setattr(connection_module, "_FRAME_MIN_BYTES_A_SECOND", 100 << 20)
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+@pytest.mark.parametrize("size", [LARGE, 60_000])
+def test_requests_that_arrive_slowly_do_not_keep_another_waiting(size: int, host: str) -> None:
+    async def work() -> None:
+        clock = LoopClock()
+        server = Server()
+        with contextlib.ExitStack() as clients:
+            slow = [clients.enter_context(server.client()) for _ in range(20)]
+            for each in slow:
+                await send(each, begun(ApiKey.PRODUCE, size, size // 3))
+            for _ in range(3):
+                await clock.advance(1)
+                for each, task in zip(slow, server.tasks, strict=True):
+                    if not task.done():
+                        await send(each, b".")
+            await until(lambda: server.requests.used_bytes)
+            other = clients.enter_context(server.client(host))
+            await send(other, frame(ApiKey.METADATA, size))
+            assert await receive(other) == b"ok"
+        await server.ended()
 
+    run(work)
+
+
+def test_request_that_is_only_announced_takes_no_memory_from_others() -> None:
     async def work() -> None:
         server = Server()
-        with server.client() as stalled, server.client() as other:
-            await send(stalled, struct.pack(">i", 6 * LARGE) + b"x" * sent)
-            await asyncio.sleep(0.1)
-            assert not server.tasks[0].done()  # nobody wants it
+        with contextlib.ExitStack() as clients:
+            for _ in range(5):
+                await send(clients.enter_context(server.client()), begun(ApiKey.PRODUCE, 1 << 20, 2))
+            await until(lambda: server.requests.used_bytes)
+            other = clients.enter_context(server.client("127.0.0.2"))
             await send(other, frame(ApiKey.METADATA, LARGE))
             assert await receive(other) == b"ok"
-            await asyncio.wait_for(server.tasks[0], PATIENCE_S)
+            assert not any(each.done() for each in server.tasks)
+        await server.ended()
+
+    run(work)
+
+
+def test_large_requests_of_all_clients_of_a_host_arrive_one_after_the_other() -> None:
+    async def work() -> None:
+        server = Server()
+        with contextlib.ExitStack() as clients:
+            many = [clients.enter_context(server.client()) for _ in range(6)]
+            sending = [asyncio.create_task(send(each, frame(ApiKey.PRODUCE, 1 << 20))) for each in many]
+            for each in many:
+                assert await receive(each) == b"ok"
+            await asyncio.gather(*sending)
+        await server.ended()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "size"),
+    [(ApiKey.HEARTBEAT, 65_537), (ApiKey.API_VERSIONS, 65_537), (ApiKey.METADATA, (16 << 20) + 1), (999, 65_537)],
+)
+def test_request_larger_than_its_api_needs_ends_the_connection_before_it_is_read(api_key: int, size: int) -> None:
+    async def work() -> None:
+        server = Server(request_max_bytes=100 << 20)
+        with server.client() as client:
+            await send(client, struct.pack(">ih", size, api_key))
+            assert await receive(client) == b""
+            assert not server.exchanges
         await server.ended()
 
     run(work)
@@ -266,12 +321,12 @@ def test_requests_of_clients_that_leave_at_once_count_until_they_are_handled() -
     async def work() -> None:
         server = Server()
         server.gate.clear()
-        for _ in range(5):
+        for _ in range(3):
             with server.client() as client:
                 await send(client, frame(ApiKey.PRODUCE, LARGE))
-        await until(lambda: server.requests.used_bytes == 5 * LARGE)
-        await asyncio.sleep(0.1)
-        assert server.requests.used_bytes == 5 * LARGE
+        await until(lambda: server.requests.used_bytes == 3 * LARGE)
+        await asyncio.sleep(0.01)
+        assert server.requests.used_bytes == 3 * LARGE
         assert not any(each.is_cancelled for each in server.exchanges)
         server.gate.set()
         await server.ended()

@@ -1,10 +1,15 @@
-"""The bytes of requests in memory stay below their limit."""
+"""The bytes of requests in memory stay below their limit, and nobody keeps them from others."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from pyspark_kafkalog.server.connections.request_bytes import RequestBytes
+import pytest
+from loop_clock import LoopClock
+
+from pyspark_kafkalog.server.connections.request_bytes import HeldRequest, RequestBytes
 
 
 async def settle() -> None:
@@ -12,71 +17,176 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+async def taken(budget: RequestBytes, size_bytes: int) -> HeldRequest:
+    """A request of so many bytes that has arrived."""
+    held = budget.whole(size_bytes)
+    await held.take(size_bytes)
+    return held
+
+
+class Arriving:
+    """A request that arrives for `owner`."""
+
+    def __init__(self, budget: RequestBytes, size_bytes: int, owner: str = "host") -> None:
+        self.is_aborted = False
+        self.held = budget.arriving((owner,), size_bytes, self._abort)
+        self.arrived_bytes = 0
+        self.waiting: asyncio.Task[None] | None = None
+
+    def _abort(self) -> None:
+        self.is_aborted = True
+
+    async def receive(self, size_bytes: int) -> bool:
+        """Whether there is room for so many more bytes at once."""
+        self.waiting = asyncio.create_task(self.held.take(size_bytes))
+        await settle()
+        if not self.waiting.done():
+            return False
+        await self.waiting
+        self.arrived_bytes += size_bytes
+        self.held.arrived(self.arrived_bytes)
+        return True
+
+
 def test_request_over_the_limit_waits_until_bytes_are_free() -> None:
-    async def main() -> None:
+    async def work() -> None:
         budget = RequestBytes(100)
-        await budget.acquire(60)
-        waiting = asyncio.create_task(budget.acquire(60))
+        first = await taken(budget, 60)
+        waiting = asyncio.create_task(taken(budget, 60))
         await settle()
         assert not waiting.done()
-        budget.release(60)
+        first.release()
         await waiting
         assert budget.used_bytes == 60
 
-    asyncio.run(main())
+    run(work)
 
 
 def test_small_request_does_not_overtake_a_large_one() -> None:
-    async def main() -> None:
+    async def work() -> None:
         budget = RequestBytes(100)
-        await budget.acquire(60)
-        large, small = asyncio.create_task(budget.acquire(90)), asyncio.create_task(budget.acquire(1))
+        first = await taken(budget, 60)
+        large, small = asyncio.create_task(taken(budget, 90)), asyncio.create_task(taken(budget, 1))
         await settle()
         assert not small.done()
-        budget.release(60)
+        first.release()
         await asyncio.gather(large, small)
         assert budget.used_bytes == 91
 
-    asyncio.run(main())
+    run(work)
 
 
 def test_request_larger_than_the_limit_is_admitted_alone() -> None:
-    async def main() -> None:
+    async def work() -> None:
         budget = RequestBytes(100)
-        await budget.acquire(1000)
-        other = asyncio.create_task(budget.acquire(1))
+        large = await taken(budget, 1000)
+        other = asyncio.create_task(taken(budget, 1))
         await settle()
         assert not other.done()
-        budget.release(1000)
+        large.release()
         await other
 
-    asyncio.run(main())
+    run(work)
 
 
-def test_request_that_stops_waiting_takes_nothing() -> None:
-    async def main() -> None:
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_request_that_stops_waiting_takes_nothing(is_granted: bool) -> None:
+    async def work() -> None:
         budget = RequestBytes(100)
-        await budget.acquire(100)
-        given_up, other = asyncio.create_task(budget.acquire(50)), asyncio.create_task(budget.acquire(100))
+        first, given_up = await taken(budget, 100), budget.whole(50)
+        waiting = asyncio.create_task(given_up.take(50))
         await settle()
-        given_up.cancel()
+        other = asyncio.create_task(taken(budget, 100))
         await settle()
-        budget.release(100)
+        if is_granted:  # its turn comes at the same moment
+            first.release()
+        waiting.cancel()
+        await settle()
+        given_up.release()
+        if not is_granted:
+            first.release()
         await other
         assert budget.used_bytes == 100
 
-    asyncio.run(main())
+    run(work)
 
 
-def test_turn_that_comes_as_the_request_is_cancelled_is_passed_on() -> None:
-    async def main() -> None:
+def test_requests_of_one_owner_leave_the_half_to_others() -> None:
+    async def work() -> None:
         budget = RequestBytes(100)
-        await budget.acquire(100)
-        cancelled, other = asyncio.create_task(budget.acquire(100)), asyncio.create_task(budget.acquire(100))
-        await settle()
-        budget.release(100)
-        cancelled.cancel()
-        await other
-        assert budget.used_bytes == 100
+        many = [Arriving(budget, 100) for _ in range(3)]
+        assert await many[0].receive(25)
+        assert await many[1].receive(25)
+        assert not await many[2].receive(1)
+        other = Arriving(budget, 40, owner="another host")
+        assert await other.receive(40)
+        for each in (*many, other):
+            each.held.release()
+        assert budget.used_bytes == 0
 
-    asyncio.run(main())
+    run(work)
+
+
+def test_oldest_of_requests_that_wait_for_each_other_arrives() -> None:
+    async def work() -> None:
+        budget = RequestBytes(100)
+        first, second = Arriving(budget, 80), Arriving(budget, 80)
+        assert await first.receive(25)
+        assert await second.receive(25)
+        assert not await second.receive(5)
+        assert await first.receive(55)
+        first.held.complete()
+        await settle()
+        assert second.waiting is not None
+        assert not second.waiting.done()  # the first one is handled, and gives its bytes back then
+        first.held.release()
+        await second.waiting
+        second.held.release()
+        assert budget.used_bytes == 0
+
+    run(work)
+
+
+def test_request_that_arrives_the_slowest_ends_when_another_waits() -> None:
+    async def work() -> None:
+        clock = LoopClock()
+        budget = RequestBytes(200)
+        slow, slower, fast = Arriving(budget, 1000), Arriving(budget, 1000), Arriving(budget, 30)
+        for request in (slow, slower, fast):
+            assert await request.receive(20)
+        for _ in range(3):
+            await clock.advance(1)
+            assert await slow.receive(5)
+            assert await slower.receive(2)
+            assert await fast.receive(3)
+        waiting = Arriving(budget, 30)
+        assert not await waiting.receive(30)
+        assert [each.is_aborted for each in (slow, slower, fast)] == [False, True, False]
+        slower.held.release()
+        await settle()
+        assert waiting.waiting is not None
+        assert waiting.waiting.done()
+
+    run(work)
+
+
+def test_request_that_is_paused_is_not_slow() -> None:
+    async def work() -> None:
+        clock = LoopClock()
+        budget = RequestBytes(100)
+        handled = await taken(budget, 90)
+        paused = Arriving(budget, 40)
+        assert await paused.receive(10)
+        assert not await paused.receive(30)
+        await clock.advance(20)
+        assert not paused.is_aborted
+        handled.release()
+        await settle()
+        assert paused.waiting is not None
+        assert paused.waiting.done()
+
+    run(work)

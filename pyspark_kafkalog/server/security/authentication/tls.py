@@ -17,12 +17,12 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.metadata.messages.pieces import Piece
@@ -179,19 +179,26 @@ class TlsTransport:
 
     async def recv(self, size_max: int, seconds_max: float) -> bytes:
         """See `connection.ClientTransport`."""
-        while True:
-            try:
-                return self._socket.recv(size_max)
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
-                await self._ready.wait(wanted, seconds_max)
+        received: bytes = await self._received(self._socket.recv, size_max, seconds_max)
+        return received
 
     async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
         """See `connection.ClientTransport`."""
+        received: int = await self._received(self._socket.recv_into, buffer, seconds_max)
+        return received
+
+    async def _received(self, receive: Callable[[Any], Any], into: Any, seconds_max: float) -> Any:
+        """What `receive` returns for `into`. A part of a record of TLS does not put the deadline off."""
+        loop = asyncio.get_running_loop()
+        deadline_s: float | None = None
         while True:
             try:
-                return self._socket.recv_into(buffer)
+                return receive(into)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
-                await self._ready.wait(wanted, seconds_max)
+                now_s = loop.time()
+                if deadline_s is None:
+                    deadline_s = now_s + seconds_max
+                await self._ready.wait(wanted, deadline_s - now_s)
 
     def send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """See ClientTransport: nothing is sent at once, as encrypting may have to wait for the client."""
