@@ -70,7 +70,10 @@ class CorruptRecordError(DiskFormatError):
 class CorruptIndexError(DiskFormatError):
     """An index, producer snapshot or checkpoint file is damaged; these can be rebuilt from the log."""
 
-    default_advice = "delete the file: it is rebuilt from the .log file"
+    default_advice = (
+        "run kafkalog reindex, which rebuilds the file from the .log file; in a broker's directory the broker does so "
+        "when it recovers the log, and kafkalog adopt after an unclean shutdown"
+    )
 
 
 class UnsupportedFormatError(DiskFormatError):

@@ -9,9 +9,10 @@ segments are read by ranges of their objects, their indexes as a whole, through 
 it is read: then the list is looked up again, too, once for each object. If the segment is gone from the list as well,
 retention has deleted it; if not, the object is missing. In both cases its offsets are out of range.
 
-For read_committed, transactions that were aborted are found in the transaction indexes from the first segment of the
-range on, as far as an entry says that all before it is decided, at last in those of the local segments
-(RemoteLogManager.collectAbortedTransactions).
+For read_committed, transactions that were aborted are found in the transaction indexes of the remote segments from the
+first one of the range on, as far as an entry says that all before it is decided, at last in the local segments
+(RemoteLogManager.collectAbortedTransactions). If a remote segment may have an index and none is there, or it is
+damaged, the log is read instead.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar, cast
 
-from pyspark_kafkalog.errors import DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted, parse_aborted
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
-from pyspark_kafkalog.storage.log.reader import LocalExtents
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, confirmed
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.tiered.byte_source import RemoteBytes
 from pyspark_kafkalog.tiered.index_cache import process_cache
@@ -53,8 +54,11 @@ class RemoteSegmentExtent(Extent, Protocol):
     @property
     def segment_id(self) -> str: ...
 
-    def aborted_transactions(self) -> list[AbortedTxn]:
-        """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
+    def aborted_transactions(self) -> list[AbortedTxn] | None:
+        """The entries of the transaction index, None if it is not there, and may never have been.
+
+        Raises FileNotFoundError, CorruptIndexError.
+        """
         ...
 
 
@@ -168,10 +172,15 @@ class RemoteExtent:
     def time_index(self) -> TimeIndex | None:
         return self._hint(TimeIndex, IndexKind.TIMESTAMP)
 
-    def aborted_transactions(self) -> list[AbortedTxn]:
-        """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
-        index = self._index(IndexKind.TRANSACTION) if self.segment.has_transaction_index else None
-        return [] if index is None else parse_aborted(bytes(index.data), file=index.name)
+    def aborted_transactions(self) -> list[AbortedTxn] | None:
+        """The entries of the transaction index, None if it is not there, and may never have been.
+
+        Raises FileNotFoundError, CorruptIndexError.
+        """
+        if not self.segment.has_transaction_index:
+            return []
+        index = self._index(IndexKind.TRANSACTION)
+        return None if index is None else parse_aborted(bytes(index.data), file=index.name)
 
     def _hint(self, kind: type[_Index], index_kind: IndexKind) -> _Index | None:
         """An index that readers confirm against the batches: a missing or damaged one only costs time."""
@@ -257,13 +266,21 @@ class TieredExtents:
                 found = self._aborted(remote, local_start, start_offset, end_offset)
             except _LookedUpAgain:
                 continue
+            except (_NoIndex, CorruptIndexError):
+                self._look_up_again()  # a task's part may lack later segments without an index
+                reader = LogReader(self, self._remote.partition.topic_partition)
+                scanned = reader.transactions(start_offset, end_offset, open_before={})
+                return AbortedTransactions(confirmed(scanned, ())[0])
             if _local_start(self.current()) == local_start:
                 return AbortedTransactions(found)
 
     def _aborted(
         self, remote: Sequence[RemoteSegmentExtent], local_start: int, start_offset: int, end_offset: int
     ) -> Collection[AbortedTxn]:
-        """From the remote segments in order, then from the local ones. Raises _LookedUpAgain."""
+        """From the remote segments in order, then from the local ones.
+
+        Raises _LookedUpAgain, _NoIndex, CorruptIndexError.
+        """
         found: dict[tuple[int, int], AbortedTxn] = {}
         at = len(remote) if start_offset >= local_start else bisect_right(remote, start_offset, key=_BASE_OFFSET) - 1
         for extent in remote[max(at, 0) :]:
@@ -272,6 +289,8 @@ class TieredExtents:
             except FileNotFoundError:
                 self._lose(extent)
                 raise _LookedUpAgain from None
+            if entries is None:
+                raise _NoIndex
             result = collect_aborted(entries, start_offset, end_offset)
             found.update({(each.producer_id, each.last_offset): each for each in result.transactions})
             if result.is_complete:
@@ -300,6 +319,10 @@ class TieredExtents:
 
 class _LookedUpAgain(Exception):
     """The list of remote segments has changed."""
+
+
+class _NoIndex(Exception):
+    """A remote segment may have aborted transactions, and no index says so."""
 
 
 def _local_start(extents: Sequence[Extent]) -> int:

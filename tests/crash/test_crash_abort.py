@@ -18,7 +18,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transaction
 from pyspark_kafkalog.root.transactions.states import transaction_states_of
 from pyspark_kafkalog.storage.filesystem import FileSystem
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.names import TopicPartition
 
 TOPIC = "transactions"
@@ -51,7 +51,7 @@ def check(root: Path, end: int) -> bool:
     rows = log_dir.read(TOPIC, partition=0, start_offset=OPEN_SINCE, isolation="read_committed")
     assert rows["value"].to_pylist()[-1] == b"after"
     assert rows["offset"].to_pylist() == [164, end + 1 if is_aborted else end]
-    aborted = AbortedTransactions.overlapping(root / f"{TOPIC}-0", OPEN_SINCE, end + 2).transactions
+    aborted = indexed_transactions(root / f"{TOPIC}-0", OPEN_SINCE, end + 2)
     assert [(each.first_offset, each.last_offset) for each in aborted] == [(OPEN_SINCE, end + (not is_aborted))]
     return is_aborted
 

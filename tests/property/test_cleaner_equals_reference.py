@@ -27,7 +27,7 @@ from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMar
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.log.isolation import aborted_transactions
+from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 
 _FAR_MS = 1 << 60
@@ -179,7 +179,7 @@ def test_cleaned_log_equals_reference_byte_for_byte(
                 producers={} if forgets_producers else writer.producers(),
             )
             before = stored_batches(directory)
-            expected = reference(before, aborted_transactions(directory, run.end_offset), run)
+            expected = reference(before, indexed_transactions(directory, 0, run.end_offset), run)
             clean = clean_directory_by_tasks if by_tasks else clean_directory
             clean(directory, run, map_bytes=24 * map_keys)
             assert not has_unfinished(directory)

@@ -34,7 +34,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offse
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.log.isolation import aborted_transactions
+from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.stored import closed_segments, local_extent
 
@@ -119,7 +119,7 @@ def _part(directory: Path, run: Pass) -> LogPart:
         segments=tuple(closed_segments(directory, run.end_offset, with_index_sizes=True)),
         first_dirty_offset=run.first_dirty_offset,
         end_offset=run.end_offset,
-        aborted=aborted_transactions(directory, run.end_offset),
+        aborted=indexed_transactions(directory, 0, run.end_offset),
         seed=np.array([1, 2], np.uint64),
         now_ms=run.now_ms,
         throttle=Throttle(),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, indexed_transactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader, TimestampAndOffset
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -71,7 +71,7 @@ def read(
             break
         next_offset = int(batches["last_offset"][-1]) + 1
         if isolation is Isolation.COMMITTED:
-            aborted = AbortedTransactions.overlapping(log.directory, start_offset, next_offset)
+            aborted = AbortedTransactions(indexed_transactions(log.directory, start_offset, next_offset))
             batches = aborted.keep(batches)
         return FetchedBatches(data, position, batches, file, next_offset)
     empty = np.empty(0, dtype=np.uint8)

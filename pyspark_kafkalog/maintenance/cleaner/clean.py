@@ -53,8 +53,8 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.log.isolation import aborted_transactions
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments, local_extent
 
@@ -234,7 +234,9 @@ class Cleaning:
             segments=plan.segments,
             first_dirty_offset=plan.first_dirty_offset,
             end_offset=plan.first_uncleanable_offset,
-            aborted=aborted_transactions(found.directory, plan.first_uncleanable_offset),
+            aborted=LocalExtents(found.directory).indexed_transactions(
+                plan.segments[0].base_offset if plan.segments else 0, plan.first_uncleanable_offset
+            ),
             seed=np.frombuffer(os.urandom(16), np.uint64),
             now_ms=self.now_ms,
             throttle=self.throttle,

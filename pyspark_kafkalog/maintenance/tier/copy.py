@@ -46,6 +46,7 @@ from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.closed_scan import scan_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
@@ -220,6 +221,7 @@ class _Run:
 
     def _put(self, plan: _Plan, segment: StoredSegment) -> SegmentObject:
         check_segment(plan.directory, segment)
+        LocalExtents(plan.directory).check_transaction_index(segment.base_offset, segment.end_offset)
         first_offset = max(segment.base_offset, plan.log_start_offset)
         if not plan.epochs or plan.epochs[0].start_offset > first_offset:
             raise LogDirError(

@@ -149,8 +149,6 @@ class BrokerRoot(ReadOnlyRoot):
             self.path / str(topic_partition),
             state.base_offsets,
             max(high_watermark, state.local_log_start_offset),
-            log_start_offset=state.local_log_start_offset,
-            now_ms=self.clock(),
         )
 
     def _log_start(self, topic_partition: TopicPartition, state: ReadOnlyState, earliest: EpochEntry | None) -> int:

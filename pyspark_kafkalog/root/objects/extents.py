@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptIndexError, OffsetOutOfRangeError
 from pyspark_kafkalog.metadata.extents import NO_PRODUCER_BATCHES, DataObjects, ProducerBatches, Runs
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
@@ -22,7 +22,8 @@ from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, 
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.root.objects.inline_data import InlineData, name_of_inline
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, confirmed
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.producer_batches import aborted_rows
 from pyspark_kafkalog.storage.objects.producer_batches import aborted_transactions as aborted_in_runs
@@ -193,8 +194,17 @@ class ObjectExtents:
             except FileNotFoundError:  # a merge, or the cleaner, has replaced a segment, and its delay is over
                 newest = self._refreshed()
                 if (newest.segments, newest.runs) == (log.segments, log.runs):
-                    raise
+                    return self._aborted_by_scan(start_offset, end_offset)
                 log = newest
+            except CorruptIndexError:
+                return self._aborted_by_scan(start_offset, end_offset)
+
+    def _aborted_by_scan(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """By the batches and markers of the newest log, without the indexes: a task's part may lack later markers."""
+        before, newest = self._present().runs, self._refreshed()
+        self._newer = before, newest
+        reader = LogReader(self, newest.topic_partition)
+        return AbortedTransactions(confirmed(reader.transactions(start_offset, end_offset, open_before={}), ())[0])
 
     def _aborted(self, log: ObjectLog, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         found: list[AbortedTxn] = []

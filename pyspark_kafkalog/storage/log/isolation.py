@@ -1,24 +1,50 @@
 """The batches that read_committed leaves out: those of aborted transactions.
 
-A reader with read_committed ends at the last stable offset and gets no data batch of an aborted transaction. Aborted
-transactions are listed in the `.txnindex` of the segment that holds their marker.
+A reader with read_committed ends at the last stable offset and gets no data batch of an aborted transaction. What ends
+a transaction is the next marker of its producer in the log. The `.txnindex` of the segment that holds an abort marker
+repeats it, with the transaction's first offset; it may be missing, torn, or wrong.
 
-Source of the rules: org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns and the consumer's
-CompletedFetch.
+    ScannedTransactions    the transactions of a range, by batch headers and markers: what a local log says itself
+    AbortedTransactions    the aborted ones, which a reader leaves out
+    CommittedBatches       the batches of a read that belong to no aborted transaction, compared with the markers read
+
+Source of the rules: org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns, ProducerStateManager
+and the consumer's CompletedFetch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.record.control import ControlRecordType, parse_control_record
+from pyspark_kafkalog.record.header import CONTROL_MASK, RECORD_BATCH_OVERHEAD_BYTES, TRANSACTIONAL_MASK
+from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
+from pyspark_kafkalog.storage.segment.reader import BatchRun
+from pyspark_kafkalog.units import INT64_MAX
+
+_KIND_MASK: Final = TRANSACTIONAL_MASK | CONTROL_MASK
+#: The bytes of a marker as Kafka writes it, from the record on: a length of one byte; no attributes, deltas of 0, a key
+#: of 4 bytes (zigzag), version 0; then the low byte of the type.
+_MARKER_HEAD: Final = np.array([0, 0, 0, 8, 0, 0, 0], dtype=np.uint8)
+_MARKER_HEAD_AT: Final = RECORD_BATCH_OVERHEAD_BYTES + 1
+_MARKER_TYPE_AT: Final = _MARKER_HEAD_AT + len(_MARKER_HEAD)
+_ENDS_MAX: Final = 4096
+_EVERY_OFFSET: Final = INT64_MAX
+_NO_MARKER: Final = int(ControlRecordType.UNKNOWN)
+_ABORT: Final = int(ControlRecordType.ABORT)
 
 
 class AbortedTransactions:
@@ -26,27 +52,18 @@ class AbortedTransactions:
 
     def __init__(self, transactions: Iterable[AbortedTxn]) -> None:
         self.transactions = tuple(sorted(transactions, key=lambda each: each.last_offset))
-        self._ranges: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        for producer_id in {each.producer_id for each in self.transactions}:
-            own = [each for each in self.transactions if each.producer_id == producer_id]
-            self._ranges[producer_id] = (
+        #: Producer and marker's offset of each.
+        self.markers = frozenset((each.producer_id, each.last_offset) for each in self.transactions)
+        by_producer: dict[int, list[AbortedTxn]] = {}
+        for each in self.transactions:
+            by_producer.setdefault(each.producer_id, []).append(each)
+        self._ranges: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {
+            producer_id: (
                 np.array([each.first_offset for each in own], dtype=np.int64),
                 np.array([each.last_offset for each in own], dtype=np.int64),
             )
-
-    @classmethod
-    def overlapping(cls, directory: Path, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """The aborted transactions in [start_offset, end_offset), from the `.txnindex` files of the directory.
-
-        Files that are replaced meanwhile are read again, as a cleaner moves entries between files. Raises
-        CorruptIndexError for a damaged file: without it, aborted records would be taken for committed ones.
-        """
-        indexes = _transaction_indexes(directory, start_offset)
-        while True:
-            found = _collect(directory, sorted(indexes), start_offset, end_offset)
-            before, indexes = indexes, _transaction_indexes(directory, start_offset)
-            if indexes == before:
-                return cls(found)
+            for producer_id, own in by_producer.items()
+        }
 
     def keep(self, batches: NDArray[np.void]) -> NDArray[np.void]:
         """`batches` (BATCH_DTYPE) without those of aborted transactions; control batches stay."""
@@ -75,24 +92,28 @@ class AbortedTransactions:
         return result
 
 
-def aborted_transactions(directory: Path, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that begin below `end_offset`, from the `.txnindex` files. Raises CorruptIndexError."""
-    found: list[AbortedTxn] = []
-    for base_offset in sorted(PartitionListing.read(directory).files[TXN_INDEX_SUFFIX]):
-        with TransactionIndex.open(segment_file(directory, base_offset, TXN_INDEX_SUFFIX), base_offset) as index:
-            found += index.collect_aborted(0, end_offset).transactions
-    return found
+def indexed_transactions(directory: Path, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+    """The entries of the `.txnindex` files that overlap [start_offset, end_offset); none of a damaged file.
+
+    Files that are replaced meanwhile are read again, as a cleaner moves entries between files.
+    """
+    indexes = _transaction_indexes(directory, start_offset)
+    while True:
+        found = _collect(directory, sorted(indexes), start_offset, end_offset)
+        before, indexes = indexes, _transaction_indexes(directory, start_offset)
+        if indexes == before:
+            return found
 
 
 def _collect(directory: Path, bases: Iterable[int], start_offset: int, end_offset: int) -> list[AbortedTxn]:
     found: list[AbortedTxn] = []
     for base_offset in bases:
         path = segment_file(directory, base_offset, TXN_INDEX_SUFFIX)
-        with TransactionIndex.open(path, base_offset) as index:
+        with contextlib.suppress(CorruptIndexError), TransactionIndex.open(path, base_offset) as index:
             result = index.collect_aborted(start_offset, end_offset)
-        found.extend(result.transactions)
-        if result.is_complete:
-            break
+            found.extend(result.transactions)
+            if result.is_complete:
+                break
     return found
 
 
@@ -102,3 +123,234 @@ def _transaction_indexes(directory: Path, start_offset: int) -> dict[int, int]:
     # Not by the snapshots: one may have an offset inside a segment.
     floor = max((base for base in files[LOG_SUFFIX] if base <= start_offset), default=0)
     return {base: inode for base, inode in files[TXN_INDEX_SUFFIX].items() if base >= floor}
+
+
+def marker_types(run: BatchRun, batches: NDArray[np.void]) -> NDArray[np.int64]:
+    """The control record type of each of the run's control `batches`; UNKNOWN for one whose record was cleaned.
+
+    Raises CorruptRecordError for a damaged batch.
+    """
+    from pyspark_kafkalog.record.scan import verify_crcs  # compiled, not needed for planning
+
+    types = np.full(len(batches), _NO_MARKER, dtype=np.int64)
+    rows = np.flatnonzero(batches["records_count"] > 0)
+    if not len(rows):
+        return types
+    verify_crcs(run.data, batches[rows], data_position=run.position, file=run.file)
+    starts = batches["position"][rows].astype(np.int64) - run.position
+    # A batch with a record is longer than this head, or its only record is not a marker.
+    fits = batches["size_bytes"][rows] > _MARKER_TYPE_AT
+    heads = run.data[np.where(fits, starts, 0)[:, None] + np.arange(_MARKER_HEAD_AT, _MARKER_TYPE_AT + 1)]
+    is_usual = fits & (heads[:, :-1] == _MARKER_HEAD).all(axis=1)
+    types[rows[is_usual]] = heads[is_usual, -1]
+    for at in rows[~is_usual].tolist():
+        types[at] = _parsed_type(run, int(batches["position"][at]))
+    return types
+
+
+def _parsed_type(run: BatchRun, position: int) -> int:
+    record = decode_batch(run.data, position - run.position, file=run.file, file_position=position).records[0]
+    parsed = parse_control_record(record.key, record.value, file=run.file, file_position=position)
+    return int(getattr(parsed, "control_type", _NO_MARKER))
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """A transaction that a marker at `last_offset` has ended.
+
+    `first_offset` is that of its first batch in the scan, and the marker's own without a batch of it there: if no
+    marker of its producer comes before, it may have begun below.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+    may_begin_before: bool
+
+    @property
+    def has_data(self) -> bool:
+        """Whether a batch of it was scanned."""
+        return self.first_offset < self.last_offset
+
+
+@dataclass(slots=True)
+class ScannedTransactions:
+    """The transactions with data in [start of the scan, end_offset), by the batches in order.
+
+    `open` has the first offset of each transaction that no marker has ended yet, by producer.
+    """
+
+    end_offset: int
+    open: dict[int, int] = field(default_factory=dict)
+    ended: list[EndedTransaction] = field(default_factory=list)
+    _known: set[int] = field(default_factory=set)  # producers of which a marker was read
+
+    @property
+    def producer_ids(self) -> set[int]:
+        """The producers with data in the range."""
+        return {*self.open, *(each.producer_id for each in self.ended)}
+
+    def add(self, run: BatchRun) -> None:
+        """Add the next batches. Raises CorruptRecordError for a damaged marker."""
+        batches = run.batches
+        kinds = batches["attributes"] & _KIND_MASK
+        is_wanted = (kinds == TRANSACTIONAL_MASK) & (batches["base_offset"] < self.end_offset)
+        is_wanted |= kinds == _KIND_MASK
+        if not is_wanted.any():
+            return
+        batches = batches[is_wanted]
+        batches = batches[np.argsort(batches["producer_id"], kind="stable")]
+        types = np.full(len(batches), _NO_MARKER, dtype=np.int64)
+        is_control = (batches["attributes"] & CONTROL_MASK) != 0
+        types[is_control] = marker_types(run, batches[is_control])
+        is_ending = (types == _ABORT) | (types == int(ControlRecordType.COMMIT))
+        kept = is_ending | ~is_control
+        self._add_sorted(batches[kept], types[kept], is_ending[kept])
+
+    def _add_sorted(self, batches: NDArray[np.void], types: NDArray[np.int64], is_ending: NDArray[np.bool_]) -> None:
+        """Add batches that are sorted by producer, then by offset."""
+        ids, offsets = batches["producer_id"], batches["base_offset"]
+        is_first = np.ones(len(batches), dtype=np.bool_)
+        is_first[1:] = ids[1:] != ids[:-1]
+        begins = is_first.copy()  # the first batch of a transaction, if it is data
+        begins[1:] |= is_ending[:-1]
+        began_at = np.maximum.accumulate(np.where(begins, np.arange(len(batches)), 0))
+        groups = np.flatnonzero(is_first)
+        for first, last in zip(groups.tolist(), [*(groups[1:] - 1).tolist(), len(batches) - 1], strict=True):
+            self._add_producer(int(ids[first]), first, last, offsets, types, is_ending, began_at)
+
+    def _add_producer(
+        self,
+        producer_id: int,
+        first: int,
+        last: int,
+        offsets: NDArray[np.int64],
+        types: NDArray[np.int64],
+        is_ending: NDArray[np.bool_],
+        began_at: NDArray[np.int64],
+    ) -> None:
+        """Add the rows [first, last] of one producer. Only rows that end a transaction cost Python's time."""
+        for at in (np.flatnonzero(is_ending[first : last + 1]) + first).tolist():
+            begin = int(began_at[at])
+            is_known = begin > first or producer_id in self._known
+            before = self.open.pop(producer_id, None)
+            is_aborted = int(types[at]) == _ABORT
+            if before is not None or begin < at or (is_aborted and not is_known):
+                begin_offset = int(offsets[begin]) if before is None else before
+                ended = EndedTransaction(producer_id, begin_offset, int(offsets[at]), is_aborted, not is_known)
+                self.ended.append(ended)
+            self._known.add(producer_id)
+        if not is_ending[last]:
+            self.open.setdefault(producer_id, int(offsets[began_at[last]]))
+
+
+class TransactionEnds:
+    """Markers that scans have found behind their range, of the transactions of this process's readers.
+
+    A bounded number; a reader looks whether the marker is still there before it relies on one. Used by threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: OrderedDict[tuple[str, int], EndedTransaction] = OrderedDict()
+
+    def note(self, log: str, ended: EndedTransaction, end_offset: int) -> None:
+        """Remember the end of a transaction of the log, unless its marker is in the range, which ends there."""
+        if ended.last_offset < end_offset:
+            return
+        with self._lock:
+            self._ends[log, ended.producer_id] = ended
+            while len(self._ends) > _ENDS_MAX:
+                self._ends.popitem(last=False)
+
+    def get(self, log: str, producer_id: int, offset: int) -> EndedTransaction | None:
+        """The end of the producer's transaction that has a batch at `offset`, if a scan from there or below has it."""
+        with self._lock:
+            known = self._ends.get((log, producer_id))
+        return known if known is not None and known.first_offset <= offset < known.last_offset else None
+
+
+def confirmed(
+    scanned: ScannedTransactions, indexed: Iterable[AbortedTxn]
+) -> tuple[list[AbortedTxn], EndedTransaction | None]:
+    """The aborted transactions of a scan, and the first one that has no right entry in the index.
+
+    The index knows where a transaction begins that begins below the scan, and the last stable offset after it.
+    """
+    by_marker = {(each.producer_id, each.last_offset): each for each in indexed}
+    found, unindexed = [], None
+    for each in scanned.ended:
+        if not each.is_aborted:
+            continue
+        entry = by_marker.get((each.producer_id, each.last_offset))
+        if entry is None or not _fits(entry, each):
+            if not each.has_data:
+                continue  # nothing of it was in the partition, or it is not in the range
+            unindexed = unindexed or each
+            # The first offset is a last stable offset that is never too high.
+            entry = AbortedTxn(each.producer_id, each.first_offset, each.last_offset, each.first_offset)
+        found.append(entry)
+    return found, unindexed
+
+
+def _fits(entry: AbortedTxn, scanned: EndedTransaction) -> bool:
+    is_before = scanned.may_begin_before and entry.first_offset < scanned.first_offset
+    return is_before or entry.first_offset == scanned.first_offset
+
+
+class CommittedBatches:
+    """Leaves out the batches of aborted transactions of one read.
+
+    `find(offset)` gives the aborted transactions from that offset on; it is called at the first batch of a transaction,
+    and never for a range without one. If the read `is_whole`, meets all batches, the abort markers that it meets are
+    compared with what was found.
+    """
+
+    def __init__(self, find: Callable[[int], AbortedTransactions], *, is_whole: bool) -> None:
+        self._find = find
+        self._is_whole = is_whole
+        self._aborted: AbortedTransactions | None = None
+        self._scanned: ScannedTransactions | None = None
+
+    def keep(self, run: BatchRun) -> NDArray[np.void]:
+        """The batches of a run without those of aborted transactions; control batches stay.
+
+        Raises CorruptIndexError if a transaction index says less than the log.
+        """
+        batches = run.batches
+        is_data = (batches["attributes"] & _KIND_MASK) == TRANSACTIONAL_MASK
+        if self._aborted is None or self._scanned is None:
+            if not is_data.any():
+                return batches
+            first_offset = int(batches["base_offset"][is_data.argmax()])
+            self._aborted, self._scanned = self._find(first_offset), ScannedTransactions(_EVERY_OFFSET)
+        if self._is_whole:
+            self._compare(run, self._scanned, self._aborted)
+        return self._aborted.keep(batches)
+
+    @staticmethod
+    def _compare(run: BatchRun, scanned: ScannedTransactions, aborted: AbortedTransactions) -> None:
+        scanned.add(run)
+        ended, scanned.ended = scanned.ended, []
+        for each in ended:
+            if each.is_aborted and each.has_data and (each.producer_id, each.last_offset) not in aborted.markers:
+                raise unindexed_error(each, file=run.file, position=_position_of(run, each.last_offset))
+
+
+def unindexed_error(transaction: EndedTransaction, *, file: str, position: int) -> CorruptIndexError:
+    """The error for an abort marker without its entry in the transaction index; `file` holds the marker or the log."""
+    return CorruptIndexError(
+        file=file,
+        position=position,
+        expected=f"an entry in the transaction index for the abort marker of producer {transaction.producer_id} at "
+        f"offset {transaction.last_offset}, which aborts the records from offset {transaction.first_offset} on",
+        found="none that is right",
+        advice="run kafkalog reindex on a root of this package; in a broker's directory the broker rebuilds its local "
+        "indexes when it recovers the log, and so does kafkalog adopt; a remote segment's index comes from a copy",
+    )
+
+
+def _position_of(run: BatchRun, offset: int) -> int:
+    at = int(np.searchsorted(run.batches["base_offset"], offset))
+    return int(run.batches["position"][min(at, len(run.batches) - 1)])

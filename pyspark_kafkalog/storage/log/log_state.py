@@ -10,9 +10,8 @@ a batch that a running broker is still writing, is not part of the log yet.
 
 Batches above the high watermark were appended, but not checkpointed as committed, and after a power failure parts of
 them may never have reached the disk. `checked_end_offset` therefore reads and CRC-checks each of them, and the log ends
-before the first damaged one, as in a broker's recovery. It also ends before an abort marker that has no entry in the
-transaction index, which a broker writes after the marker: without the entry, records of the aborted transaction would
-be taken for committed ones.
+before the first damaged one, as in a broker's recovery. An abort marker may lack its entry in the transaction index,
+which a broker writes after the marker: readers take aborted transactions from the log (`isolation`).
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import INT64_MAX
 from pyspark_kafkalog.values import quick_dataclass
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.storage.log.producers import CompletedTransaction, ProducerStateManager
+    from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 
 _LISTING_TRIES: Final = 10
 
@@ -179,44 +177,33 @@ def _end_offset_from(reader: SegmentReader, position: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedSegment:
-    """The offset after a segment's last valid batch, and whether transaction markers are among the checked batches.
-
-    `is_whole`: no damaged bytes follow.
-    """
+    """The offset after a segment's last valid batch; `is_whole`: no damaged bytes follow."""
 
     end_offset: int
-    has_markers: bool
     is_whole: bool
 
 
-def checked_end_offset(
-    directory: Path, base_offsets: Sequence[int], start_offset: int, *, log_start_offset: int, now_ms: int
-) -> int:
+def checked_end_offset(directory: Path, base_offsets: Sequence[int], start_offset: int) -> int:
     """The offset after the last of the whole, valid batches that follow `start_offset` without a gap.
 
     `base_offsets` are those of the segments. Reads only from `start_offset` on. Raises FileNotFoundError if a segment
     was deleted meanwhile.
     """
     end_offset = start_offset
-    has_markers = False
     for base_offset, next_base in pairwise([*base_offsets, None]):
         assert base_offset is not None
         if next_base is not None and next_base <= start_offset:
             continue
         found = _check_segment(directory, base_offset, end_offset)
-        has_markers |= found.has_markers
         end_offset = max(end_offset, found.end_offset)
         if not found.is_whole:
             break
-    if has_markers:
-        unindexed = _first_unindexed_abort(directory, start_offset, end_offset, log_start_offset, now_ms)
-        end_offset = end_offset if unindexed is None else unindexed
     return end_offset
 
 
 def _check_segment(directory: Path, base_offset: int, start_offset: int) -> _CheckedSegment:
     """Check the batches of a segment from `start_offset` on."""
-    end_offset, end_position, has_markers = base_offset, 0, False
+    end_offset, end_position = base_offset, 0
     with SegmentReader(LocalExtent(directory, base_offset)) as reader:
         try:
             end_position = reader.position_for_offset(start_offset)
@@ -227,33 +214,7 @@ def _check_segment(directory: Path, base_offset: int, start_offset: int) -> _Che
                     data = memoryview(reader.batch_at(position, header))
                     if crc32c(data[ATTRIBUTES_AT:]) != header.crc:
                         break
-                    has_markers |= header.is_control and header.is_transactional
                 end_offset, end_position = header.next_offset, position + header.size_bytes
         except CorruptRecordError:
             pass  # no batch begins at that position: the log ends before it
-        return _CheckedSegment(end_offset, has_markers, is_whole=end_position == reader.size_bytes)
-
-
-def _first_unindexed_abort(
-    directory: Path, start_offset: int, end_offset: int, log_start_offset: int, now_ms: int
-) -> int | None:
-    """The offset of the first abort marker in the range that is missing in the transaction indexes."""
-    from pyspark_kafkalog.storage.log.producer_replay import producer_state_at  # heavy: imports numba
-
-    aborted: list[CompletedTransaction] = []
-    producer_state_at(
-        directory,
-        end_offset,
-        log_start_offset=log_start_offset,
-        expiration_ms=PRODUCER_ID_EXPIRATION_MS,
-        now_ms=now_ms,
-        on_completed=aborted.append,
-    )
-    indexed = AbortedTransactions.overlapping(directory, start_offset, end_offset).transactions
-    known = {(each.producer_id, each.last_offset) for each in indexed}
-    missing = (
-        each.last_offset
-        for each in aborted
-        if each.is_aborted and each.last_offset >= start_offset and (each.producer_id, each.last_offset) not in known
-    )
-    return min(missing, default=None)
+        return _CheckedSegment(end_offset, is_whole=end_position == reader.size_bytes)

@@ -10,28 +10,53 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, refuse_link
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, SWAP_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, read_snapshot
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
+from pyspark_kafkalog.storage.log.isolation import (
+    AbortedTransactions,
+    CommittedBatches,
+    EndedTransaction,
+    ScannedTransactions,
+    TransactionEnds,
+    confirmed,
+    indexed_transactions,
+    unindexed_error,
+)
+from pyspark_kafkalog.storage.names import (
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    parse_partition_dir,
+    segment_file,
+)
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES, BatchRun, SegmentReader
+from pyspark_kafkalog.units import INT64_MAX, MIB
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: What a scan of headers reads at once: most transactions end soon behind the range that is asked for.
+SCAN_CHUNK_BYTES: Final = MIB
 _REPLACED_SEGMENT_TRIES: Final = 10
 _NO_TARGET_BYTES: Final = 1 << 62
 _BASE_OFFSET: Final = attrgetter("base_offset")
+_logger = logging.getLogger(__name__)
+_transaction_ends: Final = TransactionEnds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +105,7 @@ class PartitionExtents(Protocol):
         ...
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """The aborted transactions in [start_offset, end_offset). Raises CorruptIndexError for damage."""
+        """The aborted transactions in [start_offset, end_offset). Raises DiskFormatError for damage."""
         ...
 
 
@@ -113,8 +138,70 @@ class LocalExtents:
         return segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).exists()
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """The aborted transactions in the range, by the `.txnindex` files. Raises CorruptIndexError for damage."""
-        return AbortedTransactions.overlapping(self.directory, start_offset, end_offset)
+        """The aborted transactions in the range, by the markers of the log; the `.txnindex` files need not be right.
+
+        What begins below the first segment is in the producer snapshot there. Raises DiskFormatError for damage.
+        """
+        found, unindexed = self._aborted(start_offset, end_offset)
+        if unindexed is not None:
+            _warn_once(self.directory)
+        return AbortedTransactions(found)
+
+    def indexed_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions in the range for a job that copies the entries of the `.txnindex` files.
+
+        Raises CorruptIndexError if these do not have them all, DiskFormatError.
+        """
+        found, unindexed = self._aborted(start_offset, end_offset)
+        if unindexed is not None:
+            raise unindexed_error(unindexed, file=self.name, position=0)
+        return found
+
+    def check_transaction_index(self, base_offset: int, end_offset: int) -> None:
+        """Check that the `.txnindex` of the closed segment [base_offset, end_offset) is whole and names each of its
+        abort markers: readers of a copy in remote storage rely on it.
+
+        Raises CorruptIndexError, DiskFormatError.
+        """
+        path = segment_file(self.directory, base_offset, TXN_INDEX_SUFFIX)
+        try:
+            indexed = parse_aborted(path.read_bytes(), file=str(path))
+        except FileNotFoundError:
+            indexed = []
+        scanned = ScannedTransactions(end_offset, self._open_at(base_offset, end_offset) or {})
+        for run in self._reader().runs(base_offset, end_offset, is_scan=True):
+            scanned.add(run)
+        unindexed = confirmed(scanned, indexed)[1]
+        if unindexed is not None:
+            raise unindexed_error(unindexed, file=str(path), position=0)
+
+    def _reader(self) -> LogReader:
+        return LogReader(self, parse_partition_dir(self.directory.name) or TopicPartition(self.directory.name, 0))
+
+    def _aborted(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTxn], EndedTransaction | None]:
+        first_base = next(iter(list_base_offsets(self.directory)), 0)
+        indexed = indexed_transactions(self.directory, start_offset, end_offset)
+        before = {} if start_offset >= first_base else self._open_at(first_base, end_offset)
+        scanned = self._reader().transactions(max(start_offset, first_base), end_offset, open_before=before or {})
+        found, unindexed = confirmed(scanned, indexed)
+        scanned_ids = scanned.producer_ids
+        if before is None or start_offset >= first_base:
+            # A broker names transactions without a batch in the range, too: these hide nothing. And without the
+            # snapshot only the index knows of transactions that begin below the first segment.
+            found += [each for each in indexed if each.producer_id not in scanned_ids]
+        return found, unindexed
+
+    def _open_at(self, base_offset: int, end_offset: int) -> dict[int, int] | None:
+        """First offset, by producer, of the transactions below `end_offset` that are open at the segment's beginning.
+
+        None without a usable producer snapshot.
+        """
+        try:
+            entries = read_snapshot(segment_file(self.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX))
+        except (FileNotFoundError, CorruptIndexError):
+            return None
+        begins = {each.producer_id: each.current_txn_first_offset for each in entries}
+        return {producer_id: first for producer_id, first in begins.items() if NO_OFFSET < first < end_offset}
 
 
 class LogReader:
@@ -152,9 +239,9 @@ class LogReader:
         if start_offset >= end_offset:
             return  # before any file access: a topic whose creator was killed may have no directory yet
         columns = frozenset(schema.names) - {"topic", "partition"}
-        aborted = self.extents.aborted_transactions(start_offset, end_offset) if committed else None
+        committed_batches = self._committed(end_offset, is_whole=min_timestamp_ms is None) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
-            batches = run.batches if aborted is None else aborted.keep(run.batches)
+            batches = run.batches if committed_batches is None else committed_batches.keep(run)
             slices = decode_slices(
                 run.data,
                 batches,
@@ -174,10 +261,58 @@ class LogReader:
             except DiskFormatError as error:
                 raise self._placed(error) from None
 
-    def runs(self, start_offset: int, end_offset: int, *, min_timestamp_ms: int | None = None) -> Iterator[BatchRun]:
+    def _committed(self, end_offset: int, *, is_whole: bool) -> CommittedBatches:
+        return CommittedBatches(lambda offset: self.extents.aborted_transactions(offset, end_offset), is_whole=is_whole)
+
+    def transactions(
+        self, start_offset: int, end_offset: int, *, open_before: Mapping[int, int]
+    ) -> ScannedTransactions:
+        """The transactions with data in [start_offset, end_offset), by their batches and markers.
+
+        `open_before` has the first offset of those that are open at `start_offset`, by producer. A range that ends at
+        the last stable offset or below is read on until a marker has ended each transaction. The end that was found is
+        remembered: a client that reads a long transaction in many steps asks for it each time.
+        Raises DiskFormatError for damage.
+        """
+        scanned = ScannedTransactions(end_offset, dict(open_before))
+        for run in self.runs(start_offset, INT64_MAX, is_scan=True):
+            scanned.add(run)
+            if int(run.batches["last_offset"][-1]) + 1 >= end_offset:
+                for ended in scanned.ended:
+                    _transaction_ends.note(self.extents.name, ended, end_offset)
+                self._end_known(scanned)
+                if not scanned.open:
+                    break
+        return scanned
+
+    def _end_known(self, scanned: ScannedTransactions) -> None:
+        """End the open transactions whose marker an earlier scan has found, if it is still there."""
+        for producer_id, first_offset in list(scanned.open.items()):
+            known = _transaction_ends.get(self.extents.name, producer_id, first_offset)
+            if known is not None and self._is_marker(known):
+                del scanned.open[producer_id]
+                scanned.ended.append(replace(known, first_offset=first_offset))
+
+    def _is_marker(self, ended: EndedTransaction) -> bool:
+        try:
+            with self._open_floor(ended.last_offset) as segment:
+                found = segment.locate(ended.last_offset)
+        except (DiskFormatError, OffsetOutOfRangeError, FileNotFoundError):
+            return False
+        header = None if found is None else found[1]
+        return header is not None and (header.base_offset, header.producer_id, header.is_control) == (
+            ended.last_offset,
+            ended.producer_id,
+            True,
+        )
+
+    def runs(
+        self, start_offset: int, end_offset: int, *, min_timestamp_ms: int | None = None, is_scan: bool = False
+    ) -> Iterator[BatchRun]:
         """Runs of checked batches that overlap [start_offset, end_offset); a run's data is valid until the next run.
 
-        With `min_timestamp_ms` batches that the time indexes show to be older may be left out.
+        With `min_timestamp_ms` batches that the time indexes show to be older may be left out. With `is_scan` CRCs are
+        not compared, runs are small, and the log may end before the range.
         """
         self.reached_offset = start_offset
         while self.reached_offset < end_offset:
@@ -187,7 +322,7 @@ class LogReader:
                 following = self._next_base(segment.extent)
                 self._segment = segment
                 try:
-                    yield from self._segment_runs(segment, end_offset, following, min_timestamp_ms)
+                    yield from self._segment_runs(segment, end_offset, following, min_timestamp_ms, is_scan=is_scan)
                 except FileNotFoundError:  # a remote one was deleted while it was read
                     self.reached_offset = max(self.reached_offset, segment.reached_offset)
                     self._listed = self.extents.after_loss(segment.extent)
@@ -195,6 +330,8 @@ class LogReader:
                 except DiskFormatError as error:
                     raise segment.placed(error) from None
                 if following is None and segment.reached_offset < end_offset:
+                    if is_scan:
+                        return
                     raise self._log_too_short(segment, end_offset)
                 self.reached_offset = max(self.reached_offset, segment.reached_offset, following or 0)
 
@@ -202,7 +339,13 @@ class LogReader:
         return error if self._segment is None else self._segment.placed(error)
 
     def _segment_runs(
-        self, segment: SegmentReader, end_offset: int, following: int | None, min_timestamp_ms: int | None
+        self,
+        segment: SegmentReader,
+        end_offset: int,
+        following: int | None,
+        min_timestamp_ms: int | None,
+        *,
+        is_scan: bool,
     ) -> Iterator[BatchRun]:
         """The runs of one segment from the offset that was reached on."""
         latest_ms = segment.extent.known_max_timestamp_ms
@@ -217,6 +360,8 @@ class LogReader:
             end_offset=end_offset,
             limit_offset=following,
             limit_now=functools.partial(self._limit_now, segment.base_offset),
+            check_crcs=not is_scan,
+            chunk_bytes=SCAN_CHUNK_BYTES if is_scan else CHUNK_BYTES,
         )
 
     def check_end(self, high_watermark: int) -> None:
@@ -421,6 +566,16 @@ class LogReader:
             found=f"the end of the log at offset {segment.reached_offset}",
             advice="committed records are missing: restore the file from a copy",
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_once(directory: Path) -> None:
+    """Log that a partition's transaction index is wrong: not for each of the reads that meet it."""
+    _logger.warning(
+        "%s: transaction indexes lack aborted transactions, which are taken from the log; run kafkalog reindex, or let "
+        "the directory's broker recover the log",
+        directory,
+    )
 
 
 class _LostExtentError(Exception):

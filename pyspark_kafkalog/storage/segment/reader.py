@@ -188,6 +188,7 @@ class SegmentReader:
         limit_now: Callable[[], int | None] | None = None,
         take_buffer: Callable[[int], NDArray[np.uint8]] | None = None,
         check_crcs: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> Iterator[BatchRun]:
         """Runs of batches from byte `position` on that overlap [start_offset, end_offset).
 
@@ -196,7 +197,7 @@ class SegmentReader:
         segments. Every CRC is checked, even if the header says that the batch is outside the range, as the header may
         be damaged; with `check_crcs=False` the caller checks them. The CRCs do not cover base offsets, which are
         therefore compared with each other. `take_buffer(size)` returns the memory for one run, of `size` bytes or more,
-        if runs must outlive the next one; without it the next run reuses the memory.
+        if runs must outlive the next one; without it the next run reuses the memory. A run has about `chunk_bytes`.
 
         Raises CorruptRecordError for a damaged batch, or if the file ends inside a batch of the range.
         """
@@ -206,7 +207,7 @@ class SegmentReader:
         take_buffer = take_buffer or _reused_buffer()
         batch_bytes = 0
         while position < self.size_bytes:
-            buffer = take_buffer(max(batch_bytes, min(CHUNK_BYTES, self.size_bytes - position)))
+            buffer = take_buffer(max(batch_bytes, min(chunk_bytes, self.size_bytes - position)))
             length = self._source.read_into(position, buffer.data)
             if length < batch_bytes:
                 raise self._short_read(position, batch_bytes, length)

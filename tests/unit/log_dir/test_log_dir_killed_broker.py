@@ -60,10 +60,9 @@ def test_read_committed_to_log_end_omits_aborted_and_ends_at_open_transaction(ki
     assert ends(killed, "paid", read_to_log_end=False) == (10, 10)
 
 
-def test_abort_marker_without_index_entry_ends_log(killed: Path) -> None:
-    """Otherwise the aborted records would be read as committed."""
+def test_abort_marker_without_index_entry_aborts_its_records(killed: Path) -> None:
     cut_transaction_index(killed)
-    assert ends(killed, "paid", read_to_log_end=True) == (20, 16)
+    assert ends(killed, "paid", read_to_log_end=True) == (24, 21)
     table = LogDir.open(killed, read_to_log_end=True).read("paid", isolation="read_committed")
     assert values(table)[-1] == "committed 4"
 

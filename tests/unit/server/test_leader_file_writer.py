@@ -40,7 +40,7 @@ from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FileSystem
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 
@@ -284,7 +284,7 @@ def test_open_transaction_holds_the_last_stable_offset_until_a_marker_ends_it(se
     assert offsets(server.append(mark(marker(7, 0, is_commit=False)))) == (4, 4, False)
     assert (server.state().first_unstable_offset, server.state().last_stable_offset) == (-1, 5)
     assert other.values(isolation="read_committed") == [b"plain", b"after"]
-    aborted = AbortedTransactions.overlapping(server.root.path / "a-0", 0, 9).transactions
+    aborted = indexed_transactions(server.root.path / "a-0", 0, 9)
     assert [(each.producer_id, each.first_offset, each.last_offset) for each in aborted] == [(7, 1, 4)]
 
 

@@ -24,7 +24,7 @@ from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import segment_file
@@ -233,9 +233,9 @@ def _described_producers(part: FixturePartition) -> dict[int, tuple[int, int, in
 
 def test_aborted_transactions_are_found_across_segments() -> None:
     part = FixturePartition("transactions", "transactions", 1)
-    whole = AbortedTransactions.overlapping(part.directory, 0, part.offsets["last_stable"])
-    assert whole.transactions
-    for one in whole.transactions:
+    whole = indexed_transactions(part.directory, 0, part.offsets["last_stable"])
+    assert whole
+    for one in whole:
         # A transaction counts for every range that it overlaps, also one that ends before its marker's segment.
         for start, end in ((one.first_offset, one.first_offset + 1), (one.last_offset, one.last_offset + 1)):
-            assert one in AbortedTransactions.overlapping(part.directory, start, end).transactions
+            assert one in indexed_transactions(part.directory, start, end)

@@ -25,7 +25,7 @@ from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMar
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records, truncated_state
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, indexed_transactions
 from pyspark_kafkalog.storage.log.producers import (
     AppendedProducers,
     ProducerBatch,
@@ -304,7 +304,7 @@ def test_last_stable_offset_is_first_offset_of_open_transactions(logs: OpenLogs)
         append_as_leader(log, batch(2, producer_id=2, epoch=0, sequence=2), leader_epoch=0)
     end_transaction(log, marker(2, 0, ControlRecordType.COMMIT))
     assert log.last_stable_offset == log.log_end_offset == 8
-    aborted = AbortedTransactions.overlapping(logs.directory, 0, 8).transactions
+    aborted = indexed_transactions(logs.directory, 0, 8)
     assert [(each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset) for each in aborted] == [
         (1, 2, 6, 4)
     ]
@@ -350,7 +350,7 @@ def test_truncated_marker_reopens_its_transaction(logs: OpenLogs) -> None:
     log = UnifiedLog.resume(logs.directory, log.config, state, clock=lambda: logs.now_ms)
     logs.opened.append(log)
     assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
-    assert not AbortedTransactions.overlapping(logs.directory, 0, 3).transactions
+    assert not indexed_transactions(logs.directory, 0, 3)
 
 
 def test_snapshot_entries_are_in_order_of_java_hash_map(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pyspark_kafkalog.metadata.messages.codec import MessageSchema
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
 from pyspark_kafkalog.root.transactions.states import TransactionStatus
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.tools import transactions
 
 TOPIC, STATE_TOPIC = "transactions", "__transaction_state"
@@ -188,7 +188,7 @@ def test_prepared_commit_is_rejected_by_abort_and_committed_by_complete(foreign:
     assert log_dir.last_stable_offset(TOPIC, 0) == end + 1
     kept = log_dir.read(TOPIC, partition=0, start_offset=162, isolation="read_committed")["offset"].to_pylist()
     assert kept == [162, 163, 164]
-    assert not AbortedTransactions.overlapping(foreign.root / f"{TOPIC}-0", end, end + 1).transactions
+    assert not indexed_transactions(foreign.root / f"{TOPIC}-0", end, end + 1)
     assert (states(tool)["tx-0"], states(tool)["tx-1"]) == ("CompleteCommit", "CompleteAbort")
     assert "has no open transaction: its state is CompleteCommit" in tool.fails(
         "complete", "--transactional-id", "tx-0"

@@ -14,7 +14,7 @@ from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transaction
-from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
+from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools import transactions
 
@@ -53,7 +53,7 @@ def test_abort_moves_last_stable_offset(adopted: Command) -> None:
     assert next(log_dir.history()).operation == "abort transaction"
     kept = log_dir.read(TOPIC, partition=0, start_offset=OPEN_SINCE[0], isolation="read_committed")
     assert kept["offset"].to_pylist() == [164]  # 162 and 163 are aborted, 165 is the marker
-    aborted = AbortedTransactions.overlapping(adopted.root / f"{TOPIC}-0", OPEN_SINCE[0], end + 1).transactions
+    aborted = indexed_transactions(adopted.root / f"{TOPIC}-0", OPEN_SINCE[0], end + 1)
     assert [(each.first_offset, each.last_offset, each.last_stable_offset) for each in aborted] == [
         (OPEN_SINCE[0], end, end + 1)
     ]
@@ -99,7 +99,7 @@ def test_failed_abort_leaves_transaction_open(adopted: Command, monkeypatch: pyt
     assert log_dir.last_stable_offset(TOPIC, 0) == OPEN_SINCE[0]
     log_dir.append(TOPIC, pa.table({"value": ["after"]}), partition=0)
     assert log_dir.read(TOPIC, partition=0, start_offset=end)["value"].to_pylist() == [b"after"]
-    assert not AbortedTransactions.overlapping(adopted.root / f"{TOPIC}-0", end, end + 1).transactions
+    assert not indexed_transactions(adopted.root / f"{TOPIC}-0", end, end + 1)
     assert f"last stable offset {end + 2}" in abort(adopted, 0, OPEN_SINCE[0])
 
 
