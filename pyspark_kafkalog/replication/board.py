@@ -129,8 +129,9 @@ class Followed:
 
     @property
     def has_reached_target(self) -> bool:
-        """Whether all is committed that the leader had when it first answered."""
-        return self.phase is Phase.FETCH and 0 <= self.target_offset <= self.committed_end_offset and not self.pending
+        """Whether all is committed that the leader had when it first answered, and nothing is left to compare."""
+        is_committed = self.committed_end_offset >= self.target_offset and not self.pending
+        return self.phase is Phase.FETCH and is_committed and self.has_all_fetched
 
 
 def _asks(state: PartitionState) -> tuple[object, ...]:
@@ -325,7 +326,8 @@ class Board:
             for followed, generation, state in claim.partitions
             if followed.name in by_name
         ]
-        steps = [_checked_ahead(take(state, answer)) for _, _, state, answer in taken]
+        is_whole = not any(answer.size_bytes for answer in answers)
+        steps = [_checked_ahead(take(state, answer, is_whole=is_whole)) for _, _, state, answer in taken]
         events: list[Event] = []
         size_bytes = held_bytes = 0
         with self._changed:

@@ -120,10 +120,15 @@ class TryLater:
 Step: TypeAlias = Advance | Compare | DescribeAgain | TryLater
 
 
-def take(state: PartitionState, fetched: FetchedPartition) -> Step:
-    """What to do with an answer to a fetch from `state.position()`."""
+def take(state: PartitionState, fetched: FetchedPartition, *, is_whole: bool = False) -> Step:
+    """What to do with an answer to a fetch from `state.position()`.
+
+    `is_whole`: no limit of bytes has left records out of the answer.
+    """
+    if fetched.outcome is FetchOutcome.RECORDS and fetched.staged is not None:
+        return _take_staged(state, fetched, fetched.staged)
     if fetched.outcome is FetchOutcome.RECORDS:
-        return _take_records(state, fetched) if fetched.staged is None else _take_staged(state, fetched, fetched.staged)
+        return _take_records(state, fetched, is_whole=is_whole)
     if fetched.outcome is FetchOutcome.OUT_OF_RANGE and state.probe is not None:
         return _probed(is_same=False)
     if fetched.outcome is FetchOutcome.DIVERGING:
@@ -139,7 +144,7 @@ def take(state: PartitionState, fetched: FetchedPartition) -> Step:
     return TryLater(fetched.error or "the leader gave no reason")
 
 
-def _take_records(state: PartitionState, fetched: FetchedPartition) -> Step:
+def _take_records(state: PartitionState, fetched: FetchedPartition, *, is_whole: bool) -> Step:
     scan = scan_batches(fetched.data, file=f"answer for {state.topic_partition}")
     if scan.fault is not None:
         return TryLater(str(scan.fault))
@@ -148,9 +153,7 @@ def _take_records(state: PartitionState, fetched: FetchedPartition) -> Step:
     again = state.unverified if state.probe is None else state.probe
     if again is not None:
         if not len(scan.batches):
-            # A limit of bytes may have left the partition out, or the leader does not show so much yet.
-            is_beyond = 0 <= fetched.high_watermark <= again.base_offset and state.probe is not None
-            return _probed(is_same=False) if is_beyond else Advance(state)
+            return _take_nothing(state, fetched, again, is_whole=is_whole)
         is_same = _is_same_batch(again, scan.batches[0])
         if state.probe is not None:
             return _probed(is_same=is_same)
@@ -158,6 +161,18 @@ def _take_records(state: PartitionState, fetched: FetchedPartition) -> Step:
             return Compare(_OTHER_BATCH, has_other_batch=True)
         state = replace(state, unverified=None)
     return _advance(state, fetched, scan.batches)
+
+
+def _take_nothing(state: PartitionState, fetched: FetchedPartition, again: BatchHeader, *, is_whole: bool) -> Step:
+    """What an answer without records says of the batch `again`, which the leader was asked for."""
+    if 0 <= fetched.high_watermark <= again.base_offset:
+        if state.probe is not None:
+            return _probed(is_same=False)
+        # A new leader may not show yet what it has. The end of the epoch tells: it counts all records.
+        return Compare(f"the leader ends at offset {fetched.high_watermark}, this log at {state.end_offset}")
+    if is_whole and state.probe is None and fetched.high_watermark >= state.end_offset:
+        return Advance(replace(state, unverified=None))  # cleaned away at the leader, at the end of its log
+    return Advance(state)  # a limit of bytes has left the partition out
 
 
 def _take_staged(state: PartitionState, fetched: FetchedPartition, staged: StagedBatches) -> Step:

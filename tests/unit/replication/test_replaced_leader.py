@@ -6,10 +6,12 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from followers import TOPIC, LeaderRoot
-from following_roots import batches_of, following, has_all, has_offsets
+from following_roots import batches_of, copy_once, following, has_all, has_offsets
 from leader_writers import append, batch
 from patience import wait_until
+from root_places import RootPlace
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir
@@ -73,6 +75,25 @@ def test_other_records_in_the_same_epoch_and_offsets_are_noticed_while_running(t
     ours, theirs = (batches_of(LogDir.open(place), NAME) for place in (copy, tmp_path / "restored"))
     assert ours == theirs
     leader.close()
+
+
+@pytest.mark.parametrize("batches_lost", [1, 2])
+@pytest.mark.parametrize("may_cut", [False, True])
+def test_log_ahead_of_a_leader_that_lost_its_last_batches_is_reported_and_cut_if_allowed(
+    tmp_path: Path, root_place: RootPlace, may_cut: bool, batches_lost: int
+) -> None:
+    first = LeaderRoot(tmp_path / "leader", random.Random(1))
+    first.write(10)
+    first.restored(tmp_path / "restored", random.Random(2))
+    at = LogDir.open(tmp_path / "leader").partition(TOPIC, 0).log_end_offset
+    for _ in range(batches_lost):
+        first.append(append(batch([b"lost", b"lost"])))
+    copy_once(tmp_path / "leader", root_place)
+    events = copy_once(tmp_path / "restored", root_place, may_cut=may_cut)
+    (diverged,) = [each for each in events if each.kind is EventKind.DIVERGED]
+    assert (diverged.first_offset, diverged.end_offset) == (at, at + 2 * batches_lost)
+    assert (EventKind.PARTITION_STOPPED in {each.kind for each in events}) is not may_cut
+    assert LogDir.open(root_place).partition(TOPIC, 0).log_end_offset == (at if may_cut else at + 2 * batches_lost)
 
 
 def test_leader_that_was_away_and_has_lost_nothing_is_followed_on(tmp_path: Path) -> None:
