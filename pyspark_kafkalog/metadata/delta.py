@@ -15,13 +15,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.errors import InvalidRecordError, InvalidTopicError
 from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
 from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.extent_changes import (
     ObjectChanges,
+    check_segment_id,
     first_base_offset,
     run_row,
     trimmed,
@@ -84,8 +85,10 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
     ZkMigrationStateRecord,
 )
+from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
 
 _NO_LEADER_CHANGE: Final = -2
@@ -134,10 +137,17 @@ class _TopicChange:
 
 
 class ImageDelta:
-    """The changes of one commit over `base`. Records that contradict the image raise InvalidRecordError."""
+    """The changes of one commit, or of one snapshot up to `commit_offset`, over `base`.
 
-    def __init__(self, base: MetadataImage, *, commit_offset: int, timestamp_ms: int) -> None:
+    Records that contradict the image raise InvalidRecordError, and so do names that Kafka does not allow: an image has
+    only topics whose partitions can be directories and keys.
+    """
+
+    def __init__(
+        self, base: MetadataImage, *, commit_offset: int, timestamp_ms: int, is_snapshot: bool = False
+    ) -> None:
         self.base = base
+        self._is_snapshot = is_snapshot
         self._commit_offset = commit_offset
         self._timestamp_ms = timestamp_ms
         self._topic_changes: dict[str, _TopicChange] = {}
@@ -154,7 +164,9 @@ class ImageDelta:
         self._scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] | None = None
         self._client_quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
         self._is_object_root = base.is_object_root
-        self._objects = ObjectChanges(base, commit_offset=commit_offset, timestamp_ms=timestamp_ms)
+        self._objects = ObjectChanges(
+            base, commit_offset=commit_offset, timestamp_ms=timestamp_ms, is_snapshot=is_snapshot
+        )
         #: Runs to be appended, by topic and partition: together they cost one new PartitionImage.
         self._new_runs: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._new_producer_batches: dict[tuple[str, int], list[NDArray[np.void]]] = {}  # of these runs
@@ -169,6 +181,11 @@ class ImageDelta:
             handler = _HANDLERS[type(record)]
             if handler is not None:
                 handler(self, record)
+
+    @property
+    def records_applied(self) -> int:
+        """The number of records that were applied, with the one that was refused."""
+        return self._record_offset + 1 - self._commit_offset
 
     def build(self, next_offset: int) -> MetadataImage:
         """The image after the changes."""
@@ -242,7 +259,7 @@ class ImageDelta:
         return partitions
 
     def _topic(self, record: TopicRecord) -> None:
-        name, topic_id = record.name, record.topic_id
+        name, topic_id = _valid_topic(record.name), record.topic_id
         topics, names = self._own_topics(), self._own_topic_names()
         if name in topics or topic_id in names:
             raise InvalidRecordError(
@@ -301,6 +318,8 @@ class ImageDelta:
             self._objects.drop_segments(self._name_of(record.topic_id), record.topic_id, number, segments)
 
     def _data_object(self, record: DataObjectRecord) -> None:
+        if not self._is_object_root:
+            raise InvalidRecordError("a DataObjectRecord is in the log of a root that is not in an object store")
         added = self._objects.add(record, self._record_offset)
         if record.object_id < 0:
             self.changes.planned_at.add(record.planned_at)
@@ -331,6 +350,7 @@ class ImageDelta:
             self.changes.partitions.add((name, number))
 
     def _partition_runs(self, record: PartitionRunsRecord) -> None:
+        self._check_in_snapshot(record)
         partitions = self._partition_to_change(record.topic_id, record.partition)
         if record.producer_batches:
             partitions[record.partition] = with_stored_batches(partitions[record.partition], record.producer_batches)
@@ -343,13 +363,27 @@ class ImageDelta:
         number = record.partition
         partitions = self._partition_to_change(record.topic_id, number)
         name = self._name_of(record.topic_id)
+        for each in record.segments:
+            check_segment_id(each.segment_id, self._commit_offset)
         partitions[number], segments, object_ids = with_segments(f"{name}-{number}", partitions[number], record)
         self.changes.planned_at.add(record.planned_at)
         self._objects.drop_runs(object_ids)
         self._objects.drop_segments(name, record.topic_id, number, segments)
 
     def _dropped_objects(self, record: DroppedObjectsRecord) -> None:
+        self._check_in_snapshot(record)
+        if not self._is_object_root and (record.data_keys or self._format_version != TIERED_FORMAT_VERSION):
+            raise InvalidRecordError(
+                "a DroppedObjectsRecord names objects that a root on a file system never puts into a store"
+            )
+        for each in record.segments:
+            _valid_topic(each.topic)
         self._objects.restore_dropped(record)
+
+    def _check_in_snapshot(self, record: MetadataRecord) -> None:
+        """Raise InvalidRecordError for a commit's record of a type that this package writes into snapshots only."""
+        if not self._is_snapshot:
+            raise InvalidRecordError(f"a {type(record).__name__} is in a commit: expected it in snapshots only")
 
     def _objects_deleted(self, record: ObjectsDeletedRecord) -> None:
         self._objects.deleted(record)
@@ -412,6 +446,10 @@ class ImageDelta:
         self._brokers.pop(record.broker_id, None)
 
     def _format(self, record: FormatRecord) -> None:
+        if self._format_version is not None and record.is_object_root != self._is_object_root:
+            raise InvalidRecordError(
+                f"a FormatRecord changes the root from is_object_root={self._is_object_root} to {record.is_object_root}"
+            )
         self._format_version = record.format_version
         self._is_object_root = record.is_object_root
 
@@ -499,6 +537,14 @@ class ImageDelta:
         )
 
 
+def _valid_topic(name: str) -> str:
+    """`name`, which becomes part of paths and keys. Raises InvalidRecordError for what Kafka does not allow."""
+    try:
+        return validate_topic_name(name)
+    except InvalidTopicError as error:
+        raise InvalidRecordError(str(error)) from None
+
+
 _Handler = Callable[[ImageDelta, Any], None]
 _HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
     TopicRecord: ImageDelta._topic,
@@ -561,5 +607,14 @@ def start_delta(image: MetadataImage, *, base_offset: int, timestamp_ms: int) ->
 def apply(image: MetadataImage, commit: Commit) -> MetadataImage:
     """The image after `commit`; `image` is unchanged. Raises InvalidRecordError if the commit contradicts it."""
     delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
-    delta.replay(commit.records)
+    replay_commit(delta, commit)
     return delta.build(commit.next_offset)
+
+
+def replay_commit(delta: ImageDelta, commit: Commit) -> None:
+    """Apply the records of `commit` to its delta. The InvalidRecordError names the offset of the refused record."""
+    try:
+        delta.replay(commit.records)
+    except InvalidRecordError as error:
+        offset = commit.base_offset + delta.records_applied - 1
+        raise InvalidRecordError(f"{error} (record at offset {offset})") from error

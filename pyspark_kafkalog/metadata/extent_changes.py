@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.extents import NO_RUNS, DataObject, DataObjects
+from pyspark_kafkalog.metadata.extents import NO_RUNS, DataObject, DataObjects, planned_at_of
 from pyspark_kafkalog.metadata.image import STORED_RUN_DTYPE, MetadataImage, PartitionImage, StagingHorizon
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DataObjectRecord,
@@ -28,14 +28,18 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     SegmentObjectsRecord,
     StagingHorizonRecord,
 )
-from pyspark_kafkalog.object_store.store import check_key
+from pyspark_kafkalog.object_store.store import MAX_KEY_BYTES
+from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
 
 
 class ObjectChanges:
-    """The objects that one commit over `base` adds and drops."""
+    """The objects that one commit over `base` adds and drops, or that a snapshot restores."""
 
-    def __init__(self, base: MetadataImage, *, commit_offset: int, timestamp_ms: int) -> None:
+    def __init__(
+        self, base: MetadataImage, *, commit_offset: int, timestamp_ms: int, is_snapshot: bool = False
+    ) -> None:
+        self._is_snapshot = is_snapshot
         self._base = base
         self._commit_offset = commit_offset
         self._timestamp_ms = timestamp_ms
@@ -49,7 +53,7 @@ class ObjectChanges:
 
     def add(self, record: DataObjectRecord, own_offset: int) -> DataObject:
         """The object of `record`, which is at metadata offset `own_offset` unless it is part of a snapshot."""
-        is_commit = record.object_id < 0
+        is_commit = self._check_place(record.object_id, record.commit_offset)
         added = DataObject(
             own_offset if is_commit else record.object_id,
             record.key,
@@ -92,7 +96,22 @@ class ObjectChanges:
         ]
 
     def restore_dropped(self, record: DroppedObjectsRecord) -> None:
-        """Objects that an earlier commit dropped, from a snapshot."""
+        """Objects that an earlier commit dropped, from a snapshot. They are deleted: see clean_up.py."""
+        last = self._dropped[-1].commit_offset if self._dropped else -1
+        if not last < record.commit_offset < self._commit_offset:
+            raise InvalidRecordError(
+                f"a DroppedObjectsRecord states commit {record.commit_offset}: expected one after {last} and below "
+                f"{self._commit_offset}"
+            )
+        for key in record.data_keys:
+            _check_key(key)
+        for each in record.segments:
+            check_segment_id(each.segment_id, record.commit_offset)
+            if each.partition < 0 or each.base_offset < 0:
+                raise InvalidRecordError(
+                    f"a DroppedObjectsRecord names a segment of partition {each.partition} of topic {each.topic} at "
+                    f"offset {each.base_offset}"
+                )
         self._dropped = (*self._dropped, record)
 
     def deleted(self, record: ObjectsDeletedRecord) -> None:
@@ -100,12 +119,20 @@ class ObjectChanges:
         self._dropped = tuple(each for each in self._dropped if each.commit_offset >= record.dropped_below)
 
     def set_horizon(self, record: StagingHorizonRecord) -> None:
-        is_commit = record.commit_offset < 0
+        is_commit = self._check_place(record.commit_offset)
         self._horizon = StagingHorizon(
             record.horizon_offset,
             self._commit_offset if is_commit else record.commit_offset,
             self._timestamp_ms if is_commit else record.timestamp_ms,
         )
+
+    def _check_place(self, *only_in_snapshots: int) -> bool:
+        """Whether a record is of a commit: there it does not state these offsets, which snapshots state."""
+        if any((offset < 0) == self._is_snapshot for offset in only_in_snapshots):
+            raise InvalidRecordError(
+                f"a record of a {'snapshot' if self._is_snapshot else 'commit'} states the offsets {only_in_snapshots}"
+            )
+        return not self._is_snapshot
 
     def build(self) -> tuple[DataObjects, tuple[DroppedObjectsRecord, ...], StagingHorizon]:
         """The objects, the dropped ones and the horizon after the commit."""
@@ -128,13 +155,34 @@ class ObjectChanges:
 def _check_content(record: DataObjectRecord, is_commit: bool) -> None:
     """Raise InvalidRecordError unless the object is inside the commit or has a valid key."""
     if record.key:
-        try:
-            check_key(record.key)
-        except ValueError as error:
-            raise InvalidRecordError(f"a DataObjectRecord has an invalid key: {error}") from None
+        _check_key(record.key)
     elif is_commit and (record.inline_data is None or len(record.inline_data) != record.size_bytes):
         found = "no data" if record.inline_data is None else f"{len(record.inline_data)} bytes"
         raise InvalidRecordError(f"a DataObjectRecord without a key states {record.size_bytes} bytes and holds {found}")
+
+
+def _check_key(key: str) -> None:
+    """Raise InvalidRecordError unless `key` is one that a write of this package makes.
+
+    Named objects are read, and deleted once they are dropped: no other object of the store may be named.
+    """
+    if DataKey.parse(key) is None or len(key) > MAX_KEY_BYTES:
+        raise InvalidRecordError(
+            f"a record names the object {key[:MAX_KEY_BYTES]!r}: expected the key of a data object"
+        )
+
+
+def check_segment_id(segment_id: str, commit_offset: int) -> None:
+    """Raise InvalidRecordError unless the segment's copy was planned up to that offset, as its id says.
+
+    Ids of brokers are random: remote storage that is shared with them has segments that are not the root's.
+    """
+    planned_at = planned_at_of(segment_id)
+    if planned_at > commit_offset:
+        raise InvalidRecordError(
+            f"a record names segment {segment_id}: expected one that was planned up to offset {commit_offset}, found "
+            f"{planned_at}: it is none of this root"
+        )
 
 
 def run_row(run: Run, added: DataObject, base_offset: int, leader_epoch: int) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ to it: `DataObjects.lowest_inline_commit`.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, Run, TopicRuns
+from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
 from pyspark_kafkalog.storage.objects.producer_batches import PRODUCER_BATCH_DTYPE, last_of_each_producer
 
@@ -281,6 +283,16 @@ class DataObjects(_Table):
         found = self.table[row]
         key = self._keys[self._start + row]
         return DataObject(int(found["object_id"]), key, int(found["size_bytes"]), int(found["commit_offset"]))
+
+
+def new_segment_id(planned_at: int) -> str:
+    """A random id for a segment whose copy was planned at metadata offset `planned_at`."""
+    return encode_uuid(planned_at.to_bytes(8, "big") + os.urandom(8))
+
+
+def planned_at_of(segment_id: str) -> int:
+    """The metadata offset in an id of `new_segment_id`."""
+    return int.from_bytes(decode_uuid(segment_id)[:8], "big")
 
 
 #: The leader epoch of a run that has that of its partition, and the base offset of one that begins at the log end.

@@ -223,21 +223,6 @@ def segments_need_format_that_has_them(commit: CheckedCommit) -> str | None:
     return None
 
 
-def runs_only_in_object_roots(commit: CheckedCommit) -> str | None:
-    for name, partition in commit.changed_partitions:
-        if len(partition.runs) and not commit.after.is_object_root:
-            return f"{name} would have runs of a data object, in a root on a file system"
-    return None
-
-
-def kind_of_root_stays(commit: CheckedCommit) -> str | None:
-    if commit.before.format_version is not None and commit.after.is_object_root != commit.before.is_object_root:
-        return (
-            f"the root would change from is_object_root={commit.before.is_object_root} to {commit.after.is_object_root}"
-        )
-    return None
-
-
 def expired_writes_stay_out(commit: CheckedCommit) -> str | None:
     """The objects of writes planned below the staging horizon may have been deleted."""
     for planned_at in commit.changes.planned_at:
@@ -282,8 +267,6 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     extents_cover_log,
     segments_reach_local_log_start,
     segments_need_format_that_has_them,
-    runs_only_in_object_roots,
-    kind_of_root_stays,
     expired_writes_stay_out,
     staging_horizon_never_falls,
     staging_horizon_moves_to_where_it_was_set,

@@ -54,8 +54,11 @@ class MetadataPlace(Protocol):
         """Check the format's marker before a commit. Raises UnsupportedFormatError, DiskFormatError, LogDirError."""
         ...
 
-    def check_format_version(self, version: int, file: str) -> None:
-        """Raise UnsupportedFormatError, with the name of `file`, unless roots at such a place may have `version`."""
+    def check_format_version(self, version: int, file: str, *, is_object_root: bool) -> None:
+        """Raise an error with the name of `file` unless roots at such a place may have `version` and be of this kind.
+
+        Raises UnsupportedFormatError, CorruptRecordError for a root of the other kind.
+        """
         ...
 
     def state_of(self, loaded: LoadedImage) -> object:

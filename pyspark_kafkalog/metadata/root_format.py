@@ -23,7 +23,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
@@ -160,6 +160,17 @@ def check_format_version(version: int, file: str) -> None:
     """Raise UnsupportedFormatError, with the name of `file`, unless this package reads `version`."""
     if not OLDEST_FORMAT_VERSION <= version <= NEWEST_FORMAT_VERSION:
         raise _unsupported(version, file, newest=NEWEST_FORMAT_VERSION, expected=_supported())
+
+
+def other_kind(file: str, *, expected: str, found: str) -> CorruptRecordError:
+    """The error for a commit log that says of its root that it is of the other kind."""
+    return CorruptRecordError(
+        file=file,
+        position=0,
+        expected=f"the commit log of {expected}",
+        found=f"that of {found}",
+        advice="it belongs to another root: restore the commit log of this one",
+    )
 
 
 def _unsupported(version: int, file: str, *, newest: int, expected: str) -> UnsupportedFormatError:

@@ -149,16 +149,29 @@ class Snapshots(Protocol):
     def _load(self, end_offset: int) -> LoadedImage:
         name = self.name_of(end_offset)
         snapshot = self.read(end_offset)
+        image = image_of(snapshot, end_offset, name)
         timestamp_ms = snapshot.last_contained_timestamp_ms
-        delta = ImageDelta(MetadataImage(), commit_offset=end_offset, timestamp_ms=timestamp_ms)
-        try:
-            delta.replay(snapshot.records)
-        except InvalidRecordError as error:
-            raise CorruptRecordError(
-                file=name, position=0, expected="metadata records that fit together", found=str(error)
-            ) from error
         known = KnownSnapshot(end_offset, snapshot.size_bytes, timestamp_ms, is_sound=True)
-        return LoadedImage(delta.build(end_offset), LogTail(name, known, timestamp_ms))
+        return LoadedImage(image, LogTail(name, known, timestamp_ms))
+
+
+def image_of(snapshot: Snapshot, end_offset: int, file: str) -> MetadataImage:
+    """The image that the records of `snapshot`, which is in `file`, add up to.
+
+    Raises CorruptRecordError, UnsupportedFormatError.
+    """
+    delta = ImageDelta(
+        MetadataImage(),
+        commit_offset=end_offset,
+        timestamp_ms=snapshot.last_contained_timestamp_ms,
+        is_snapshot=True,
+    )
+    try:
+        delta.replay(snapshot.records)
+    except InvalidRecordError as error:
+        found = f"{error} (metadata record {delta.records_applied} of the snapshot)"
+        raise _damage(file, 0, "metadata records that fit together", found) from error
+    return delta.build(end_offset)
 
 
 def is_native(snapshot: SnapshotId) -> bool:

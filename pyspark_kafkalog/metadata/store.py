@@ -324,7 +324,7 @@ class MetadataStore:
 
     def _check_format(self, image: MetadataImage, file: str) -> None:
         if image.format_version is not None:
-            self._place.check_format_version(image.format_version, file)
+            self._place.check_format_version(image.format_version, file, is_object_root=image.is_object_root)
 
     def commit(
         self,

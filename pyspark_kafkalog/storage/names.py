@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import InvalidAclError, InvalidGroupError, InvalidTopicError
+from pyspark_kafkalog.errors import InvalidAclError, InvalidGroupError, InvalidPartitionsError, InvalidTopicError
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX
 
 LOG_SUFFIX: Final = ".log"
@@ -110,6 +110,20 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
     if partition > INT32_MAX or str(partition) != match[2]:
         return None
     return TopicPartition(match[1], partition)
+
+
+def partition_path(directory: Path, topic_partition: TopicPartition) -> Path:
+    """Path of the partition's directory, directly below `directory`. Every path of a partition is made here.
+
+    Raises InvalidTopicError for a topic or number that would name another directory: names come from metadata, a leader
+    or a client, and no path may lead out of a log directory.
+    """
+    topic, number = topic_partition.topic, topic_partition.partition
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        validate_topic_name(topic)
+    if not 0 <= number <= INT32_MAX:
+        raise InvalidPartitionsError(f"expected a partition from 0 to {INT32_MAX}, found {number} of topic {topic!r}")
+    return directory / f"{topic}-{number}"
 
 
 def offset_file_name(offset: int, suffix: str) -> str:

@@ -33,8 +33,6 @@ from pyspark_kafkalog.storage.names import (
     PRODUCER_SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    decode_uuid,
-    encode_uuid,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
@@ -60,16 +58,6 @@ _LOCAL_ORDER: Final = (
     IndexKind.LEADER_EPOCH,
     IndexKind.PRODUCER_SNAPSHOT,
 )
-
-
-def new_segment_id(planned_at: int) -> str:
-    """A random id for a segment whose copy was planned at metadata offset `planned_at`."""
-    return encode_uuid(planned_at.to_bytes(8, "big") + os.urandom(8))
-
-
-def planned_at_of(segment_id: str) -> int:
-    """The metadata offset in an id of `new_segment_id`."""
-    return int.from_bytes(decode_uuid(segment_id)[:8], "big")
 
 
 @dataclass(frozen=True, slots=True)

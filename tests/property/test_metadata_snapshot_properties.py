@@ -68,7 +68,8 @@ def writing(name: str, advance: int, producer: ProducerStateEntry | None, timest
         if image.is_object_root:
             run = Run(partition=partition.partition, size_bytes=100, offsets_count=advance % 999 + 1, batches_count=1)
             topics = (TopicRuns(topic_id=topic.topic_id, runs=(run,)),)
-            return [DataObjectRecord(key="data/a", size_bytes=100, planned_at=image.next_offset, topics=topics)]
+            key, planned_at = "data/a-0-0-0.batches", image.next_offset
+            return [DataObjectRecord(key=key, size_bytes=100, planned_at=planned_at, topics=topics)]
         state = replace(
             partition.state,
             log_end_offset=partition.state.log_end_offset + advance,

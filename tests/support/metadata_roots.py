@@ -50,7 +50,9 @@ def write_to(store: MetadataStore, topic_id: str, end: int, *, partition: int = 
         before = image.topics[image.topic_names[topic_id]].partitions[partition].state.log_end_offset
         run = Run(partition=partition, size_bytes=100, offsets_count=end - before, batches_count=1)
         topics = (TopicRuns(topic_id=topic_id, runs=(run,)),)
-        return [DataObjectRecord(key="data/none", size_bytes=100, planned_at=image.next_offset, topics=topics)]
+        return [
+            DataObjectRecord(key="data/none-0-0-0.batches", size_bytes=100, planned_at=image.next_offset, topics=topics)
+        ]
 
     store.commit(build, operation="write")
 

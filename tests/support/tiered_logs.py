@@ -14,6 +14,7 @@ from typing import Any, Final
 from leader_appends import append_as_leader
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObjectsRecord
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
@@ -25,7 +26,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition
 from pyspark_kafkalog.storage.segment.stored import closed_segments
-from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 OF: Final = TopicPartition("orders", 0)

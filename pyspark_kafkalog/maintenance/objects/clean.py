@@ -49,6 +49,7 @@ from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
 from pyspark_kafkalog.maintenance.objects.stored import stored_extents, topic_id_partition
 from pyspark_kafkalog.maintenance.retention.plan import StoredPart
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ObjectStore
@@ -59,13 +60,14 @@ from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
+    offset_file_name,
     segment_file,
 )
 from pyspark_kafkalog.storage.objects.producer_batches import aborted_transactions
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -337,7 +339,7 @@ def put_group(root: ObjectRoot, found: CleanableLog, copier: GroupCopier, group:
     """Copy a group into one segment, and put it."""
     planned_at = root.store.image.next_offset
     replaced = tuple(found.segments[each.base_offset] for each in group)
-    directory = copier.directory / str(group[0].base_offset)
+    directory = copier.directory / offset_file_name(group[0].base_offset, "")
     directory.mkdir()
     counts = replace(copier, directory=directory).copy(group)
     for path in directory.iterdir():

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pyspark_kafkalog.metadata.extents import planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DroppedObjectsRecord,
@@ -37,7 +38,6 @@ from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.tiered.objects import SegmentStore
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, dropped_keys, parse_key
-from pyspark_kafkalog.tiered.own_segments import planned_at_of
 
 OPERATION: Final = "clean-up"
 _DELETED_AT_ONCE: Final = 1000
@@ -75,7 +75,7 @@ def clean_up(
     """Delete dropped objects and orphans. Lists all objects in the store. Raises ObjectStoreError, KafkalogError."""
     image = _move_horizon(metadata, clock() - staging_retention_ms)
     due = [each for each in image.dropped if each.timestamp_ms <= clock() - file_delete_delay_ms]
-    dropped = [key for each in due for key in _keys(each, layout)]
+    dropped = _dropped(image, due, layout)
     if dropped:
         objects.delete(dropped)
     gone = {segment.topic_id for each in due for segment in each.segments} - image.topic_names.keys()
@@ -95,9 +95,31 @@ def clean_up(
     return CleanedUp(len(dropped), orphans_count, orphans_bytes)
 
 
-def _keys(dropped: DroppedObjectsRecord, layout: OwnLayout) -> list[str]:
-    """The keys of the objects that a commit has dropped."""
-    return [*dropped.data_keys, *(key for segment in dropped.segments for key in dropped_keys(segment, layout))]
+def _dropped(image: MetadataImage, due: Sequence[DroppedObjectsRecord], layout: OwnLayout) -> list[str]:
+    """The keys of the objects that the commits `due` have dropped, without those that the image still needs.
+
+    A log that was not written by this package could name the same object twice.
+    """
+    if not due:
+        return []
+    needed = {each.key for each in image.objects}
+    segments = _segment_ids(image)
+    keys = [key for each in due for key in each.data_keys if key not in needed]
+    for each in due:
+        for segment in each.segments:
+            if segment.segment_id not in segments:
+                keys += dropped_keys(segment, layout)
+    return keys
+
+
+def _segment_ids(image: MetadataImage) -> set[str]:
+    """The ids of all segments that partitions consist of."""
+    return {
+        segment.segment_id
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        for segment in partition.segments
+    }
 
 
 def _forget_dropped(metadata: CleanedMetadata, below: int) -> None:
@@ -138,12 +160,7 @@ def orphans(
     horizon = image.staging_horizon.offset
     named = {each.key for each in image.objects}
     named.update(key for each in image.dropped for key in each.data_keys)
-    segments = {
-        segment.segment_id
-        for topic in image.topics.values()
-        for partition in topic.partitions
-        for segment in partition.segments
-    }
+    segments = _segment_ids(image)
     segments.update(segment.segment_id for each in image.dropped for segment in each.segments)
     topic_ids = {*image.topic_names, *(segment.topic_id for each in image.dropped for segment in each.segments)}
     for each in objects.list_objects(""):

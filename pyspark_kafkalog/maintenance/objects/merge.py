@@ -31,6 +31,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.objects.merge_plan import MergePlan, MergeRound
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore
@@ -41,9 +42,9 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEn
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.objects.spool import Spool
-from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import put_segment
 
 OPERATION: Final = "merge"
 
@@ -166,7 +167,7 @@ class _PartitionMerge:
         """Build the segments and put them."""
         plan = self.plan
         of = plan.of.topic_partition
-        directory = scratch / str(of)
+        directory = partition_path(scratch, of)
         directory.mkdir()
         try:
             segments = tuple(self._put(directory))

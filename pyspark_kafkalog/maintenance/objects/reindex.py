@@ -34,6 +34,7 @@ from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segmen
 from pyspark_kafkalog.maintenance.objects.stored import topic_id_partition
 from pyspark_kafkalog.maintenance.verify.findings import FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify.indexes import IndexExpectation, open_offset_index, open_time_index
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError
 from pyspark_kafkalog.record.header import Buffer
@@ -61,7 +62,7 @@ from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_indexes
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, log_key, segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX, MIB
 

@@ -37,6 +37,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.maintenance.tier.plan import check_follows, due, remote_end, why_not
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.object_store.store import ObjectStoreError
@@ -50,7 +51,7 @@ from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.closed_scan import scan_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
-from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import put_segment
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import MIB

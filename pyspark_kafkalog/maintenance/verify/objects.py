@@ -33,7 +33,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import DiskFormatError, InvalidRecordError, KafkalogError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.run_record import LAST_RUN_FILE, UNCLEANABLE_FILE
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed, count_by_severity
@@ -45,14 +45,13 @@ from pyspark_kafkalog.maintenance.verify.indexes import (
     open_time_index,
 )
 from pyspark_kafkalog.maintenance.verify.root import apply_checked, check_static
-from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.extents import DataObject
+from pyspark_kafkalog.metadata.extents import DataObject, planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key
 from pyspark_kafkalog.metadata.objects.requests import name_of
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
-from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot, is_native
+from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot, image_of, is_native
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -66,7 +65,7 @@ from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.tiered.layouts.aiven import parse_key
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, planned_at_of
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -120,17 +119,11 @@ class _MetadataCheck:
             end_offset = snapshot_id.end_offset
             try:
                 snapshot = decode_snapshot(store.get(key, max_bytes=MAX_SNAPSHOT_BYTES), name_of(store, key))
-                delta = ImageDelta(
-                    MetadataImage(), commit_offset=end_offset, timestamp_ms=snapshot.last_contained_timestamp_ms
-                )
-                delta.replay(snapshot.records)
-                images[end_offset] = delta.build(end_offset)
+                images[end_offset] = image_of(snapshot, end_offset, name_of(store, key))
             except ObjectNotFoundError:
                 continue  # removed since the listing
             except DiskFormatError as error:
                 self._sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=RESTORE)
-            except InvalidRecordError as error:
-                self._differs(key, "consistent records", str(error))
         return images
 
     def _start(self, offsets: Sequence[int], images: Mapping[int, MetadataImage]) -> MetadataImage | None:

@@ -23,13 +23,13 @@ from pyspark_kafkalog.maintenance.verify.objects import (
     report_unnamed,
 )
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope
+from pyspark_kafkalog.metadata.extents import planned_at_of
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.tiered.extents import TieredExtents
 from pyspark_kafkalog.tiered.own_layouts import parse_key
-from pyspark_kafkalog.tiered.own_segments import planned_at_of
 from pyspark_kafkalog.tiered.own_storage import OwnRemoteLog, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 

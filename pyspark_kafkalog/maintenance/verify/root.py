@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidR
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity, confirmed
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit
-from pyspark_kafkalog.metadata.delta import ImageChanges, ImageDelta, start_delta
+from pyspark_kafkalog.metadata.delta import ImageChanges, replay_commit, start_delta
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
 from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import list_snapshots, read_pointer, read_snapshot
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
@@ -75,7 +75,7 @@ def apply_checked(
     delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
     is_first = image.format_version is None
     try:
-        delta.replay(commit.records)
+        replay_commit(delta, commit)
         after = delta.build(commit.next_offset)
         if not is_first:
             # The log does not say who made a commit; while the root follows, it may be the follower.
@@ -149,18 +149,11 @@ class _CommitLogCheck:
         for end_offset in end_offsets:
             path = self.directory / SnapshotId(end_offset, LEADER_EPOCH).file_name
             try:
-                snapshot = read_snapshot(path)
-                delta = ImageDelta(
-                    MetadataImage(), commit_offset=end_offset, timestamp_ms=snapshot.last_contained_timestamp_ms
-                )
-                delta.replay(snapshot.records)
-                images[end_offset] = delta.build(end_offset)
+                images[end_offset] = image_of(read_snapshot(path), end_offset, str(path))
             except FileNotFoundError:
                 continue
             except DiskFormatError as error:
                 self.sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=REPAIR)
-            except InvalidRecordError as error:
-                self._snapshot_differs(path, "consistent records", str(error))
         return images
 
     def _replay(

@@ -22,6 +22,7 @@ from pyspark_kafkalog.metadata.root_format import (
     check_format_version,
     check_marker,
     metadata_dir,
+    other_kind,
     read_marker,
 )
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
@@ -85,8 +86,10 @@ class LocalPlace:
             check_marker(self.log.directory)
             self._checked_marker = marker
 
-    def check_format_version(self, version: int, file: str) -> None:
+    def check_format_version(self, version: int, file: str, *, is_object_root: bool) -> None:
         check_format_version(version, file)
+        if is_object_root:
+            raise other_kind(file, expected="a root on a file system", found="one in an object store")
 
     def state_of(self, loaded: LoadedImage) -> object:
         return _file_state(loaded.tail.last_file)

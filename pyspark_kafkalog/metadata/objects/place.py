@@ -21,7 +21,7 @@ from pyspark_kafkalog.metadata.objects.layout import MARKER_KEY, META_PROPERTIES
 from pyspark_kafkalog.metadata.objects.log import ObjectCommitLog
 from pyspark_kafkalog.metadata.objects.requests import name_of, read_if_there, side_by_side
 from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
-from pyspark_kafkalog.metadata.root_format import check_object_format_version, check_object_marker
+from pyspark_kafkalog.metadata.root_format import check_object_format_version, check_object_marker, other_kind
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.object_store.create import Waiting
 from pyspark_kafkalog.object_store.store import ObjectStore
@@ -93,8 +93,10 @@ class ObjectPlace:
     def check_format(self) -> None:
         """Does nothing: an upgrade is a commit, and the create of the next one decides."""
 
-    def check_format_version(self, version: int, file: str) -> None:
+    def check_format_version(self, version: int, file: str, *, is_object_root: bool) -> None:
         check_object_format_version(version, file)
+        if not is_object_root:
+            raise other_kind(file, expected="a root in an object store", found="one on a file system")
 
     def state_of(self, loaded: LoadedImage) -> object:
         return self.identity  # reading the log reports what was removed

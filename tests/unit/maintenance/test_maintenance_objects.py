@@ -21,7 +21,7 @@ from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
-from pyspark_kafkalog.metadata.extents import data_object_record
+from pyspark_kafkalog.metadata.extents import data_object_record, planned_at_of
 from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
@@ -31,7 +31,6 @@ from pyspark_kafkalog.root.admin import delete_topic
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_segments import planned_at_of
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -30,6 +30,7 @@ from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.delta import ImageDelta
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -46,7 +47,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 NOW_MS = 1_795_400_000_000
@@ -248,7 +249,8 @@ def test_mark_of_cleaned_segments_survives_snapshot(log_dir: LogDir) -> None:
     root = object_root(log_dir)
     before = [each.is_cleaned for each in segments_of(log_dir)]
     assert before == [True] * (len(before) - 1) + [False]
-    restored = ImageDelta(MetadataImage(), commit_offset=root.store.image.next_offset, timestamp_ms=NOW_MS)
+    next_offset = root.store.image.next_offset
+    restored = ImageDelta(MetadataImage(), commit_offset=next_offset, timestamp_ms=NOW_MS, is_snapshot=True)
     restored.replay(list(image_records(root.store.image)))
     image = restored.build(root.store.image.next_offset)
     assert [each.is_cleaned for each in image.partition("orders", 0).segments] == before

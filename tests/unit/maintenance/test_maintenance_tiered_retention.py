@@ -17,6 +17,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.repair.repair import rewrite_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
@@ -25,7 +26,6 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoi
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, SegmentStore
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
-from pyspark_kafkalog.tiered.own_segments import new_segment_id
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 

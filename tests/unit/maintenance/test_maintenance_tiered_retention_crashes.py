@@ -23,11 +23,11 @@ from pyspark_kafkalog.maintenance.retention import delete
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.root.log_starts import move_log_starts
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, segment_keys
-from pyspark_kafkalog.tiered.own_segments import new_segment_id
 
 
 @dataclass(frozen=True)

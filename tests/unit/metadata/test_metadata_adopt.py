@@ -79,7 +79,7 @@ def test_adopted_partitions_accept_records_after_those_of_broker(fixture: str, t
             assert stable == (was_stable if was_stable < was_end else end), "an open transaction was forgotten"
     assert identity(root) == adopted_identity, "a log that was closed cleanly was taken for a crashed writer's"
     image = MetadataStore.open(root).image
-    snapshot = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=0)
+    snapshot = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=0, is_snapshot=True)
     snapshot.replay(image_records(image))
     assert snapshot.build(image.next_offset).topics == image.topics
 

@@ -17,6 +17,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon, image
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DataObjectRecord,
+    DroppedObjectsRecord,
     DroppedSegment,
     FormatRecord,
     MetadataRecord,
@@ -37,6 +38,19 @@ from pyspark_kafkalog.metadata.messages.records import decode_record, encode_rec
 from pyspark_kafkalog.storage.names import encode_uuid
 
 TOPIC_ID = encode_uuid(bytes(15) + b"\x07")
+#: Keys of objects that no write of this package makes.
+FOREIGN_KEYS = (
+    "meta.properties",
+    "__cluster_metadata-0/00000000000000000000.log",
+    "data/../x-0-0-0.batches",
+    "/data/a-0-0-0.batches",
+    "data//a-0-0-0.batches",
+    "data/a-0-0-0.batches\n",
+    "data/a-0-0-0.batches/../../b",
+    "other/invoices-2026.parquet",
+    f"data/{'a' * 1200}-0-0-0.batches",
+)
+INVALID_NAMES = ("../x", "/abs/x", "", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "a b", "a" * 250, "ä")
 ROOT = encode_uuid(bytes(15) + b"\x01")
 
 
@@ -105,9 +119,25 @@ def log_start(image: MetadataImage, offset: int, partition: int = 0) -> Metadata
 
 def reloaded(image: MetadataImage) -> MetadataImage:
     """The image after a snapshot of it is written and read."""
-    delta = ImageDelta(MetadataImage(), commit_offset=image.next_offset, timestamp_ms=image.last_timestamp_ms)
+    delta = ImageDelta(
+        MetadataImage(), commit_offset=image.next_offset, timestamp_ms=image.last_timestamp_ms, is_snapshot=True
+    )
     delta.replay([decode_record(encode_record(each)) for each in image_records(image)])
     return delta.build(image.next_offset)
+
+
+def restored(*records: MetadataRecord, of_format: MetadataRecord | None = None) -> MetadataImage:
+    """The image of a snapshot at offset 9 of the root `new_root` that also has `records`."""
+    delta = ImageDelta(MetadataImage(), commit_offset=9, timestamp_ms=1, is_snapshot=True)
+    delta.replay(
+        [
+            of_format or FormatRecord(format_version=2, is_object_root=True),
+            TopicRecord(name="t", topic_id=TOPIC_ID),
+            PartitionRecord(partition_id=0, topic_id=TOPIC_ID, leader_epoch=0),
+            *records,
+        ]
+    )
+    return delta.build(9)
 
 
 def ranges(image: MetadataImage, partition: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -119,25 +149,29 @@ def ranges(image: MetadataImage, partition: int = 0) -> tuple[list[tuple[int, in
 
 
 def test_runs_of_one_commit_follow_each_other_from_log_end() -> None:
-    first = commit(new_root(), data_object("data/a", (0, 5), (1, 3), (0, 2)), data_object("data/b", (0, 4)))
-    second = commit(first, data_object("data/c", (1, 6)))
+    first = commit(
+        new_root(),
+        data_object("data/a-0-0-0.batches", (0, 5), (1, 3), (0, 2)),
+        data_object("data/b-0-0-0.batches", (0, 4)),
+    )
+    second = commit(first, data_object("data/c-0-0-0.batches", (1, 6)))
     assert ranges(second, 0) == ([], [(0, 5), (5, 7), (7, 11)])
     assert ranges(second, 1) == ([], [(0, 3), (3, 9)])
     assert second.partition("t", 0).state.log_end_offset == 11
     assert ranges(first, 1) == ([], [(0, 3)]), "the older image is unchanged"
     run = second.partition("t", 1).runs.table[1]
-    assert second.objects.find(int(run["object_id"])) == DataObject(7, "data/c", 15, 7)
+    assert second.objects.find(int(run["object_id"])) == DataObject(7, "data/c-0-0-0.batches", 15, 7)
 
 
 def test_run_has_leader_epoch_of_partition_at_its_commit() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)))
     image = commit(image, PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=1))
-    image = commit(image, data_object("data/b", (0, 5)))
+    image = commit(image, data_object("data/b-0-0-0.batches", (0, 5)))
     assert image.partition("t", 0).runs.table["leader_epoch"].tolist() == [0, 1]
 
 
 def test_inline_data_keeps_commit_until_its_last_run_is_merged() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 1)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 1)))
     assert image.objects.lowest_inline_commit is None
     image = commit(image, data_object("", (0, 1), (1, 1), data=bytes(25)))
     assert image.objects.lowest_inline_commit == 6
@@ -145,7 +179,9 @@ def test_inline_data_keeps_commit_until_its_last_run_is_merged() -> None:
     assert image.objects.lowest_inline_commit == 6, "partition 1 still needs it"
     image = commit(image, log_start(image, 1, 1))
     assert image.objects.lowest_inline_commit is None
-    assert [each.data_keys for each in image.dropped] == [("data/a",)], "nothing in the store belongs to inline data"
+    assert [each.data_keys for each in image.dropped] == [("data/a-0-0-0.batches",)], (
+        "nothing in the store belongs to inline data"
+    )
 
 
 @pytest.mark.parametrize("data", [None, bytes(4)])
@@ -156,16 +192,20 @@ def test_inline_data_of_other_size_is_refused(data: bytes | None) -> None:
 
 
 def test_merge_replaces_oldest_runs_and_drops_object_with_its_last_run() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5), (1, 3)), data_object("data/b", (0, 4)))
-    image = commit(image, data_object("data/c", (0, 1)))
+    image = commit(
+        new_root(), data_object("data/a-0-0-0.batches", (0, 5), (1, 3)), data_object("data/b-0-0-0.batches", (0, 4))
+    )
+    image = commit(image, data_object("data/c-0-0-0.batches", (0, 1)))
     image = commit(image, merged(segment(0, 6, 1), segment(6, 9, 2), runs=2), timestamp_ms=77)
     assert ranges(image) == ([(0, 6), (6, 9)], [(9, 10)])
-    assert [each.key for each in image.objects] == ["data/a", "data/c"]
-    assert [(each.commit_offset, each.timestamp_ms, each.data_keys) for each in image.dropped] == [(8, 77, ("data/b",))]
+    assert [each.key for each in image.objects] == ["data/a-0-0-0.batches", "data/c-0-0-0.batches"]
+    assert [(each.commit_offset, each.timestamp_ms, each.data_keys) for each in image.dropped] == [
+        (8, 77, ("data/b-0-0-0.batches",))
+    ]
 
 
 def test_second_merge_of_same_runs_is_refused() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)), data_object("data/b", (0, 4)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)), data_object("data/b-0-0-0.batches", (0, 4)))
     after = commit(image, merged(segment(0, 9), runs=2))
     with pytest.raises(
         InvalidRecordError, match=r"t-0: segments of offsets 0 to 8 cannot replace 0 segments and 2 runs: "
@@ -191,13 +231,13 @@ def test_second_merge_of_same_runs_is_refused() -> None:
     ids=str,
 )
 def test_merge_that_does_not_fit_runs_is_refused(record: MetadataRecord) -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)), data_object("data/b", (0, 4)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)), data_object("data/b-0-0-0.batches", (0, 4)))
     with pytest.raises(InvalidRecordError, match="t-0: "):
         commit(image, record)
 
 
 def test_segments_are_replaced_by_id() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 9)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 9)))
     old = (segment(0, 3, 1), segment(3, 6, 2), segment(6, 9, 3))
     image = commit(image, merged(*old, runs=1))
     cleaned = commit(image, merged(segment(3, 9, 4), replaced=old[1:]))
@@ -209,7 +249,10 @@ def test_segments_are_replaced_by_id() -> None:
 
 def test_log_start_drops_what_is_below_it() -> None:
     image = commit(
-        new_root(), data_object("data/a", (0, 5)), data_object("data/b", (0, 4)), data_object("data/c", (0, 3))
+        new_root(),
+        data_object("data/a-0-0-0.batches", (0, 5)),
+        data_object("data/b-0-0-0.batches", (0, 4)),
+        data_object("data/c-0-0-0.batches", (0, 3)),
     )
     image = commit(image, merged(segment(0, 5), runs=1))
     image = commit(image, log_start(image, 4))
@@ -220,27 +263,27 @@ def test_log_start_drops_what_is_below_it() -> None:
     dropped = DroppedSegment(
         topic="t", topic_id=TOPIC_ID, partition=0, base_offset=0, segment_id=segment(0, 5).segment_id
     )
-    assert (last.data_keys, last.segments) == (("data/b",), (dropped,))
+    assert (last.data_keys, last.segments) == (("data/b-0-0-0.batches",), (dropped,))
     image = commit(image, log_start(image, 12))
     assert ranges(image) == ([], [])
-    assert ranges(commit(image, data_object("data/d", (0, 1)))) == ([], [(12, 13)])
+    assert ranges(commit(image, data_object("data/d-0-0-0.batches", (0, 1)))) == ([], [(12, 13)])
 
 
 def test_deleted_topic_drops_its_objects_and_not_those_of_others() -> None:
     other = encode_uuid(bytes(15) + b"\x08")
     image = commit(new_root(), TopicRecord(name="u", topic_id=other), PartitionRecord(partition_id=0, topic_id=other))
-    shared = data_object("data/a", (0, 5))
+    shared = data_object("data/a-0-0-0.batches", (0, 5))
     both = (*shared.topics, shared.topics[0].replace(topic_id=other))
-    image = commit(image, shared.replace(topics=both), data_object("data/b", (0, 4), (1, 2)))
+    image = commit(image, shared.replace(topics=both), data_object("data/b-0-0-0.batches", (0, 4), (1, 2)))
     image = commit(image, merged(segment(0, 5), runs=1))
     image = commit(image, RemoveTopicRecord(topic_id=TOPIC_ID))
-    assert [each.key for each in image.objects] == ["data/a"]
-    assert image.dropped[-1].data_keys == ("data/b",)
+    assert [each.key for each in image.objects] == ["data/a-0-0-0.batches"]
+    assert image.dropped[-1].data_keys == ("data/b-0-0-0.batches",)
     assert [each.topic for each in image.dropped[-1].segments] == ["t"]
 
 
 def test_deleted_objects_leave_image() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)), data_object("data/b", (0, 4)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)), data_object("data/b-0-0-0.batches", (0, 4)))
     image = commit(image, merged(segment(0, 5, 1), runs=1))
     image = commit(image, merged(segment(5, 9, 2), runs=1))
     first, second = (each.commit_offset for each in image.dropped)
@@ -257,8 +300,8 @@ def test_write_planned_below_staging_horizon_is_refused() -> None:
     image = commit(image, StagingHorizonRecord(horizon_offset=5), timestamp_ms=9)
     assert image.staging_horizon == StagingHorizon(5, 6, 9)
     with pytest.raises(InvalidRecordError, match="planned at metadata offset 4; what was planned below 5 has expired"):
-        commit(image, data_object("data/a", (0, 5), planned_at=4))
-    image = commit(image, data_object("data/a", (0, 5), planned_at=5))
+        commit(image, data_object("data/a-0-0-0.batches", (0, 5), planned_at=4))
+    image = commit(image, data_object("data/a-0-0-0.batches", (0, 5), planned_at=5))
     assert ranges(image) == ([], [(0, 5)])
     with pytest.raises(InvalidRecordError, match="expired_writes_stay_out"):
         commit(image, merged(segment(0, 5), runs=1, planned_at=4))
@@ -278,7 +321,9 @@ def test_snapshot_gives_same_image() -> None:
     for number in range(300):
         counts = [(rng.randrange(3), rng.randint(1, 5)) for _ in range(rng.randint(1, 4))]
         is_inline = number % 7 == 0
-        record = data_object("" if is_inline else f"data/{number}", *counts, data=bytes(60) if is_inline else None)
+        record = data_object(
+            "" if is_inline else f"data/{number}-0-0-0.batches", *counts, data=bytes(60) if is_inline else None
+        )
         image = commit(image, record)
         runs = image.partition("t", 0).runs
         if number % 50 == 49:
@@ -292,8 +337,8 @@ def test_snapshot_gives_same_image() -> None:
     assert reloaded(image) == image
     assert reloaded(reloaded(image)) == image
     assert pickle.loads(pickle.dumps(image)) == image
-    assert reloaded(commit(image, data_object("data/x", (0, 1)))) == commit(
-        reloaded(image), data_object("data/x", (0, 1))
+    assert reloaded(commit(image, data_object("data/x-0-0-0.batches", (0, 1)))) == commit(
+        reloaded(image), data_object("data/x-0-0-0.batches", (0, 1))
     )
 
 
@@ -301,21 +346,30 @@ def test_snapshot_gives_same_image() -> None:
 def test_snapshot_of_many_runs_gives_same_image(count: int) -> None:
     image = new_root(1)
     for _ in range(3):
-        image = commit(image, data_object("data/x", *[(0, 2)] * (count // 3)))
-    image = commit(image, data_object("data/y", *[(0, 2)] * (count % 3), (0, 1)))
+        image = commit(image, data_object("data/x-0-0-0.batches", *[(0, 2)] * (count // 3)))
+    image = commit(image, data_object("data/y-0-0-0.batches", *[(0, 2)] * (count % 3), (0, 1)))
     assert len(reloaded(image).partition("t", 0).runs) == count + 1
     assert reloaded(image) == image
 
 
 def test_two_candidates_for_next_commit_do_not_disturb_each_other() -> None:
-    base = commit(new_root(), data_object("data/a", (0, 5)))
-    base = commit(base, data_object("data/b", (0, 5)))
-    one = commit(base, data_object("data/c", (0, 1)))
-    other = commit(base, data_object("data/d", (0, 2)), data_object("data/e", (0, 2)))
+    base = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)))
+    base = commit(base, data_object("data/b-0-0-0.batches", (0, 5)))
+    one = commit(base, data_object("data/c-0-0-0.batches", (0, 1)))
+    other = commit(base, data_object("data/d-0-0-0.batches", (0, 2)), data_object("data/e-0-0-0.batches", (0, 2)))
     assert ranges(one) == ([], [(0, 5), (5, 10), (10, 11)])
     assert ranges(other) == ([], [(0, 5), (5, 10), (10, 12), (12, 14)])
-    assert [each.key for each in one.objects] == ["data/a", "data/b", "data/c"]
-    assert [each.key for each in other.objects] == ["data/a", "data/b", "data/d", "data/e"]
+    assert [each.key for each in one.objects] == [
+        "data/a-0-0-0.batches",
+        "data/b-0-0-0.batches",
+        "data/c-0-0-0.batches",
+    ]
+    assert [each.key for each in other.objects] == [
+        "data/a-0-0-0.batches",
+        "data/b-0-0-0.batches",
+        "data/d-0-0-0.batches",
+        "data/e-0-0-0.batches",
+    ]
     assert ranges(base) == ([], [(0, 5), (5, 10)])
     assert reloaded(other) == other
 
@@ -369,25 +423,88 @@ def test_memory_of_dropped_runs_is_released() -> None:
     ids=str,
 )
 def test_run_that_cannot_be_is_refused(change: dict[str, int]) -> None:
-    record = data_object("data/a", (0, 5))
+    record = data_object("data/a-0-0-0.batches", (0, 5))
     run = record.topics[0].runs[0].replace(**change)
     with pytest.raises(InvalidRecordError, match="partition"):
         commit(new_root(), record.replace(topics=(record.topics[0].replace(runs=(run,)),)))
 
 
-@pytest.mark.parametrize("key", ["data/../x", "/data/a", "data//a", "data/\n"])
-def test_key_that_leaves_its_place_is_refused(key: str) -> None:
-    with pytest.raises(InvalidRecordError, match="invalid key"):
+@pytest.mark.parametrize("key", FOREIGN_KEYS)
+def test_key_of_no_data_object_is_refused(key: str) -> None:
+    with pytest.raises(InvalidRecordError, match="expected the key of a data object"):
         commit(new_root(), data_object(key, (0, 1)))
+    with pytest.raises(InvalidRecordError, match="expected the key of a data object"):
+        restored(DroppedObjectsRecord(commit_offset=3, data_keys=("data/a-0-0-0.batches", key)))
+
+
+@pytest.mark.parametrize("name", INVALID_NAMES)
+def test_topic_name_that_kafka_does_not_allow_is_refused(name: str) -> None:
+    topic = TopicRecord(name=name, topic_id=encode_uuid(bytes(15) + b"\x08"))
+    for is_object_root in (True, False):
+        with pytest.raises(InvalidRecordError, match=r"topic name .* is invalid"):
+            commit(new_root(is_object_root=is_object_root), topic)
+    dropped = DroppedSegment(topic=name, topic_id=TOPIC_ID, segment_id=segment(0, 5).segment_id)
+    with pytest.raises(InvalidRecordError, match=r"topic name .* is invalid"):
+        restored(DroppedObjectsRecord(commit_offset=3, segments=(dropped,)))
+
+
+def test_segment_id_that_another_writer_made_is_refused() -> None:
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)))
+    random_id = segment(0, 5, 77 << 100)
+    with pytest.raises(InvalidRecordError, match="it is none of this root"):
+        commit(image, merged(random_id, runs=1))
+    dropped = DroppedSegment(topic="t", topic_id=TOPIC_ID, segment_id=random_id.segment_id)
+    with pytest.raises(InvalidRecordError, match="it is none of this root"):
+        restored(DroppedObjectsRecord(commit_offset=3, segments=(dropped,)))
+
+
+@pytest.mark.parametrize("change", [{"partition": -1}, {"base_offset": -1}], ids=str)
+def test_dropped_segment_that_cannot_be_is_refused(change: dict[str, int]) -> None:
+    dropped = DroppedSegment(topic="t", topic_id=TOPIC_ID, segment_id=segment(0, 5).segment_id).replace(**change)
+    with pytest.raises(InvalidRecordError, match="names a segment of partition"):
+        restored(DroppedObjectsRecord(commit_offset=3, segments=(dropped,)))
+
+
+def test_dropped_objects_out_of_order_are_refused() -> None:
+    for offsets in ((4, 4), (4, 3), (-1,), (9,)):
+        with pytest.raises(InvalidRecordError, match="states commit"):
+            restored(*(DroppedObjectsRecord(commit_offset=offset) for offset in offsets))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        DroppedObjectsRecord(commit_offset=1, data_keys=("data/a-0-0-0.batches",)),
+        PartitionRunsRecord(topic_id=TOPIC_ID, runs=bytes(56)),
+        StagingHorizonRecord(horizon_offset=4, commit_offset=3, timestamp_ms=1),
+        data_object("data/a-0-0-0.batches", (0, 5)).replace(object_id=5, commit_offset=5),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_record_of_snapshots_is_refused_in_commit(record: MetadataRecord) -> None:
+    with pytest.raises(InvalidRecordError, match="commit"):
+        commit(new_root(), record)
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_dropped_objects_of_file_root_are_remote_segments_only(is_tiered: bool) -> None:
+    dropped = DroppedSegment(topic="t", topic_id=TOPIC_ID, segment_id=segment(0, 5).segment_id)
+    of_format = FormatRecord(format_version=2 if is_tiered else 1)
+    remote = DroppedObjectsRecord(commit_offset=3, segments=(dropped,))
+    if is_tiered:
+        assert restored(remote, of_format=of_format).dropped == (remote,)
+        remote = remote.replace(data_keys=("data/a-0-0-0.batches",))
+    with pytest.raises(InvalidRecordError, match="never puts into a store"):
+        restored(remote, of_format=of_format)
 
 
 def test_runs_in_root_on_file_system_are_refused() -> None:
-    with pytest.raises(InvalidRecordError, match="runs_only_in_object_roots"):
-        commit(new_root(is_object_root=False), data_object("data/a", (0, 1)))
+    with pytest.raises(InvalidRecordError, match="that is not in an object store"):
+        commit(new_root(is_object_root=False), data_object("data/a-0-0-0.batches", (0, 1)))
 
 
 def test_log_end_without_object_is_refused_in_object_root() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)))
     state = image.partition("t", 0).state
     with pytest.raises(InvalidRecordError, match="end at 5, its log at 7"):
         commit(image, partition_state_record(TOPIC_ID, 0, replace(state, log_end_offset=7)))
@@ -396,7 +513,7 @@ def test_log_end_without_object_is_refused_in_object_root() -> None:
 
 
 def test_kind_of_root_cannot_change() -> None:
-    with pytest.raises(InvalidRecordError, match="kind_of_root_stays"):
+    with pytest.raises(InvalidRecordError, match="changes the root from is_object_root=True to False"):
         commit(new_root(), FormatRecord(format_version=2))
 
 
@@ -486,7 +603,7 @@ def test_segments_are_dropped_only_as_they_are_stated(replaced: tuple[int, ...],
 
 
 def test_dropping_segments_leaves_no_run() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)), data_object("data/b", (0, 5)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)), data_object("data/b-0-0-0.batches", (0, 5)))
     image = commit(image, merged(segment(0, 5, 1), runs=1))
     with pytest.raises(InvalidRecordError, match="and 1 runs"):
         commit(image, merged(replaced=(segment(0, 5, 1),)))
@@ -500,7 +617,7 @@ def test_remote_segment_in_root_of_first_format_version_is_refused() -> None:
 
 
 def test_object_root_has_no_local_log_start() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)))
     with pytest.raises(InvalidRecordError, match="segments_reach_local_log_start"):
         commit(image, local_log_start(image, 5))
 
@@ -511,12 +628,12 @@ def test_object_root_has_no_local_log_start() -> None:
 )
 def test_damaged_runs_of_snapshot_are_refused(runs: bytes, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
-        commit(new_root(), PartitionRunsRecord(topic_id=TOPIC_ID, partition=0, runs=runs))
+        restored(PartitionRunsRecord(topic_id=TOPIC_ID, partition=0, runs=runs))
 
 
 def test_runs_of_snapshot_in_unknown_object_are_refused() -> None:
-    image = commit(new_root(), data_object("data/a", (0, 5)))
+    image = commit(new_root(), data_object("data/a-0-0-0.batches", (0, 5)))
     records = [each for each in image_records(image) if not isinstance(each, DataObjectRecord)]
-    delta = ImageDelta(MetadataImage(), commit_offset=image.next_offset, timestamp_ms=1)
+    delta = ImageDelta(MetadataImage(), commit_offset=image.next_offset, timestamp_ms=1, is_snapshot=True)
     with pytest.raises(InvalidRecordError, match="a run is in data object 5, which does not exist"):
         delta.replay(records)

@@ -70,7 +70,7 @@ def filled(store: MetadataStore, snapshots: int) -> MetadataStore:
 
 
 def applied(records: list[MetadataRecord]) -> MetadataImage:
-    delta = ImageDelta(MetadataImage(), commit_offset=7, timestamp_ms=5)
+    delta = ImageDelta(MetadataImage(), commit_offset=7, timestamp_ms=5, is_snapshot=True)
     delta.replay(records)
     return delta.build(7)
 

@@ -14,6 +14,7 @@ from verify_roots import FIXTURES
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, StoreNotFoundError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -24,7 +25,7 @@ from pyspark_kafkalog.tiered.layouts.local import LocalLayout
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, SegmentLayout
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, parse_key, segment_keys
-from pyspark_kafkalog.tiered.own_segments import new_segment_id, put_segment
+from pyspark_kafkalog.tiered.own_segments import put_segment
 from pyspark_kafkalog.tiered.own_storage import OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 

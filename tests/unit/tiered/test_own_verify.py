@@ -27,9 +27,9 @@ from verify_roots import check_again_at_once
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify
+from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentLeaderEpoch, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.tiered import index_cache
-from pyspark_kafkalog.tiered.own_segments import new_segment_id
 from pyspark_kafkalog.tools.main import main
 
 
