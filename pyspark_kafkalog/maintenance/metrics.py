@@ -44,7 +44,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, partition_path, segment_file
 from pyspark_kafkalog.storage.segment.stored import stored_segments
 
 _LOG: Final = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ def _native_log_sizes(root: FileRoot, topics: Sequence[TopicImage]) -> Iterator[
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition)
             try:
-                found = native_log_size(root.path / str(topic_partition), partition, is_tiered=is_tiered)
+                found = native_log_size(partition_path(root.path, topic_partition), partition, is_tiered=is_tiered)
                 yield topic_partition, found
             except OSError as error:
                 _warn_unreadable(topic_partition, error)

@@ -50,6 +50,7 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
     offset_file_name,
+    partition_path,
 )
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 from pyspark_kafkalog.storage.staging.staged_file import remove_committed_names
@@ -82,7 +83,7 @@ class SwapTarget:
 
     @property
     def directory(self) -> Path:
-        return self.root.path / str(self.topic_partition)
+        return partition_path(self.root.path, self.topic_partition)
 
     def swap(self, base_offset: int, old_bases: Collection[int]) -> None:
         """See `swap_in`.
@@ -126,7 +127,7 @@ def has_directory(root: FileRoot, topic_partition: TopicPartition) -> bool:
 
     Raises LogDirError when it has records but no directory.
     """
-    if (root.path / str(topic_partition)).is_dir():
+    if partition_path(root.path, topic_partition).is_dir():
         return True
     if root.store.image.partition(topic_partition.topic, topic_partition.partition).state.log_end_offset:
         raise LogDirError(f"the directory of {topic_partition} is gone with all its records: restore it from a copy")

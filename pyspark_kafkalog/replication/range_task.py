@@ -45,7 +45,7 @@ from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
-from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition
+from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition, partition_path
 from pyspark_kafkalog.units import MIB
 
 _FETCH_BYTES: Final = 8 * MIB
@@ -116,7 +116,7 @@ class StagingJob:
 
     def staged_path(self, name: TopicPartition) -> Path:
         """A path for a staged range of a partition, another one with each call."""
-        return self.root / str(name) / f"{_STAGED_PREFIX}{self.job_id}-{uuid.uuid4().hex}{STAGED_SUFFIX}"
+        return partition_path(self.root, name) / f"{_STAGED_PREFIX}{self.job_id}-{uuid.uuid4().hex}{STAGED_SUFFIX}"
 
     @property
     def _path(self) -> Path:

@@ -45,6 +45,7 @@ from pyspark_kafkalog.storage.names import (
     INTERNAL_TOPICS,
     META_PROPERTIES,
     TopicPartition,
+    partition_path,
 )
 from pyspark_kafkalog.storage.path_list import absolute_paths
 from pyspark_kafkalog.units import plural, size_text
@@ -107,7 +108,7 @@ def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[T
             partitions.append(
                 PartitionFiles(
                     topic_partition,
-                    native.path / str(topic_partition),
+                    partition_path(native.path, topic_partition),
                     each.state,
                     config,
                     False,

@@ -41,6 +41,7 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     TopicPartition,
     parse_partition_dir,
+    partition_path,
 )
 from pyspark_kafkalog.units import NS_PER_MS
 
@@ -68,7 +69,7 @@ def ensure_partition_directory(
     committed: what would be lost with them cannot be made again.
     """
     _ensure(root, {topic_partition: False}, topic_id, fs)
-    return partial(_flush_topic_id, root / str(topic_partition), fs)
+    return partial(_flush_topic_id, partition_path(root, topic_partition), fs)
 
 
 def _flush_topic_id(directory: Path, fs: FileSystem) -> None:
@@ -86,17 +87,17 @@ def has_partition_directories(root: Path, topic: TopicImage) -> bool:
     A power failure may have lost others. Who writes to a partition looks for its own.
     """
     last = TopicPartition(topic.name, topic.partitions[-1].partition)
-    return topic_id_of(root / str(last)) == topic.topic_id
+    return topic_id_of(partition_path(root, last)) == topic.topic_id
 
 
 def _ensure(root: Path, have_records: Mapping[TopicPartition, bool], topic_id: str, fs: FileSystem) -> None:
-    missing = [each for each in have_records if topic_id_of(root / str(each)) != topic_id]
+    missing = [each for each in have_records if topic_id_of(partition_path(root, each)) != topic_id]
     if not missing:
         return
     # Ids are written last: a process that finds them does not look for another log's lines in the checkpoints.
     forget_partitions(root, {each for each in missing if not have_records[each]}, fs=fs)
     for topic_partition in missing:
-        directory = root / str(topic_partition)
+        directory = partition_path(root, topic_partition)
         has_other_id = topic_id_of(directory) is not None
         if has_other_id or (not have_records[topic_partition] and directory.exists() and has_log(directory)):
             rename_for_deletion(root, topic_partition, fs)
@@ -128,11 +129,11 @@ def rename_for_deletion(root: Path, topic_partition: TopicPartition, fs: FileSys
     target = root / renamed_directory(topic_partition, _DELETE_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
         try:
-            fs.rename(root / str(topic_partition), target)
+            fs.rename(partition_path(root, topic_partition), target)
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            _remove_tree(root / str(topic_partition), fs)
+            _remove_tree(partition_path(root, topic_partition), fs)
             return
         # The delay until removal counts from the rename; the directory's own mtime may be old.
         os.utime(target)
@@ -185,7 +186,7 @@ def rename_left_directories(
     The caller holds the root's lock.
     """
     for each, topic_id in left.items():
-        if each.topic not in image.topics and topic_id_of(root / str(each)) == topic_id:
+        if each.topic not in image.topics and topic_id_of(partition_path(root, each)) == topic_id:
             rename_for_deletion(root, each, fs)
 
 

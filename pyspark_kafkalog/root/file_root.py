@@ -37,7 +37,7 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
 from pyspark_kafkalog.root.staging import LocalStaging, Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage, check_outside
 from pyspark_kafkalog.units import NS_PER_MS
@@ -104,7 +104,7 @@ class FileRoot(NativeRoot):
             topic=topic.name,
             partition=partition.partition,
             topic_id=topic.topic_id,
-            local_directory=self.path / str(TopicPartition(topic.name, partition.partition)),
+            local_directory=partition_path(self.path, TopicPartition(topic.name, partition.partition)),
             leader_epoch=state.leader_epoch,
             log_start_offset=state.log_start_offset,
             local_log_start_offset=state.local_log_start_offset,
@@ -189,7 +189,7 @@ class FileRoot(NativeRoot):
 
     @contextlib.contextmanager
     def locked_partition(self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool) -> Iterator[None]:
-        path = self.path / str(topic_partition) / lock_file
+        path = partition_path(self.path, topic_partition) / lock_file
         try:
             fd = self._fs.open(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:  # a crash came before the topic's directories were on disk

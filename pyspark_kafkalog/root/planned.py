@@ -32,7 +32,7 @@ from pyspark_kafkalog.root.snapshot import RemotePart
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
-from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
 from pyspark_kafkalog.tiered.own_storage import OwnRemoteLog, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
@@ -133,7 +133,7 @@ class LocalPartition:
 
     @property
     def directory(self) -> Path:
-        return Path(self.root, str(self.topic_partition))
+        return partition_path(Path(self.root), self.topic_partition)
 
     def extents(self) -> PartitionExtents:
         from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code

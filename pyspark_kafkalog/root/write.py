@@ -45,7 +45,7 @@ from pyspark_kafkalog.root.write_transaction import (
 from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged, remove_abandoned
 
 _LOG: Final = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class PartitionLogs:
     def resume(self, topic_partition: TopicPartition, state: LogState) -> UnifiedLog:
         """The partition's log, without the bytes after `state`. Raises UnknownTopicError, CorruptRecordError."""
         return UnifiedLog.resume(
-            self.root / str(topic_partition),
+            partition_path(self.root, topic_partition),
             self.broker_config.log_config(self.image.topic(topic_partition.topic).configs),
             state,
             clock=self.clock,

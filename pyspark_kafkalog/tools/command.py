@@ -358,12 +358,14 @@ def first_since(
 def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:
     """The topic, without partitions that are symbolic links; these are named on sys.stderr."""
     from pyspark_kafkalog.storage.artefacts.partition_listing import link_message
+    from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 
     described = log_dir.topic(name, without_links=True)
     for number in described.links:
-        for directory in log_dir.root.directories:
-            if (directory / f"{name}-{number}").is_symlink():
-                sys.stderr.write(f"kafkalog {command}: {link_message(directory / f'{name}-{number}')}\n")
+        for root in log_dir.root.directories:
+            directory = partition_path(root, TopicPartition(name, number))
+            if directory.is_symlink():
+                sys.stderr.write(f"kafkalog {command}: {link_message(directory)}\n")
     return described
 
 

@@ -55,7 +55,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LocalExtents
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments, local_extent
 
 _LOG: Final = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def inspect_partition(
     """The partition and its cleaning plan, as of the root's last refresh. Raises DiskFormatError, OSError."""
     topic = root.store.image.topic(topic_partition.topic)
     state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
-    directory = root.path / str(topic_partition)
+    directory = partition_path(root.path, topic_partition)
     config = root.log_config(topic_partition.topic)
     plan = plan_cleaning(
         closed_segments(directory, state.active_base_offset, with_index_sizes=True),
@@ -203,7 +203,7 @@ class Cleaning:
     @property
     def directory(self) -> Path:
         """The directory of the partition."""
-        return self.root.path / str(self.topic_partition)
+        return partition_path(self.root.path, self.topic_partition)
 
     def inspect(self) -> CleanablePartition:
         """The current cleaning plan."""

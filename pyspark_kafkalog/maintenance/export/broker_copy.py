@@ -31,7 +31,13 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.names import DELETED_SUFFIX, PARTITION_METADATA, TopicPartition, random_uuid
+from pyspark_kafkalog.storage.names import (
+    DELETED_SUFFIX,
+    PARTITION_METADATA,
+    TopicPartition,
+    partition_path,
+    random_uuid,
+)
 from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
 from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
@@ -135,7 +141,7 @@ def _copy_log(
 ) -> _CopiedLog:
     """Copy the files of the partition into a directory of `target`, recover the log there, and close it."""
     plan = source.plan
-    directory = target / str(partition)
+    directory = partition_path(target, partition)
     fs.mkdir(directory)
     write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
     linked_bytes = copied_bytes = 0

@@ -63,6 +63,7 @@ from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
+    partition_path,
     random_uuid,
     segment_file,
 )
@@ -116,7 +117,9 @@ def finish_new_broker(
     exported = [replace(each, is_tiered=each.topic_partition.topic in tiered) for each in copied]
     for each in exported:
         if each.is_tiered:
-            _complete_snapshots(target / str(each.topic_partition), config.producer_id_expiration_ms, clock(), fs)
+            _complete_snapshots(
+                partition_path(target, each.topic_partition), config.producer_id_expiration_ms, clock(), fs
+            )
     written = list(exported)
     if broker.tiered:
         topic, partitions = write_remote_log_topic(

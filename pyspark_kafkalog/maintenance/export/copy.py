@@ -95,6 +95,7 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     offset_file_name,
     parse_segment_file,
+    partition_path,
 )
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -138,7 +139,7 @@ def pinned_logs(root: FileRoot, topics: Collection[str] | None = None) -> Iterat
             directories = {}
             for topic_partition in partitions:
                 if image.partition(topic_partition.topic, topic_partition.partition).state.log_end_offset:
-                    directories[topic_partition] = pin / str(topic_partition)
+                    directories[topic_partition] = partition_path(pin, topic_partition)
                     _pin(root, image, topic_partition, directories[topic_partition])
             cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
             storage = root.remote_storage
@@ -154,7 +155,7 @@ def _remove_abandoned(root: FileRoot) -> None:
 
 
 def _pin(root: FileRoot, image: MetadataImage, topic_partition: TopicPartition, pin: Path) -> None:
-    source = root.path / str(topic_partition)
+    source = partition_path(root.path, topic_partition)
     refuse_link(source)
     if not source.is_dir():
         raise LogDirError(f"{source} is missing, which holds committed records: restore it from a backup")
@@ -289,7 +290,7 @@ def write_checkpoints(
     starts = {
         each.topic_partition: each.log_start_offset
         for each in exported
-        if each.is_tiered or each.log_start_offset > _first_base(target / str(each.topic_partition))
+        if each.is_tiered or each.log_start_offset > _first_base(partition_path(target, each.topic_partition))
     }
     offsets: dict[str, Mapping[TopicPartition, int]] = {
         RECOVERY_POINT_CHECKPOINT: ends,
@@ -397,7 +398,7 @@ def copy_logs(
     fs = root.fs
     exported = []
     for topic, topic_partition in _partitions(logs, image):
-        directory = target / str(topic_partition)
+        directory = partition_path(target, topic_partition)
         fs.mkdir(directory)
         write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
         if topic.partitions[topic_partition.partition].state.log_end_offset:

@@ -57,6 +57,7 @@ from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
     TopicPartition,
+    partition_path,
 )
 
 __all__ = ["ExportedPartition", "export_in_place", "export_to", "refuse_target"]
@@ -84,7 +85,7 @@ def export_in_place(
         exported = []
         for topic_partition in root.partitions():
             state = newest.partition(topic_partition.topic, topic_partition.partition).state
-            directory = root.path / str(topic_partition)
+            directory = partition_path(root.path, topic_partition)
             if directory.is_dir() and state.log_end_offset:
                 logs.resume(topic_partition, state).suspend()
             exported.append(exported_partition(topic_partition, state))
@@ -171,7 +172,7 @@ def _is_mountable(logs: PinnedLogs, target: Path, topic_partition: TopicPartitio
 
     Raises LogDirError when the broker's directory is missing, or has records that would be replaced.
     """
-    directory = target / str(topic_partition)
+    directory = partition_path(target, topic_partition)
     if not (directory / PARTITION_METADATA).exists():
         raise LogDirError(
             f"the broker's {directory} is missing: create topic {topic_partition.topic} on the broker, with as many "
@@ -189,7 +190,7 @@ def _is_mountable(logs: PinnedLogs, target: Path, topic_partition: TopicPartitio
 def _mount(
     root: FileRoot, logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, link: bool
 ) -> ExportedPartition:
-    directory = target / str(topic_partition)
+    directory = partition_path(target, topic_partition)
     for path in directory.iterdir():
         if path.name != PARTITION_METADATA and path.is_file():
             root.fs.unlink(path)

@@ -49,6 +49,7 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
+    partition_path,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import BatchRun
@@ -162,7 +163,7 @@ def _copy_partition(source: _Source, topic_partition: TopicPartition, target: Pa
     """Create the partition's directory in `target` and copy its log into it, which is then on disk."""
     topic = source.image.topic(topic_partition.topic)
     partition = topic.partitions[topic_partition.partition]
-    directory = target / str(topic_partition)
+    directory = partition_path(target, topic_partition)
     source.fs.mkdir(directory)
     write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=source.fs, durable=False)
     if not partition.state.log_end_offset:

@@ -22,7 +22,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
 from pyspark_kafkalog.tiered.metadata_topic import METADATA_TOPIC_CONFIGS, copied_records, metadata_partition
 from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
@@ -51,7 +51,7 @@ def write_remote_log_topic(
     partitions, exported = [], []
     for number in range(partitions_count):
         topic_partition = TopicPartition(REMOTE_LOG_METADATA_TOPIC, number)
-        directory = target / str(topic_partition)
+        directory = partition_path(target, topic_partition)
         fs.mkdir(directory)
         write_topic_id(directory / PARTITION_METADATA, topic_id, fs=fs, durable=False)
         state = _write_log(directory, values[number], clock, fs)

@@ -28,7 +28,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, partition_path, segment_file
 from pyspark_kafkalog.storage.path_list import split_paths
 
 _LOG: Final = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def is_small(root: Path | str, partitions: Sequence[TopicPartition]) -> bool:
         found = (image.find(each.topic, each.partition) for each in partitions)  # none of the metadata log
         return sum(each.extents_bytes for each in found if each is not None) <= LOCAL_BYTES_MAX
     size_bytes = 0
-    for directory in (each_root / str(each) for each_root in split_paths(root) for each in partitions):
+    for directory in (partition_path(each_root, each) for each_root in split_paths(root) for each in partitions):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for base_offset in PartitionListing.read(directory).base_offsets:
                 with contextlib.suppress(FileNotFoundError):

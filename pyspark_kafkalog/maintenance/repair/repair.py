@@ -56,6 +56,7 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
+    partition_path,
     segment_file,
 )
 from pyspark_kafkalog.storage.staging.staged_file import remove_abandoned
@@ -81,7 +82,7 @@ def write_partition_topic_id(root: FileRoot, topic_partition: TopicPartition, no
     """Rewrite partition.metadata, which cannot be read."""
     with root_lock(root.path, fs=root.fs):
         topic_id = root.store.refresh().topic(topic_partition.topic).topic_id
-        write_topic_id(root.path / str(topic_partition) / PARTITION_METADATA, topic_id, fs=root.fs)
+        write_topic_id(partition_path(root.path, topic_partition) / PARTITION_METADATA, topic_id, fs=root.fs)
 
 
 def finish_swap(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
@@ -107,7 +108,7 @@ def drop_wrong_snapshots(root: FileRoot, topic_partition: TopicPartition, now_ms
         findings, _ = conclude(scope, [run_unit(unit) for unit in units])
         wrong = {finding.file for finding in findings if finding.what == "producer-snapshot-differs"}
         with root_lock(root.path, fs=root.fs):
-            directory = root.path / str(topic_partition)
+            directory = partition_path(root.path, topic_partition)
             for offset in PartitionListing.read(directory).snapshot_offsets:
                 path = segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
                 if str(path) in wrong:
@@ -119,7 +120,7 @@ def rewrite_epochs(root: FileRoot, topic_partition: TopicPartition, now_ms: int)
 
     The epochs of what is in remote storage only are those that the image has for its segments.
     """
-    directory = root.path / str(topic_partition)
+    directory = partition_path(root.path, topic_partition)
     partition = root.store.image.partition(topic_partition.topic, topic_partition.partition)
     state = partition.state
     entries = _epochs_of(root, topic_partition, partition)
@@ -133,7 +134,7 @@ def rewrite_epochs(root: FileRoot, topic_partition: TopicPartition, now_ms: int)
 def _epochs_of(root: FileRoot, topic_partition: TopicPartition, partition: PartitionImage) -> list[EpochEntry]:
     state, local_start = partition.state, partition.state.local_log_start_offset
     entries = _remote_epochs(partition)
-    for chunk, file in stored_batches(root.path / str(topic_partition), local_start, state.log_end_offset):
+    for chunk, file in stored_batches(partition_path(root.path, topic_partition), local_start, state.log_end_offset):
         batches = chunk.batches[chunk.batches["last_offset"] >= local_start]
         batches = batches[batches["base_offset"] < state.log_end_offset]
         epochs = batches["leader_epoch"]
@@ -172,7 +173,7 @@ def _remote_epochs(partition: PartitionImage) -> list[EpochEntry]:
 
 def remove_leftovers(root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> None:
     """Remove what writers and maintenance would remove on their next run: abandoned staged files, `.deleted` files."""
-    directory = root.path / str(topic_partition)
+    directory = partition_path(root.path, topic_partition)
     config = root.log_config(topic_partition.topic)
     with root_lock(root.path, fs=root.fs):
         staged = [directory / name for name in PartitionListing.read(directory).staged]
@@ -184,7 +185,7 @@ def remove_leftovers(root: FileRoot, topic_partition: TopicPartition, now_ms: in
 
 @contextlib.contextmanager
 def _maintenance_lock(root: FileRoot, topic_partition: TopicPartition) -> Iterator[None]:
-    with partition_lock(root.path / str(topic_partition), fs=root.fs) as is_mine:
+    with partition_lock(partition_path(root.path, topic_partition), fs=root.fs) as is_mine:
         if not is_mine:
             raise LogDirError(_IN_USE)
         yield

@@ -56,6 +56,7 @@ from pyspark_kafkalog.storage.names import (
     SEGMENT_SUFFIXES,
     TopicPartition,
     offset_file_name,
+    partition_path,
     segment_file,
 )
 from pyspark_kafkalog.storage.staging.staged_file import remove_committed_names
@@ -78,7 +79,7 @@ def mark_deleted_below_log_start(
     0 if that is an empty segment whose files do not exist yet. None if there is no segment or the topic was deleted or
     re-created. The caller holds the partition's maintenance lock.
     """
-    directory = root.path / str(topic_partition)
+    directory = partition_path(root.path, topic_partition)
     names: list[str] | None = None
     first_base: int | None = None
     while names is None or names:
@@ -108,7 +109,7 @@ def cut_epochs(root: FileRoot, topic_partition: TopicPartition, topic_id: str) -
 
     None if there is no segment or the topic was deleted or re-created.
     """
-    directory = root.path / str(topic_partition)
+    directory = partition_path(root.path, topic_partition)
     with root_lock(root.path, fs=root.fs):
         state = root.store.refresh().state_of(topic_partition, topic_id)
         if state is None or not directory.is_dir():
@@ -144,7 +145,7 @@ def first_base_offsets(root: Path, partitions: Iterable[TopicPartition]) -> dict
     found = {}
     for each in partitions:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            bases = list_base_offsets(root / str(each))
+            bases = list_base_offsets(partition_path(root, each))
             if bases:
                 found[each] = bases[0]
     return found

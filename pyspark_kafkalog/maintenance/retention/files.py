@@ -26,7 +26,7 @@ from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
@@ -45,14 +45,14 @@ class FileLogs:
 
     def take(self, topic_partition: TopicPartition, locks: ExitStack) -> bool:
         """Take the partition's maintenance lock; False when another run holds it."""
-        directory = self._root.path / str(topic_partition)
+        directory = partition_path(self._root.path, topic_partition)
         return not directory.is_dir() or locks.enter_context(partition_lock(directory, fs=self._root.fs))
 
     def plan(self, topic_partition: TopicPartition) -> PlannedRetention:
         topic = self._root.store.image.topic(topic_partition.topic)
         partition = self._root.store.image.partition(topic_partition.topic, topic_partition.partition)
         state = partition.state
-        directory = self._root.path / str(topic_partition)
+        directory = partition_path(self._root.path, topic_partition)
         config = self._root.log_config(topic_partition.topic)
         if has_directory(self._root, topic_partition) and not self._dry_run:
             SwapTarget.of(self._root, topic_partition, self._now_ms).finish()
@@ -86,7 +86,7 @@ class FileLogs:
         if first_base is not None:
             self._first_bases[topic_partition] = first_base
             remove_deleted_files(
-                self._root.path / str(topic_partition),
+                partition_path(self._root.path, topic_partition),
                 now_ms=self._now_ms,
                 delay_ms=planned.config.file_delete_delay_ms,
                 fs=self._root.fs,

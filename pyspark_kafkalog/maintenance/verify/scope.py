@@ -30,7 +30,12 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 from pyspark_kafkalog.storage.artefacts.marker_files import was_clean_shutdown
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.storage.names import (
+    CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    TopicPartition,
+    partition_path,
+)
 from pyspark_kafkalog.units import INT64_MAX
 
 #: Above every offset.
@@ -70,7 +75,7 @@ class PartitionScope:
 
     @property
     def directory(self) -> Path:
-        return self.root / str(self.topic_partition)
+        return partition_path(self.root, self.topic_partition)
 
     @property
     def is_broker_directory(self) -> bool:

@@ -89,7 +89,12 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
-from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.names import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    TopicPartition,
+    partition_path,
+)
 from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.tiered.own_storage import check_outside
 
@@ -220,7 +225,9 @@ def check_ends(plan: AdoptionPlan) -> None:
     for topic_partition in _partitions(plan):
         high_watermark = high_watermarks.get(topic_partition, 0)
         if high_watermark > plan.log_starts.get(topic_partition, 0):
-            LogReader(LocalExtents(plan.root / str(topic_partition)), topic_partition).check_end(high_watermark)
+            LogReader(LocalExtents(partition_path(plan.root, topic_partition)), topic_partition).check_end(
+                high_watermark
+            )
 
 
 def _high_watermarks(root: Path) -> Mapping[TopicPartition, int]:
@@ -243,12 +250,12 @@ def _prepare_directories(plan: AdoptionPlan, fs: FileSystem) -> None:
     remove_clean_shutdown(plan.root, fs=fs)
     fs.fsync_dir(plan.root)
     for stray in plan.strays:
-        fs.rename(plan.root / str(stray), plan.root / renamed_directory(stray, "-stray"))
+        fs.rename(partition_path(plan.root, stray), plan.root / renamed_directory(stray, "-stray"))
     for topic in plan.topics:
         for number in topic.missing:
-            fs.mkdir(plan.root / str(TopicPartition(topic.name, number)))
+            fs.mkdir(partition_path(plan.root, TopicPartition(topic.name, number)))
         for number in range(topic.partitions_count):
-            path = plan.root / str(TopicPartition(topic.name, number)) / PARTITION_METADATA
+            path = partition_path(plan.root, TopicPartition(topic.name, number)) / PARTITION_METADATA
             if not _has_topic_id(path, topic.topic_id):
                 write_topic_id(path, topic.topic_id, fs=fs)
     fs.fsync_dir(plan.root)
@@ -270,7 +277,7 @@ def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) ->
             clean_shutdown=plan.clean_shutdown,
         )
         return adopt_log(
-            plan.root / str(topic_partition),
+            partition_path(plan.root, topic_partition),
             plan.broker_config.log_config(topic.configs),
             summary,
             producer_id_expiration_ms=plan.broker_config.producer_id_expiration_ms,

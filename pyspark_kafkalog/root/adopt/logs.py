@@ -40,6 +40,7 @@ from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
+    partition_path,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.segment import LogSegment
@@ -173,7 +174,7 @@ def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[
 
 
 def _describe(plan: AdoptionPlan, topic_partition: TopicPartition) -> PartitionSnapshot:
-    directory = plan.root / str(topic_partition)
+    directory = partition_path(plan.root, topic_partition)
     state = load_read_only(directory, log_start_offset=plan.log_starts.get(topic_partition, 0))
     return PartitionSnapshot(
         topic=topic_partition.topic,

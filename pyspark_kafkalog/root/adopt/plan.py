@@ -57,6 +57,7 @@ from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
     TopicPartition,
+    partition_path,
     random_uuid,
 )
 from pyspark_kafkalog.units import plural
@@ -202,7 +203,7 @@ def _is_stray(root: Path, each: TopicPartition, metadata: BrokerMetadata, node_i
     """Kafka's rule: the topic with the directory's id no longer assigns the partition to this node."""
     topic = metadata.topics.get(each.topic)
     partition = None if topic is None else topic.partitions.get(each.partition)
-    topic_id = _topic_id(root / str(each))
+    topic_id = _topic_id(partition_path(root, each))
     if topic is not None and partition is not None and topic_id in (None, topic.topic_id):
         return node_id not in partition.replicas
     if metadata.damage is not None:
@@ -253,7 +254,7 @@ def _agreed_topic_id(
 ) -> str:
     if known is not None:
         return known.topic_id
-    directories = {number: _topic_id(root / str(TopicPartition(name, number))) for number in numbers}
+    directories = {number: _topic_id(partition_path(root, TopicPartition(name, number))) for number in numbers}
     found = sorted({topic_id for topic_id in directories.values() if topic_id is not None})
     if len(found) > 1:
         listed = ", ".join(f"{name}-{number}: {topic_id}" for number, topic_id in sorted(directories.items()))

@@ -52,6 +52,7 @@ from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     PARTITION_METADATA,
     TopicPartition,
+    partition_path,
     segment_file,
 )
 
@@ -111,7 +112,7 @@ class BrokerRoot(ReadOnlyRoot):
         return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, remote=remote)
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
-        directory = self.path / str(topic_partition)
+        directory = partition_path(self.path, topic_partition)
         refuse_link(directory)
         log_start_offset = self._log_starts.get(topic_partition, 0)
         try:
@@ -146,7 +147,7 @@ class BrokerRoot(ReadOnlyRoot):
         if not self._read_to_log_end or high_watermark >= state.log_end_offset:
             return high_watermark
         return checked_end_offset(
-            self.path / str(topic_partition),
+            partition_path(self.path, topic_partition),
             state.base_offsets,
             max(high_watermark, state.local_log_start_offset),
         )
@@ -166,7 +167,7 @@ class BrokerRoot(ReadOnlyRoot):
             return local
         is_tiered = topic_partition in self._log_starts and first_epoch_offset < local
         is_sure = is_tiered and broker_process(self.path) is not BrokerProcess.KILLED
-        if not is_sure and (self.path / str(_METADATA_PARTITION)).is_dir():
+        if not is_sure and partition_path(self.path, _METADATA_PARTITION).is_dir():
             is_tiered = self._configs_of(topic_partition.topic).get(_REMOTE_STORAGE_ENABLE) == "true"
         return max(log_start_offset, 0) if is_tiered else local
 
@@ -188,7 +189,7 @@ class BrokerRoot(ReadOnlyRoot):
 
     def partition_topic_id(self, topic_partition: TopicPartition) -> str | None:
         """The id in the partition's directory; None without a readable one."""
-        directory = self.path / str(topic_partition)
+        directory = partition_path(self.path, topic_partition)
         try:
             return None if directory.is_symlink() else read_topic_id(directory / PARTITION_METADATA)
         except (OSError, DiskFormatError):

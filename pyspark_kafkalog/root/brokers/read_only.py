@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_broker_metadata
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition, partition_path
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
@@ -75,7 +75,7 @@ class ReadOnlyRoot:
         return TopicDescription(name, self._topic_id(name), configs, partitions, tuple(sorted(links)))
 
     def _is_link(self, topic_partition: TopicPartition) -> bool:
-        return any((directory / str(topic_partition)).is_symlink() for directory in self.directories)
+        return any(partition_path(directory, topic_partition).is_symlink() for directory in self.directories)
 
     def metadata(self) -> BrokerMetadata:
         """What the metadata log says; nothing without one. Raises OSError if it cannot be read."""

@@ -28,7 +28,12 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, offset_file_name
+from pyspark_kafkalog.storage.names import (
+    LOG_SUFFIX,
+    TopicPartition,
+    offset_file_name,
+    partition_path,
+)
 
 #: Logs that stay open: each takes three to five of the 1024 descriptors that a process has by default.
 OPEN_LOGS: Final = 64
@@ -163,7 +168,7 @@ class OpenLogs:
         if state.log_start_offset == state.log_end_offset:  # it may never have had records
             of_directory = ensure_partition_directory(self._root, topic_partition, topic.topic_id, self._fs)
         log = UnifiedLog.resume(
-            self._root / str(topic_partition),
+            partition_path(self._root, topic_partition),
             config.log_config(topic.configs),
             state,
             clock=self._clock,

@@ -37,6 +37,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     parse_partition_dir,
     parse_segment_file,
+    partition_path,
     segment_file,
 )
 
@@ -217,7 +218,9 @@ def check_log_directory(root: Path, partitions: Iterable[TopicPartition]) -> Non
 
     Other directories have folders with names like those of partitions, too: /etc has dbus-1.
     """
-    if not (root / META_PROPERTIES).exists() and not any(_is_partition(root / str(each)) for each in partitions):
+    if not (root / META_PROPERTIES).exists() and not any(
+        _is_partition(partition_path(root, each)) for each in partitions
+    ):
         raise LogDirError(
             f"{root} is not a log directory: expected {META_PROPERTIES}, or a folder <topic>-<partition> with "
             "segments, as in each directory of a broker's log.dirs; found neither"

@@ -31,7 +31,13 @@ from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, STAGED_SUFFIX, TopicPartition, parse_partition_dir
+from pyspark_kafkalog.storage.names import (
+    LOG_SUFFIX,
+    STAGED_SUFFIX,
+    TopicPartition,
+    parse_partition_dir,
+    partition_path,
+)
 from pyspark_kafkalog.units import NS_PER_MS
 
 #: Half of the 1024 files that a process may have open by default; finishing opens a few more.
@@ -62,7 +68,7 @@ class StagedFile:
         return int(self.batches["records_count"].sum())
 
     def path(self, root: Path) -> Path:
-        return root / str(self.topic_partition) / self.name
+        return partition_path(root, self.topic_partition) / self.name
 
 
 def write_id_of(name: str) -> str:
@@ -117,11 +123,11 @@ class StagedFileWriter:
         fs: FileSystem = LOCAL,
         open_files: OpenStagedFiles | None = None,
     ) -> None:
-        refuse_link(root / str(topic_partition))
+        refuse_link(partition_path(root, topic_partition))
         self._fs = fs
         self._open_files = open_files if open_files is not None else OpenStagedFiles()
         self._topic_partition = topic_partition
-        self._path = root / str(topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
+        self._path = partition_path(root, topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
         self._open_files.use(self)
         self._fd: int | None = None
         try:
@@ -207,7 +213,7 @@ class StagingTask:
     def writer(self, topic_partition: TopicPartition, fs: FileSystem) -> StagedFileWriter:
         """A writer of the task's file for the partition. Raises UnknownTopicError if the partition has no directory."""
         if self.is_scratch:
-            (self.root / str(topic_partition)).mkdir(exist_ok=True)
+            partition_path(self.root, topic_partition).mkdir(exist_ok=True)
         return StagedFileWriter(
             self.root, topic_partition, write_id=self.write_id, task=self.task, fs=fs, open_files=self.open_files
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -144,3 +144,32 @@ def test_modules_and_folders_are_few() -> None:
     folders = Counter(path.parent for path in paths)
     assert not {str(folder): count for folder, count in folders.items() if count > MODULES_IN_FOLDER_MAX}
     assert len(paths) <= MODULES_MAX
+
+
+def test_paths_of_partitions_are_made_in_one_place() -> None:
+    """Names come from metadata, leaders and clients: only storage/names.partition_path makes a path of them."""
+    wrong = [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for name, path in modules().items()
+        if name != "storage.names"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if any(map(_names_partition, _joined_to_path(node)))
+    ]
+    assert not wrong, "use partition_path"
+
+
+def _joined_to_path(node: ast.AST) -> Iterable[ast.expr]:
+    """The expressions that `node` appends to a path."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return [node.right]
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Path", "joinpath", "path.join", "with_name")):
+        return node.args
+    return ()
+
+
+def _names_partition(joined: ast.expr) -> bool:
+    """Whether a part of a path is the text of an object, or an f-string with a topic or partition."""
+    if isinstance(joined, ast.JoinedStr):
+        fields = [each.value for each in joined.values if isinstance(each, ast.FormattedValue)]
+        return any(re.search(r"\b(topic|partition|topic_partition|of)$", ast.unparse(each)) for each in fields)
+    return isinstance(joined, ast.Call) and ast.unparse(joined.func) == "str"

@@ -29,6 +29,7 @@ from pyspark_kafkalog.storage.names import (
     INTERNAL_TOPICS,
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    partition_path,
 )
 from pyspark_kafkalog.tiered.lineage import (
     NO_REMOTE_OFFSET,
@@ -78,7 +79,7 @@ def _metadata_partitions(directories: Iterable[Path]) -> list[MetadataPartition]
         for each in list_partitions(root):
             if each.topic != REMOTE_LOG_METADATA_TOPIC:
                 continue
-            directory = root / str(each)
+            directory = partition_path(root, each)
             extents = tuple(LocalExtents(directory).current())
             start_offset = max(starts.get(each, 0), extents[0].base_offset if extents else 0)
             # Not to the high watermark of the checkpoint: a local segment can be gone before that has its remote copy.

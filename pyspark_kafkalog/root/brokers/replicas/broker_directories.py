@@ -41,6 +41,7 @@ from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
     TopicPartition,
+    partition_path,
 )
 from pyspark_kafkalog.storage.path_list import join_paths
 
@@ -137,7 +138,7 @@ class BrokerDirectories(ReadOnlyRoot):
         for topic_partition in super()._partitions_of(topic):
             for path, topic_id in self._ids_of(topic_partition).items():
                 if topic_id is not None:
-                    time_ns = _mtime_ns(path / str(topic_partition) / PARTITION_METADATA)
+                    time_ns = _mtime_ns(partition_path(path, topic_partition) / PARTITION_METADATA)
                     times_ns[topic_id] = max(times_ns.get(topic_id, time_ns), time_ns)
         if len(times_ns) <= 1:
             return next(iter(times_ns), None)
@@ -194,7 +195,7 @@ def _metadata_end(path: Path) -> tuple[int, int]:
 
     An epoch in which nothing was written does not count: the log may have been cut by damage.
     """
-    directory = path / str(_METADATA_PARTITION)
+    directory = partition_path(path, _METADATA_PARTITION)
     try:
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
         end_offset = load_read_only(directory).log_end_offset
