@@ -188,6 +188,10 @@ class OutOfOrderSequenceError(KafkalogError, ValueError):
     """An idempotent producer's sequence number does not follow its last one."""
 
 
+class LowerVersionError(KafkalogError, ValueError):
+    """A write's version is below the last committed version of its transactional id."""
+
+
 class CommitConflictError(KafkalogError, RuntimeError):
     """Another writer committed first; refresh and retry."""
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
-from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
+from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, LowerVersion
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import (
     InvalidOptionError,
@@ -391,6 +391,7 @@ class LogDir:
         compression_type: str | None = None,
         transactional_id: str | None = None,
         transaction_version: int | None = None,
+        lower_version: LowerVersion = "fail",
         flush: FlushMode = "fsync",
     ) -> CommitResult:
         """Write records to a topic in one commit. The topic is created if it does not exist.
@@ -400,16 +401,17 @@ class LogDir:
         of records with a key, and the others are spread. `compression_type` applies if the topic's compression.type is
         "producer".
 
-        With `transactional_id` and `transaction_version`, the write is idempotent: if that version of the id, or a
-        later one, has been committed, nothing is written. The write makes this LogDir the id's current incarnation and
-        fences earlier ones. With `flush` "os", the kernel decides when the data reach the disk.
+        With `transactional_id` and `transaction_version`, the write is idempotent: if that version is the last one that
+        was committed with the id, nothing is written. A lower version is an error, or with `lower_version` "skip" not
+        written either. The write makes this LogDir the id's current incarnation and fences earlier ones. With `flush`
+        "os", the kernel decides when the data reach the disk.
 
-        Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, InvalidOptionError.
+        Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, LowerVersionError, InvalidOptionError.
         """
         self._root.check_write(topic)  # before anything is staged
         if transactional_id is not None:
             self._root.check_transactional_id(transactional_id)
-        transaction = self._transaction(transactional_id, transaction_version)
+        transaction = self._transaction(transactional_id, transaction_version, lower_version)
         if transaction is not None and self.has_committed(transaction):
             return self.commit_staged((), transaction=transaction, flush=flush)
         version = self.version
@@ -467,8 +469,8 @@ class LogDir:
         If the version of `transaction` has already been committed, nothing is appended and the result's `is_duplicate`
         is true. If this raises, the staged files remain, and the same commit can be retried.
 
-        Raises ProducerFencedError if a later incarnation has taken over the transactional id, UnknownTopicError,
-        CommitConflictError, CommitStateUnknownError.
+        Raises ProducerFencedError if a later incarnation has taken over the transactional id, LowerVersionError if a
+        later version of it has been committed, UnknownTopicError, CommitConflictError, CommitStateUnknownError.
         """
         return self._root.commit_staged(staged, transaction=transaction, flush=flush)
 
@@ -489,15 +491,21 @@ class LogDir:
         return self._root.last_version(transactional_id)
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
-        """Whether this version of the transactional id, or a later one, has been committed."""
+        """Whether this version of the transactional id has been committed, or a later one and lower ones are skipped.
+
+        Raises LowerVersionError if a later version has been committed and lower ones are not skipped,
+        ProducerFencedError if a later incarnation has taken over the id.
+        """
         return self._root.has_committed(transaction)
 
-    def _transaction(self, transactional_id: str | None, version: int | None) -> WriteTransaction | None:
+    def _transaction(
+        self, transactional_id: str | None, version: int | None, lower_version: LowerVersion
+    ) -> WriteTransaction | None:
         if transactional_id is None and version is None:
             return None
         if transactional_id is None or version is None:
             raise InvalidOptionError("transactional_id and transaction_version go together: give both or none")
-        return WriteTransaction(transactional_id, version, self._incarnation)
+        return WriteTransaction(transactional_id, version, self._incarnation, lower_version)
 
     # Consumer groups
 

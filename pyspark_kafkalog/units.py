@@ -1,4 +1,4 @@
-"""Limits of integers, units of time and size, and numbers as text."""
+"""Limits of integers, units of time and size, numbers and times as text."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 def plural(count: int, one: str, many: str | None = None) -> str:
     """`count` with its noun, as "1 batch" or "3 batches"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def iso_utc(timestamp_ms: int) -> str:
+    """The time in UTC, to the millisecond; a number for a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
 
 
 def size_text(size_bytes: int) -> str:

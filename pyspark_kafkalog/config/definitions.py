@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from math import isinf
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.units import DAY_MS, INT32_MAX, INT64_MAX
@@ -33,6 +33,9 @@ PRODUCER_ID_EXPIRATION_MS: Final = DAY_MS
 #: Uncompressed bytes of a record batch. Kafka's producers send batches of 16 KiB to keep latency low; a write of a
 #: whole DataFrame has no such need, and larger batches compress better and cost less for each record.
 BATCH_SIZE_BYTES: Final = 256 << 10
+
+#: What happens to an idempotent write whose version is below the last committed one.
+LowerVersion: TypeAlias = Literal["fail", "skip"]
 
 
 class ConfigType(Enum):

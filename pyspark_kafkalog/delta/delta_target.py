@@ -12,20 +12,26 @@ checks it first: a number that is not above the last one of the id changes nothi
 at the same time conflict in that action, and one of them fails. So the table always matches the batch number in its
 log, whenever a driver is killed.
 
+Delta skips a lower number without a word. The first micro-batch of a run may have one only if the checkpoint was
+restored to an older state; its records may be others than those that were written under the number. So a run first
+compares its number with the last one in Delta's log. Later batches of the run have higher numbers.
+
 Appends pass id and number as options of the write. MERGE has no such options and reads them from the configuration of
 the session, which is the query's own copy; they are unset afterwards.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.delta.record_shape import quoted
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, LowerVersionError
 from pyspark_kafkalog.maintenance.jobs.session import is_path
+from pyspark_kafkalog.units import iso_utc
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -57,6 +63,8 @@ class BatchIdentity:
         return cls(query_id, batch_id)
 
 
+_LOG: Final = logging.getLogger(__name__)
+
 _SESSION_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _SESSION_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
@@ -68,6 +76,7 @@ class DeltaTarget:
         self.table = table
         self._is_path = is_path(table)
         self._merge_schema = merge_schema
+        self._checked_query_id: str | None = None
 
     def exists(self, spark: SparkSession) -> bool:
         from delta.tables import DeltaTable
@@ -96,7 +105,11 @@ class DeltaTarget:
         builder.execute()
 
     def append(self, rows: DataFrame, identity: BatchIdentity) -> None:
-        """Append the rows of a micro-batch, unless the table already has the batch."""
+        """Append the rows of a micro-batch, unless the table already has the batch.
+
+        Raises LowerVersionError if this is the run's first micro-batch, and the table has a later one.
+        """
+        self._check_number(rows.sparkSession, identity)
         writer = rows.write.format("delta").mode("append")
         writer = writer.option("txnAppId", identity.query_id).option("txnVersion", identity.batch_id)
         writer = writer.option("mergeSchema", str(self._merge_schema).lower())
@@ -109,8 +122,11 @@ class DeltaTarget:
         """Update, insert or delete the rows of these keys, unless the table already has the micro-batch.
 
         `rows` has one row for each key; the column `deleted` says whether to delete the row of the key.
+
+        Raises LowerVersionError as `append`.
         """
         spark = rows.sparkSession
+        self._check_number(spark, identity)
         values: dict[str, str | Column] = {
             quoted(name): f"source.{quoted(name)}" for name in rows.columns if name != deleted
         }
@@ -121,6 +137,30 @@ class DeltaTarget:
         merge = merge.whenMatchedDelete(f"source.{quoted(deleted)}").whenMatchedUpdate(set=values)
         with _identified(spark, identity):
             merge.whenNotMatchedInsert(f"NOT source.{quoted(deleted)}", values).execute()
+
+    def _check_number(self, spark: SparkSession, identity: BatchIdentity) -> None:
+        """Compare the number of a run's first micro-batch with the last one that is in the table."""
+        if identity.query_id == self._checked_query_id:
+            return
+        table: Any = self._open(spark)
+        transactions = table._jdt.deltaLog().snapshot().setTransactions()
+        for at in range(transactions.size()):
+            last = transactions.apply(at)
+            if last.appId() != identity.query_id or last.version() < identity.batch_id:
+                continue
+            time = f" at {iso_utc(last.lastUpdated().get())}" if last.lastUpdated().isDefined() else ""
+            if last.version() > identity.batch_id:
+                raise LowerVersionError(
+                    f"{self.table}: batch {identity.batch_id} of query {identity.query_id} is below the last committed "
+                    f"batch {last.version()}, committed{time}: nothing was written, as no replay has a lower number. "
+                    "If the checkpoint was restored to an older state, use a new checkpoint; if another run of the "
+                    "query has gone on, stop it and start this one again"
+                )
+            _LOG.warning(
+                "%s: batch %d of query %s was committed%s: this write is a replay and is skipped",
+                *(self.table, identity.batch_id, identity.query_id, time),
+            )
+        self._checked_query_id = identity.query_id
 
     def _open(self, spark: SparkSession) -> DeltaTable:
         from delta.tables import DeltaTable

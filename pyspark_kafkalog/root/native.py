@@ -28,7 +28,7 @@ from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.staging import Staged, Staging
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, take_over
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, committed_before, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -368,5 +368,7 @@ class NativeRoot(_Unguarded, ABC):
         return known.version
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
-        last_version = self.last_version(transaction.transactional_id)
-        return last_version is not None and transaction.version <= last_version
+        if committed_before(self._store.refresh(), transaction, self._store.log) is None:
+            return False
+        self._store.log.sync()  # as in last_version
+        return True

@@ -220,8 +220,8 @@ class Root(Protocol):
         If the version of `transaction` has already been committed, nothing is appended and the result's `is_duplicate`
         is true. If this raises, the staged files remain, and the same commit can be retried.
 
-        Raises ProducerFencedError if a later incarnation has taken over the transactional id, UnknownTopicError,
-        CommitConflictError, CommitStateUnknownError.
+        Raises ProducerFencedError if a later incarnation has taken over the transactional id, LowerVersionError if a
+        later version of it has been committed, UnknownTopicError, CommitConflictError, CommitStateUnknownError.
         """
         ...
 
@@ -242,5 +242,9 @@ class Root(Protocol):
         ...
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
-        """Whether this version of the transactional id, or a later one, has been committed."""
+        """Whether this version of the transactional id has been committed, or a later one and lower ones are skipped.
+
+        Raises LowerVersionError if a later version has been committed and lower ones are not skipped,
+        ProducerFencedError if a later incarnation has taken over the id.
+        """
         ...

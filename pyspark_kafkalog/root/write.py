@@ -1,7 +1,7 @@
 """The commit of a write: makes staged files of any partitions readable atomically.
 
     lock the root; refresh the image
-    admit      a write that has been committed before ends here; a fenced incarnation raises an error
+    admit      a write that has been committed before ends here; a fenced incarnation or a lower version raises an error
     append     the staged files to the partitions' logs, and wait for the disk
     publish    one commit with the partitions' new states and the ranges written
     unlock; remove the staged files
@@ -39,8 +39,9 @@ from pyspark_kafkalog.root.write_transaction import (
     CommitResult,
     CommittedPartition,
     WriteTransaction,
-    is_committed,
+    committed_before,
     producer_of,
+    skip,
 )
 from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -72,8 +73,8 @@ def commit_write(
     retried.
 
     Raises UnknownTopicError for a topic that has been deleted since, ProducerFencedError if a later incarnation has
-    taken over the transactional id, CommitConflictError if another process wrote to the same partitions without the
-    lock, CommitStateUnknownError as `MetadataStore.commit`.
+    taken over the transactional id, LowerVersionError if a later version of it has been committed, CommitConflictError
+    if another process wrote to the same partitions without the lock, CommitStateUnknownError as `MetadataStore.commit`.
     """
     write = Write.of(staged, transaction)
     result, appended = CommitResult(None, ()), list[AppendedPartition]()
@@ -149,20 +150,21 @@ def admit(store: LocalMetadataStore, image: MetadataImage, write: Write) -> Comm
     """The result of a write that has been committed before, which is then durable; None if it may be committed.
 
     Raises FollowingRootError if the root follows a leader, ProducerFencedError if a later incarnation has taken over
-    the transactional id.
+    the transactional id, LowerVersionError if a later version has been committed.
     """
     check_not_following(image)
+    earlier = store.find_commit(write.write_id)
+    if earlier is not None:
+        return CommitResult(earlier.base_offset, (), is_duplicate=True)
     transaction = write.transaction
     if transaction is not None:
-        if is_committed(image, transaction):
-            known = image.transactional_ids[transaction.transactional_id]
+        known = committed_before(image, transaction, store.log)
+        if known is not None:
             # The writer may have been killed after publishing the commit and before making its name durable.
             store.log.sync()
-            is_same = known.version == transaction.version
-            return CommitResult(known.last_commit_offset if is_same else None, (), is_duplicate=True)
+            return skip(transaction, known, store.log)
         producer_of(image, transaction.transactional_id, transaction.incarnation)
-    earlier = store.find_commit(write.write_id)
-    return None if earlier is None else CommitResult(earlier.base_offset, (), is_duplicate=True)
+    return None
 
 
 def _append_and_publish(

@@ -30,7 +30,13 @@ from root_places import RootPlace, forget, memory_root, open_as
 from tiers import examples
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import OffsetOutOfRangeError, ProducerFencedError, TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    LowerVersionError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
@@ -353,10 +359,11 @@ class RootMachine(RuleBasedStateMachine):
         if not is_plain:
             version = max(self.model.versions.get(name, -1) + step, 0)
             transaction = WriteTransaction(name, version, self.runs[who])
-            is_duplicate = version <= self.model.versions.get(name, -1)
-            if not is_duplicate and self.runs[who] in self.model.fenced.get(name, set()):
-                # A zombie: the other run has taken the id over since.
-                with pytest.raises(ProducerFencedError):
+            last_version = self.model.versions.get(name, -1)
+            is_duplicate = version == last_version
+            is_zombie = self.runs[who] in self.model.fenced.get(name, set())  # the other run has taken the id over
+            if not is_duplicate and (is_zombie or version < last_version):
+                with pytest.raises(ProducerFencedError if is_zombie else LowerVersionError):
                     self._commit(self.writers[who], chosen, transaction, flush)
                 return
             if not is_duplicate:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from tiers import rest_full
 
@@ -123,9 +123,12 @@ def test_write_without_rows_creates_topic_without_records(
 def test_write_with_id_and_version_is_made_once(
     spark: SparkSession, load: Callable[..., DataFrame], root: Path, flush: str
 ) -> None:
-    for version, count in ((3, 10), (3, 500), (2, 500), (4, 7)):
-        rows = spark.range(count).selectExpr("cast(id as string) value")
-        save(rows, root, topic="t", txnAppId="nightly", txnVersion=version, flush=flush)
+    rows = spark.range(500).selectExpr("cast(id as string) value")
+    for version, count in ((3, 10), (3, 500), (4, 7)):
+        save(rows.limit(count), root, topic="t", txnAppId="nightly", txnVersion=version, flush=flush)
+    with pytest.raises(PySparkException, match=r"version 2 .* is below the last committed version 4, committed at"):
+        save(rows, root, topic="t", txnAppId="nightly", txnVersion=2, flush=flush)
+    save(rows, root, topic="t", txnAppId="nightly", txnVersion=2, txnLowerVersion="skip", flush=flush)
     assert load(root).count() == 17
     versions = [entry.version for entry in LogDir.open(root).history() if entry.operation == "write"]
     assert versions == [4, 3]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from http_relay import HttpRelay
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from s3_proxy import S3Proxy
 from tiers import rest_full
@@ -146,8 +146,10 @@ def test_group_starts_a_query_and_follows_it(spark: SparkSession, filled: Place,
 
 
 def test_batch_write_with_transaction_is_committed_once(spark: SparkSession, place: Place) -> None:
-    for version in (1, 1, 2, 1):
+    for version in (1, 1, 2, 2):
         place.save(numbers(spark, 0, 10), topic="t", txnAppId="nightly", txnVersion=version)
+    with pytest.raises(PySparkException, match=r"version 1 .* is below the last committed version 2, committed at"):
+        place.save(numbers(spark, 0, 10), topic="t", txnAppId="nightly", txnVersion=1)
     assert place.values("t") == sorted([*range(10), *range(10)])
     assert place.open().last_version("nightly") == 2
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark_kafkalog.errors import CommitConflictError, UnknownTopicError
+from pyspark_kafkalog.metadata.commit_log import CommitLog
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
@@ -23,8 +24,9 @@ from pyspark_kafkalog.root.write_transaction import (
     CommitResult,
     CommittedPartition,
     WriteTransaction,
-    is_committed,
+    committed_before,
     producer_of,
+    skip,
 )
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.upload import WrittenObject, settle
@@ -34,12 +36,13 @@ _OPERATION = "write"
 
 @dataclass(slots=True)
 class _Write:
-    """A write to be committed; `result` and `committed` are of the last attempt to build its commit."""
+    """A write to be committed to `log`; `result` and `committed` are of the last attempt to build its commit."""
 
     write_id: str
     objects: Sequence[WrittenObject]
     transaction: WriteTransaction | None
     expected_ends: Mapping[TopicPartition, int]
+    log: CommitLog
     result: CommitResult | None = None
     committed: tuple[CommittedPartition, ...] = field(default=())
 
@@ -47,11 +50,11 @@ class _Write:
         """The records of the commit after `image`; none if the transaction's version has been committed."""
         self.result = None
         transaction = self.transaction
-        if transaction is not None and is_committed(image, transaction):
-            known = image.transactional_ids[transaction.transactional_id]
-            is_same = known.version == transaction.version
-            self.result = CommitResult(known.last_commit_offset if is_same else None, (), is_duplicate=True)
-            return []
+        if transaction is not None:
+            known = committed_before(image, transaction, self.log)
+            if known is not None:
+                self.result = skip(transaction, known, self.log)
+                return []
         self.committed = _committed(image, self.objects)
         for each in self.committed:
             expected = self.expected_ends.get(each.topic_partition, each.first_offset)
@@ -104,8 +107,9 @@ def commit_objects(
     in `expected_ends` must still have these log ends.
 
     Raises UnknownTopicError for a topic that has been deleted since, ProducerFencedError if a later incarnation has
-    taken over the transactional id, InvalidRecordError if the objects are older than the staging horizon,
-    CommitConflictError, CommitStateUnknownError as `MetadataStore.commit`, ObjectStoreError.
+    taken over the transactional id, LowerVersionError if a later version of it has been committed, InvalidRecordError
+    if the objects are older than the staging horizon, CommitConflictError, CommitStateUnknownError as
+    `MetadataStore.commit`, ObjectStoreError.
     """
     if not staged and transaction is None:
         return CommitResult(None, ())
@@ -113,7 +117,7 @@ def commit_objects(
     earlier = metadata.find_commit(write_id)
     if earlier is not None:
         return CommitResult(earlier.base_offset, (), is_duplicate=True)
-    write = _Write(write_id, settle(store, staged), transaction, expected_ends)
+    write = _Write(write_id, settle(store, staged), transaction, expected_ends, metadata.log)
     outcome = metadata.commit(write.build, operation=_OPERATION, key=write_id)
     if outcome.commit is None:
         return write.result or CommitResult(None, ())

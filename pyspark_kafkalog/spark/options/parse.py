@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
+from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, LowerVersion
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import is_object_url, parse_file_url
@@ -257,6 +257,7 @@ class WriteOptions:
     partitioner: str
     txn_app_id: str | None
     txn_version: int | None
+    txn_lower_version: LowerVersion
     flush: FlushMode
 
 
@@ -359,6 +360,8 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     given = _parse(raw, "write")
     if ("txnAppId" in given) != ("txnVersion" in given):
         raise InvalidOptionError("options txnAppId and txnVersion go together: give both or none")
+    if "txnLowerVersion" in given and "txnAppId" not in given:
+        raise InvalidOptionError("option txnLowerVersion goes with txnAppId and txnVersion: give those too")
     return WriteOptions(
         path=_path(given, raw),
         store=_store(given),
@@ -369,6 +372,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
         partitioner=given.get("partitioner", "murmur2"),
         txn_app_id=given.get("txnAppId"),
         txn_version=given.get("txnVersion"),
+        txn_lower_version=given.get("txnLowerVersion", "fail"),
         flush=given.get("flush", "fsync"),
     )
 

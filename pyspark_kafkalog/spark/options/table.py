@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from pyspark_kafkalog.config.definitions import LowerVersion
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.spark.options.positions import (
     Assign,
@@ -581,9 +582,10 @@ OPTIONS: Final = (
         name="txnAppId",
         applies_to=WRITE,
         default="",
-        doc="Batch writes: with txnVersion, makes the write idempotent. A write does nothing if its version, or a "
-        "later one, was committed with this id; a write that began earlier with this id is fenced. In foreachBatch "
-        "give each write its own id and the batch id as version. A streaming write needs neither.",
+        doc="Batch writes: with txnVersion, makes the write idempotent. A write whose version is the last one that was "
+        "committed with this id is skipped, with a warning; a write that began earlier with this id is fenced. In "
+        "foreachBatch give each write its own id, which changes with the checkpoint, and the batch id as version. A "
+        "streaming write needs neither.",
         parse=parse_text,
     ),
     Option(
@@ -592,6 +594,15 @@ OPTIONS: Final = (
         default="",
         doc="The version for txnAppId: an integer from 0 that increases from write to write.",
         parse=integer(0, INT64_MAX),
+    ),
+    Option(
+        name="txnLowerVersion",
+        applies_to=WRITE,
+        default="fail",
+        doc="What a batch write does whose txnVersion is below the last one that was committed with its txnAppId: fail "
+        "names that version and its time; skip writes nothing, with a warning. To write the rows, as a back-fill, give "
+        "the write another txnAppId.",
+        parse=one_of(*get_args(LowerVersion)),
     ),
     Option(
         name="flush",

@@ -6,8 +6,8 @@
     tasks              stage records
     committing worker  gets the pickled writer; opens the root, checks that it is the planned one, commits
 
-With the options txnAppId and txnVersion a write is idempotent: a version that is already committed is not written
-again, and planning a write with an id fences all writers that planned one with that id before.
+With the options txnAppId and txnVersion a write is idempotent: the version that was committed last is not written
+again, a lower one fails, and planning a write with an id fences all writers that planned one with that id before.
 
 *Streaming.* Each micro-batch is committed once, whatever crashes and however often it is replayed.
 
@@ -77,9 +77,13 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
         freeze_imports()
         if options.txn_app_id is None or options.txn_version is None:
             return cls(plan)
-        transaction = WriteTransaction(options.txn_app_id, options.txn_version, plan.write_id)
+        transaction = WriteTransaction(
+            options.txn_app_id, options.txn_version, plan.write_id, options.txn_lower_version
+        )
         is_committed = root.has_committed(transaction)
-        if not is_committed:
+        if is_committed:
+            root.commit_staged((), transaction=transaction, flush=options.flush)  # logs that the write is skipped
+        else:
             root.init_transaction(transaction.transactional_id, transaction.incarnation)
             plan = replace(plan, planned_at=root.version or 0)
         return cls(plan, transaction, is_committed=is_committed)
@@ -146,7 +150,8 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: commit the files of all tasks at once. Without rows, commits only the first micro-batch.
 
-        Raises ProducerFencedError if a later run of the query has committed; LogDirError if the root at the path is not
+        Raises ProducerFencedError if a later run of the query has committed; LowerVersionError if a later micro-batch
+        has been committed; LogDirError if the root at the path is not
         the one that the tasks and the query's earlier micro-batches wrote to; InvalidOptionError if a task has no
         message: continuous processing calls a Python sink without messages, and rows would be lost.
         """

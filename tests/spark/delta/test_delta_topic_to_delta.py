@@ -150,6 +150,23 @@ def test_upserts_keep_latest_value_of_each_key_and_delete_by_tombstone_also_on_r
 
 
 @pytest.mark.full
+def test_checkpoint_restored_to_an_older_state_fails_and_names_the_last_batch_and_its_time(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path
+) -> None:
+    for number in range(3):
+        put(log_dir, {str(number): f'{{"id": {number}}}'})
+        run(spark, tmp_path, schema="id LONG")
+    for name in ("commits", "offsets"):
+        for number in (1, 2):
+            (tmp_path / "checkpoint" / name / str(number)).unlink()
+            (tmp_path / "checkpoint" / name / f".{number}.crc").unlink(missing_ok=True)
+    put(log_dir, {"9": '{"id": 9}'})
+    with pytest.raises(StreamingQueryException, match=r"batch 1 of query .* below the last committed batch 2.* at 2"):
+        run(spark, tmp_path, schema="id LONG")
+    assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 3
+
+
+@pytest.mark.full
 def test_older_batch_of_same_query_does_not_undo_newer_one(
     spark: SparkSession, log_dir: LogDir, tmp_path: Path
 ) -> None:

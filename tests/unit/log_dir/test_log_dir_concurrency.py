@@ -132,7 +132,7 @@ def replay(root: Path, incarnation: str) -> None:
     for version in range(COMMITS):
         staged = [stage(root, "query", version, place) for place in PLACES]
         try:
-            log_dir.commit_staged(staged, transaction=WriteTransaction("query", version, incarnation))
+            log_dir.commit_staged(staged, transaction=WriteTransaction("query", version, incarnation, "skip"))
         except ProducerFencedError:
             return
 

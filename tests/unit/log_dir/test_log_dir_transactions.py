@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from staged_writes import OTHER, SPLICED, check_files, known, make_log_dir, stag
 from pyspark_kafkalog.errors import (
     CommitConflictError,
     InvalidOptionError,
+    LowerVersionError,
     ProducerFencedError,
 )
 from pyspark_kafkalog.log_dir import LogDir
@@ -21,7 +24,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import TransactionalIdR
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
 from pyspark_kafkalog.root import write as write_commit
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 
 
 @pytest.fixture
@@ -38,19 +41,70 @@ def test_replayed_version_is_committed_once(log_dir: LogDir) -> None:
     again = log_dir.commit_staged([stage_in(log_dir, "b")], transaction=transaction)
     assert not first.is_duplicate
     assert (again.is_duplicate, again.commit_offset, again.partitions) == (True, first.commit_offset, ())
-    older = log_dir.commit_staged([stage_in(log_dir, "c")], transaction=WriteTransaction("query", 6, "run-1"))
-    assert (older.is_duplicate, older.commit_offset) == (True, None)
     assert written_by(log_dir) == ["a"]
     assert staged_left(log_dir) == []
+
+
+def test_skipped_replay_is_logged_in_one_line(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
+    table = pa.table({"value": ["x 0"]})
+    first = log_dir.append("orders", table, transactional_id="app", transaction_version=7)
+    assert not caplog.messages
+    log_dir.append("orders", table, transactional_id="app", transaction_version=7)
+    assert caplog.messages == [
+        f"version 7 of transactional id 'app' was committed at {committed_at(log_dir, first)} (commit "
+        f"{first.commit_offset}): this write is a replay and was skipped"
+    ]
+
+
+def test_lower_version_fails_and_names_the_last_committed_version_and_its_time(log_dir: LogDir) -> None:
+    last = log_dir.commit_staged([stage_in(log_dir, "a")], transaction=WriteTransaction("app", 7, "run-1"))
+    log_dir.init_transaction("app", "run-2")  # later than the commit
+    expected = r"version 6 of transactional id 'app' is below the last committed version 7, committed at "
+    expected += rf"{re.escape(committed_at(log_dir, last))} \(commit {last.commit_offset}\)"
+    lower = stage_in(log_dir, "b")
+    with pytest.raises(LowerVersionError, match=expected):
+        log_dir.commit_staged([lower], transaction=WriteTransaction("app", 6, "run-2"))
+    with pytest.raises(LowerVersionError, match=expected):
+        log_dir.append("orders", pa.table({"value": ["x 0"]}), transactional_id="app", transaction_version=6)
+    with pytest.raises(LowerVersionError, match=expected):
+        log_dir.has_committed(WriteTransaction("app", 6, "run-2"))
+    assert written_by(log_dir) == ["a"]
+    assert known(log_dir, "app").incarnation == "run-2"
+
+
+def test_lower_version_is_skipped_if_the_writer_says_so(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
+    log_dir.commit_staged([stage_in(log_dir, "a")], transaction=WriteTransaction("app", 7, "run-1"))
+    lower = log_dir.append(
+        "orders", pa.table({"value": ["b 0"]}), transactional_id="app", transaction_version=6, lower_version="skip"
+    )
+    assert (lower.is_duplicate, lower.commit_offset) == (True, None)
+    assert [message for message in caplog.messages if "below the last committed version 7" in message]
+    assert written_by(log_dir) == ["a"]
+    with pytest.raises(InvalidOptionError, match="lower_version is 'write'; expected one of fail, skip"):
+        WriteTransaction("app", 8, "run-1", "write")  # type: ignore[arg-type]
+
+
+def test_fenced_writer_of_a_lower_version_is_told_that_it_is_fenced(log_dir: LogDir) -> None:
+    log_dir.commit_staged([stage_in(log_dir, "a")], transaction=WriteTransaction("query", 1, "run-1"))
+    log_dir.commit_staged([stage_in(log_dir, "b")], transaction=WriteTransaction("query", 3, "run-2"))
+    with pytest.raises(ProducerFencedError, match=r"incarnation run-1 .* is fenced"):
+        log_dir.commit_staged([stage_in(log_dir, "c")], transaction=WriteTransaction("query", 2, "run-1"))
+    assert written_by(log_dir) == ["a", "b"]
+
+
+def committed_at(log_dir: LogDir, result: CommitResult) -> str:
+    """The time of the commit, as messages show it."""
+    (entry,) = (each for each in log_dir.history() if each.offset == result.commit_offset)
+    return datetime.fromtimestamp(entry.timestamp_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def test_repeated_append_with_version_is_committed_once(log_dir: LogDir) -> None:
     table = pa.table({"value": ["x 0"]})
     results = [
         log_dir.append("orders", table, partition=0, transactional_id="app", transaction_version=version)
-        for version in (0, 0, 1, 0, 1)
+        for version in (0, 0, 1, 1)
     ]
-    assert [each.is_duplicate for each in results] == [False, True, False, True, True]
+    assert [each.is_duplicate for each in results] == [False, True, False, True]
     assert written_by(log_dir) == ["x", "x"]
     assert log_dir.last_version("app") == 1
     assert log_dir.last_version("other") is None

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import InvalidOptionError, ProducerFencedError, ReadOnlyLogDirError
+from pyspark_kafkalog.errors import InvalidOptionError, LowerVersionError, ProducerFencedError, ReadOnlyLogDirError
 from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_stream_write_options, parse_write_options
 from pyspark_kafkalog.spark.write.plan import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY, RUN_ID_PROPERTY, plan_stream
 from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter, KafkalogStreamWriter
@@ -241,8 +241,8 @@ def test_query_settings_are_accepted_and_batch_write_ids_refused(root: RootPlace
 # Batch writes with an id and a version
 
 
-def batch_writer(root: RootPlace, version: int, app_id: str = "app") -> KafkalogBatchWriter:
-    given = {"path": str(root), "topic": "t", "txnAppId": app_id, "txnVersion": str(version)}
+def batch_writer(root: RootPlace, version: int, app_id: str = "app", **options: str) -> KafkalogBatchWriter:
+    given = {"path": str(root), "topic": "t", "txnAppId": app_id, "txnVersion": str(version), **options}
     return KafkalogBatchWriter.make(parse_write_options(given))
 
 
@@ -254,10 +254,28 @@ def write_batch(query: Query, writer: KafkalogBatchWriter, *rows: str) -> None:
 
 
 def test_batch_write_with_committed_version_is_not_repeated(query: Query) -> None:
-    for version, app_id in ((5, "app"), (5, "app"), (4, "app"), (6, "app"), (0, "other app")):
+    for version, app_id in ((5, "app"), (5, "app"), (6, "app"), (0, "other app")):
         write_batch(query, batch_writer(query.root, version, app_id), f"{app_id} {version}")
     assert query.values() == ["app 5", "app 6", "other app 0"]
     assert query.staged_files() == []
+
+
+def test_back_fill_with_a_lower_version_fails_while_it_is_planned_and_fences_nobody(query: Query) -> None:
+    write_batch(query, batch_writer(query.root, 5), "5")
+    current = batch_writer(query.root, 6)
+    with pytest.raises(LowerVersionError, match=r"version 4 .*last committed version 5, .*txnLowerVersion"):
+        batch_writer(query.root, 4)
+    write_batch(query, batch_writer(query.root, 4, txnLowerVersion="skip"), "4")
+    write_batch(query, current, "6")
+    assert query.values() == ["5", "6"]
+
+
+def test_micro_batch_below_the_last_committed_one_fails(query: Query) -> None:
+    for batch_id in (0, 1, 2):
+        query.run(batch_id, [str(batch_id)])
+    with pytest.raises(LowerVersionError, match="version 1 of transactional id 'query' is below"):
+        query.run(1, ["another 1"])
+    assert query.values() == ["0", "1", "2"]
 
 
 def test_version_without_rows_counts_as_written(query: Query) -> None:
@@ -281,12 +299,18 @@ def test_id_or_version_alone_is_refused(root: RootPlace, given: dict[str, str]) 
         parse_write_options({"path": str(root), **given})
 
 
+def test_lower_versions_without_a_version_are_refused(root: RootPlace) -> None:
+    with pytest.raises(InvalidOptionError, match="txnLowerVersion goes with txnAppId"):
+        parse_write_options({"path": str(root), "txnLowerVersion": "skip"})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
         ("txnVersion", "-1", "a whole number from 0"),
         ("txnVersion", "one", "a whole number from 0"),
         ("txnAppId", " ", "a value"),
+        ("txnLowerVersion", "write", "one of fail, skip"),
         ("flush", "none", "one of fsync, os"),
     ],
 )
