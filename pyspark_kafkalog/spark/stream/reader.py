@@ -9,7 +9,9 @@ source, or of an earlier version, has no ids; they are added with the next offse
 
 With a consumer group, progress is committed to it, so that group tools can show the lag. It is never read back: a query
 resumes from its checkpoint. A failed commit is logged and does not fail the query. Each commit contains the offsets
-that changed, and from time to time all of them, so that the offset of an idle partition does not expire.
+that changed, and from time to time all of them, so that the offset of an idle partition does not expire. A query that
+starts, or fails in its first micro-batch, moves no offset; nor does one move the offset of a partition of which it has
+processed nothing.
 """
 
 from __future__ import annotations
@@ -62,18 +64,32 @@ _ALL_EVERY_S: Final = 3600.0
 
 
 class GroupProgress:
-    """Commits offsets to `group_id`; does nothing if it is None."""
+    """Commits offsets to `group_id`; does nothing if it is None.
+
+    Of a partition of which this run has processed nothing, the group's offset stays: it may be that of another reader,
+    or one that was reset. Exceptions: the group has none yet; or a resumed query is ahead of it, whose last run was
+    killed before the commit.
+    """
 
     def __init__(self, group_id: str | None) -> None:
         self._group_id = group_id
+        self._begun: StreamOffsets | None = None
+        self._is_resumed = True
         self._reached: StreamOffsets | None = None
         self._committed: StreamOffsets = {}
         self._all_at_s: float | None = None
+
+    def begin(self, offsets: StreamOffsets) -> None:
+        """Register where a new query begins. Without this call a query resumes at the offsets it reaches first."""
+        self._begun = self._reached = offsets
+        self._is_resumed = False
 
     def reach(self, offsets: StreamOffsets, root: Root) -> None:
         """Commit that all records before `offsets` are processed; does nothing if they are those of the last call."""
         if self._group_id is None or offsets == self._reached:
             return
+        if self._begun is None:
+            self._begun = offsets
         self._reached = offsets  # also after a failure: the next micro-batch retries, not the next poll for records
         now_s = time.monotonic()
         is_all = self._all_at_s is None or now_s - self._all_at_s >= _ALL_EVERY_S
@@ -86,7 +102,15 @@ class GroupProgress:
         from pyspark_kafkalog.groups.guarded_group import open_group
 
         try:
-            open_group(root, self._group_id).commit(changed)
+            group = open_group(root, self._group_id)
+            unprocessed = {each for each, offset in changed.items() if offset == self._begun.get(each)}
+            if unprocessed:
+                held = group.fetch({each.topic for each in unprocessed})
+                for each in unprocessed:
+                    if each in held and not self._may_replace(held[each].offset, changed[each]):
+                        del changed[each]
+            if changed:
+                group.commit(changed)
         except ReadOnlyLogDirError as error:
             _LOG.warning("no offsets are committed to group %s: %s", self._group_id, error)
             self._group_id = None
@@ -95,6 +119,10 @@ class GroupProgress:
         else:
             self._committed = offsets
             self._all_at_s = now_s if is_all else self._all_at_s
+
+    def _may_replace(self, held_offset: int, offset: int) -> bool:
+        """Whether `offset`, at which this run began, may replace the group's; the same one is stored anew."""
+        return held_offset == offset or (self._is_resumed and held_offset < offset)
 
 
 _LOSSES_REPORTED_MAX: Final = 10
@@ -130,6 +158,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._opened().refresh()
             self._initial = self._resolve_initial()
             self._is_initial_anew = True
+            self._progress.begin(self._initial)
         root = self._opened().root
         ids = {topic: root.topic(topic).topic_id for topic in {each.topic for each in self._initial}}
         return to_json(self._initial, self._origin(ids))

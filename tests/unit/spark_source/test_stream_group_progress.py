@@ -60,11 +60,48 @@ def test_progress_is_committed_once_batch_is_done(root: RootPlace) -> None:
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     assert plain(end) == {"t": {"0": 100, "1": 20}}
-    assert committed(root) == {P0: 0, P1: 0}  # the batch is planned, not done
+    assert committed(root) == {}  # the batch is planned, not done
     reader.partitions(start, end)
-    assert committed(root) == {P0: 0, P1: 0}
+    assert committed(root) == {}
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert committed(root) == {P0: 100, P1: 20}
+
+
+@pytest.mark.parametrize("first", ["earliest", "latest"])
+def test_query_that_starts_or_fails_in_its_first_batch_moves_no_group(root: RootPlace, first: str) -> None:
+    LogDir.open(root).group("g").commit({P0: 50})
+    version = LogDir.open(root).version
+    for _ in range(2):  # the second time as after a failed first batch
+        reader = stream(root, startingOffsets=first)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        reader.partitions(start, end)
+        restarted = stream(root, startingOffsets=first)
+        restarted.partitions(restarted.initialOffset(), end)
+    assert committed(root) == {P0: 50}
+    assert LogDir.open(root).version == version
+
+
+def test_group_stays_in_partitions_of_which_nothing_was_processed(root: RootPlace) -> None:
+    LogDir.open(root).group("g").commit({P0: 50, P1: 15})
+    reader = stream(root, startingOffsets='{"t": {"0": 10, "1": 0}}', maxOffsetsPerTrigger="5")
+    start = reader.initialOffset()
+    first = {**start, "t": {"0": 20, "1": 0}}
+    reader.partitions(start, first)
+    reader.latestOffset(first, ReadAllAvailable())
+    assert committed(root) == {P0: 20, P1: 15}  # backwards, as these records were read again
+    reader.latestOffset({**start, "t": {"0": 20, "1": 3}}, ReadAllAvailable())
+    assert committed(root) == {P0: 20, P1: 3}
+
+
+def test_resumed_query_moves_group_only_forwards_before_its_first_batch(root: RootPlace) -> None:
+    at = stream(root, startingOffsets="earliest").initialOffset()
+    LogDir.open(root).group("g").commit({P0: 50, P1: 10})
+    resumed = stream(root)
+    resumed.latestOffset({**at, "t": {"0": 40, "1": 12}}, ReadAllAvailable())
+    assert committed(root) == {P0: 50, P1: 12}
+    resumed.latestOffset({**at, "t": {"0": 45, "1": 12}}, ReadAllAvailable())
+    assert committed(root) == {P0: 45, P1: 12}
 
 
 def test_polling_without_new_records_commits_nothing(root: RootPlace) -> None:
@@ -112,7 +149,7 @@ def test_failed_offset_commit_is_logged_and_does_not_fail_query(
         end = reader.latestOffset(start, ReadAllAvailable())
         for _ in range(3):
             reader.latestOffset(end, ReadAllAvailable())
-    assert len(calls) == 2  # once for each place, not with every look
+    assert len(calls) == 1  # once for each place, not with every look
     assert "could not be committed to group g: the disk is full" in caplog.text
     append(root, 1)
     moved = reader.latestOffset(end, ReadAllAvailable())
