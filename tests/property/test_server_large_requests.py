@@ -29,7 +29,7 @@ from pyspark_kafkalog.server.run import Server
 
 #: A quarter of what operators' requests may have: what grows with the elements shows, and the test stays short.
 ELEMENTS: Final = 20_000
-CALLS_MAX: Final = 500_000
+CALLS_MAX: Final = 800_000
 PARTITIONS: Final = 1000
 #: APIs whose requests wait, or which are not served.
 WITHOUT_ANSWER: Final = frozenset({ApiKey.FETCH_SNAPSHOT})
