@@ -8,6 +8,7 @@ how a write adds to them, is the difference:
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,9 +33,12 @@ from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransacti
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import LogReader
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class _Unguarded:
@@ -269,12 +273,15 @@ class NativeRoot(_Unguarded, ABC):
         return self.topic(name)
 
     def ensure_topic(self, name: str) -> TopicDescription:
-        """The topic. It is created if it does not exist, as for a write to it."""
+        """The topic. It is created if it does not exist, as for a write to it; a warning is logged then."""
         if self._is_ready(name):
             return self.topic(name)
+        is_new = False
 
         def build(image: MetadataImage) -> list[MetadataRecord]:
-            if name in image.topics:
+            nonlocal is_new
+            is_new = name not in image.topics
+            if not is_new:
                 return []
             broker = admin.broker_config(image)
             if not broker.auto_create_topics_enable:
@@ -282,7 +289,11 @@ class NativeRoot(_Unguarded, ABC):
             return admin.create_topic(image, name, partitions=broker.num_partitions, broker_configs=broker.properties)
 
         self._commit_topic(name, build, "create topic")
-        return self.topic(name)
+        found = self.topic(name)
+        if is_new:
+            partitions = plural(len(found.partitions), "partition")
+            _LOG.warning("created topic %r with %s in %s, for a write to it", name, partitions, self.path)
+        return found
 
     @abstractmethod
     def _is_ready(self, topic: str) -> bool:

@@ -230,14 +230,14 @@ def open_or_create_root(
     """Open the log directory at `path`; create a native one if `path` does not exist or is an empty directory.
 
     Concurrent calls are safe, and a call completes a creation that a crash interrupted. `principal` is as for
-    `open_root`.
+    `open_root`. A creation logs a warning: the path may be mistyped.
     """
     place = _place_of(path)
     if isinstance(place, StoreAddress):
         root = find_root(place, principal=principal, clock=clock)
         if root is None:
             try:
-                root = create_native_root(place, clock=clock)
+                root = _created(place, clock=clock)
             except LogDirError:
                 root = find_root(place, principal=principal, clock=clock)
                 if root is None:  # no other process created it meanwhile
@@ -250,10 +250,16 @@ def open_or_create_root(
             if not is_native_root(place):
                 raise
     try:
-        root = create_native_root(place, clock=clock, fs=fs)
+        root = _created(place, clock=clock, fs=fs)
     except LogDirError:
         return open_root(place, principal=principal, clock=clock, fs=fs)
     return root if principal is None else GuardedRoot(root, principal)
+
+
+def _created(place: Path | StoreAddress, *, clock: Callable[[], int], fs: FileSystem = LOCAL) -> NativeRoot:
+    root = create_native_root(place, clock=clock, fs=fs)
+    _LOG.warning("created the log directory %s, as there was none", root.path)
+    return root
 
 
 def open_access_control(root: Root) -> AccessControl:

@@ -2,7 +2,8 @@
 
 Options are those of kafka-console-producer, with --path in place of --bootstrap-server; those that tune a network
 client are accepted and have no effect. Lines are collected for --timeout ms, or up to 32 MiB, and written in one
-commit; with --sync each line has its own commit. The topic is created if needed. --property sets the line format:
+commit; with --sync each line has its own commit. A log directory or topic that does not exist is created, and a line on
+standard error says so. --property sets the line format:
 
   parse.key=true|false       key.separator=TEXT (a tab)
   parse.headers=true|false   headers.delimiter=TEXT (a tab), headers.separator=REGEX (,), headers.key.separator=TEXT (:)
@@ -101,7 +102,9 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--line-reader {options.line_reader} is not known, only {_LINE_READER}")
     validate_topic_name(options.topic)
     line_format = LineFormat.from_properties(parse_properties_options(options.properties, options.reader_config))
-    produce = _Producer(LogDir.open_or_create(options.path), line_format, options)
+    log_dir = LogDir.open_or_create(options.path)
+    log_dir.root.check_writable()  # before lines are read that could not be written
+    produce = _Producer(log_dir, line_format, options)
     with ending_cleanly():
         for text in _texts(sys.stdin.fileno(), linger_s=0 if options.sync else options.timeout / 1000):
             produce(text)

@@ -23,6 +23,7 @@ from patience import PATIENCE_S, wait_until
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.root.follower.open import begin_following
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.console.follow import Consumer
 from pyspark_kafkalog.tools.console.producer import _read
@@ -165,6 +166,24 @@ def test_rejected_options_create_no_log_directory(
     assert (exit_code, out, err.count("\n")) == (1, "", 1)
     assert message in err
     assert not console.root.exists()
+
+
+def test_created_log_directory_and_topic_are_named_once(console: Console, caplog: pytest.LogCaptureFixture) -> None:
+    console.produces(b"a\n")
+    assert [each.getMessage() for each in caplog.records] == [
+        f"created the log directory {console.root}, as there was none",
+        f"created topic 't' with 1 partition in {console.root}, for a write to it",
+    ]
+    caplog.clear()
+    console.produces(b"b\n")
+    assert not caplog.records
+
+
+def test_follower_is_refused_before_the_first_line_is_read(console: Console) -> None:
+    begin_following(LogDir.create(console.root).root.native(), leader="a:9092", cluster_id="theirs", topics=".*")
+    exit_code, _, err = console.produce(b"")
+    assert exit_code == 1
+    assert "only its follower may write to it" in err
 
 
 def test_lines_are_batched_into_one_commit_unless_sync(console: Console) -> None:
