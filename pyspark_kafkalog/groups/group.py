@@ -31,7 +31,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
-from pyspark_kafkalog.groups.group_log import GroupLogs
+from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
@@ -43,11 +43,13 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
 )
 from pyspark_kafkalog.groups.offsets_topic import (
+    Expired,
     append_records,
     change_locked,
     find_expired,
     group_lock,
     group_names,
+    offsets_filter,
     offsets_partitions,
 )
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
@@ -107,19 +109,17 @@ class Group:
         return self._root
 
     def exists(self) -> bool:
-        """Whether the group has any record."""
-        return bool(self._records())
+        """Whether the group has any record, also if it is only one of an open transaction."""
+        return self._log() is not None
 
-    def _records(self) -> Mapping[bytes, bytes]:
-        """The group's live records in `__consumer_offsets`, value by key."""
+    def _log(self) -> GroupLog | None:
+        """The partition of `__consumer_offsets` with the group's records; None if it has none."""
         partitions = offsets_partitions(self._root)
-        if not partitions:
-            return {}
-        if not self._root.is_broker_directory:
+        if partitions and not self._root.is_broker_directory:
             partitions = [group_partition(self.group_id, len(partitions))]
         # A broker's directory may hold only some of the partitions, so their total number is unknown.
-        found = (self._logs.caught_up(self._root, each).records(self.group_id) for each in partitions)
-        return next((records for records in found if records), {})
+        logs = (self._logs.caught_up(self._root, each) for each in partitions)
+        return next((log for log in logs if log.has(self.group_id)), None)
 
     def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets, for `topics` or for all, in the order of the partitions.
@@ -127,15 +127,20 @@ class Group:
         In a native log directory, offsets of a deleted topic are omitted, even if the topic was re-created; a broker
         deletes such offsets itself. Raises CorruptRecordError.
         """
+        log = self._log()
+        if log is None:
+            return {}
+        is_current = offsets_filter(self._root, log)
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for key, value in sorted(self._records().items()):  # an older broker's key of the same partition comes first
+        for key, value in sorted(log.records(self.group_id).items()):  # an older broker's key of a partition is first
             topic_partition = parse_offset_key(key)
-            if topic_partition is not None and (topics is None or topic_partition.topic in topics):
-                found[topic_partition] = parse_offset_value(value)
-        if self._root.is_broker_directory:
-            return dict(sorted(found.items()))
-        topic_ids = {topic: self._topic_id(topic) for topic in {each.topic for each in found}}
-        return {each: found[each] for each in sorted(found) if found[each].topic_id in (None, topic_ids[each.topic])}
+            if topic_partition is None or (topics is not None and topic_partition.topic not in topics):
+                continue
+            found.pop(topic_partition, None)
+            committed = parse_offset_value(value)
+            if is_current(topic_partition, committed, key):
+                found[topic_partition] = committed
+        return dict(sorted(found.items()))
 
     def lag(self, topics: Collection[str] | None = None) -> list[PartitionLag]:
         """The group's progress in each partition with a committed offset, in the order of the partitions.
@@ -166,7 +171,7 @@ class Group:
         max_chars = root.broker_config().offset_metadata_max_bytes
         now_ms = root.clock()
         given = {as_topic_partition(partition): offset for partition, offset in offsets.items()}
-        topics = {name: self._root.topic(name) for name in {each.topic for each in given}}
+        topics = {name: root.store.image.topic(name) for name in {each.topic for each in given}}
         counts = {name: len(topic.partitions) for name, topic in topics.items()}
         records: dict[bytes, bytes | None] = {}
         for topic_partition, offset in given.items():
@@ -228,11 +233,14 @@ class Group:
         Only groups in a broker's directory have members. In an adopted one, the members of the former broker's groups
         are not shown.
         """
-        records = self._records()
-        if not records:
+        log = self._log()
+        if log is None:
             raise self._unknown()
         return describe_group(
-            self.group_id, records, topic_names=TopicIds(self._root), with_members=self._root.is_broker_directory
+            self.group_id,
+            log.records(self.group_id),
+            topic_names=TopicIds(self._root),
+            with_members=self._root.is_broker_directory,
         )
 
     def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
@@ -242,18 +250,23 @@ class Group:
         """
         chosen = {as_topic_partition(each) for each in partitions}
 
-        def change(records: Mapping[bytes, bytes]) -> list[TopicPartition]:
-            had = {key: found for key in records if (found := parse_offset_key(key)) is not None and found in chosen}
+        def change(log: GroupLog) -> list[TopicPartition]:
+            keys = {*log.records(self.group_id), *log.pending_keys(self.group_id)}
+            had = {key: found for key in keys if (found := parse_offset_key(key)) is not None and found in chosen}
             append_records(self._root, self.group_id, dict.fromkeys(had))
             return sorted(set(had.values()))
 
         return self._change(change)
 
     def delete(self) -> None:
-        """Delete the group with all its offsets. Raises UnknownGroupError, ReadOnlyLogDirError."""
+        """Delete the group with all its offsets, also those of open transactions.
 
-        def change(records: Mapping[bytes, bytes]) -> None:
-            tombstones: dict[bytes, bytes | None] = dict.fromkeys(records)
+        Raises UnknownGroupError, ReadOnlyLogDirError.
+        """
+
+        def change(log: GroupLog) -> None:
+            tombstones: dict[bytes, bytes | None] = dict.fromkeys(log.records(self.group_id))
+            tombstones |= dict.fromkeys(log.pending_keys(self.group_id))
             # Even if the group has no such record, as a broker does: a broker that replays the log drops the group.
             tombstones.setdefault(group_key(GroupMetadataKey(group=self.group_id)))
             append_records(self._root, self.group_id, tombstones)
@@ -263,50 +276,49 @@ class Group:
     def expire_offsets(
         self, older_than_ms: int, *, now_ms: int | None = None, dry_run: bool = False
     ) -> list[TopicPartition]:
-        """Delete the offsets that were committed before the time `older_than_ms`; return their partitions.
+        """Delete the offsets that were committed before the time `older_than_ms`, and those of topics that were
+        deleted; return their partitions.
 
         A group whose last offset is deleted is deleted too (see `groups.offsets_topic`). `now_ms` is the current time,
         by default the clock's. With `dry_run` nothing is deleted. Raises UnknownGroupError, ReadOnlyLogDirError.
         """
         now_ms = self._root.native().clock() if now_ms is None else now_ms
         self._root.refresh()
-        records = self._records()
-        if not records:
+        log = self._log()
+        if log is None:
             raise self._unknown()
-        found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
+        found = self._expired(log, older_than_ms, now_ms)
         if dry_run or not found.keys:
             return list(found.partitions)
 
-        def change(records: Mapping[bytes, bytes]) -> list[TopicPartition]:
-            found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
+        def change(log: GroupLog) -> list[TopicPartition]:
+            found = self._expired(log, older_than_ms, now_ms)
             append_records(self._root, self.group_id, dict.fromkeys(found.keys))
             return list(found.partitions)
 
         return self._change(change)
 
-    def _change(self, change: Callable[[Mapping[bytes, bytes]], T]) -> T:
-        """Call `change` with the group's live records, under its lock. Raises UnknownGroupError."""
+    def _expired(self, log: GroupLog, older_than_ms: int, now_ms: int) -> Expired:
+        is_current = offsets_filter(self._root, log)
+        return find_expired(log, self.group_id, is_current, older_than_ms=older_than_ms, now_ms=now_ms)
+
+    def _change(self, change: Callable[[GroupLog], T]) -> T:
+        """Call `change` with the partition that has the group's records, under its lock. Raises UnknownGroupError."""
         self._root.native()
         self._root.refresh()
         if not self.exists():  # checked first, so that no lock file and no topic are created for it
             raise self._unknown()
 
         def locked() -> T:
-            records = self._records()
-            if not records:
+            log = self._log()
+            if log is None:
                 raise self._unknown()
-            return change(records)
+            return change(log)
 
         return change_locked(self._root, self.group_id, locked)
 
     def _unknown(self) -> UnknownGroupError:
         return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._root.path}")
-
-    def _topic_id(self, topic: str) -> str | None:
-        try:
-            return self._root.topic(topic).topic_id
-        except UnknownTopicError:
-            return None
 
     def _log_end_offset(self, topic_partition: TopicPartition) -> int | None:
         try:

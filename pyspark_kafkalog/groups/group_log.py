@@ -3,7 +3,7 @@
 The live records of a group are the last value of each key, if it was not deleted. Records outside of transactions count
 at once. Those of a transaction count once its commit marker is written, at the place of their own offsets: a later
 commit of the same key outside of the transaction stays. Those of an aborted transaction never count. Until its marker
-is written, a transaction is *open*, and its keys are pending.
+is written, a transaction is *open*, and its keys are pending. A deletion of a key outside of transactions ends that.
 
 Many records up to the last stable offset, where no transaction is open, are read by the compiled decoder; a few, and
 those above it, batch by batch without it, because loading it takes a second and 50 MB.
@@ -17,7 +17,7 @@ Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.re
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -26,7 +26,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset, parse_offset_key
+from pyspark_kafkalog.groups.offset_records import (
+    LEGACY_OFFSET_COMMIT,
+    OFFSET_COMMIT,
+    OFFSETS_TOPIC,
+    group_of_key,
+    has_topic_id,
+    is_offset,
+    parse_offset_key,
+)
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
@@ -37,10 +45,13 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _LOG: Final = logging.getLogger(__name__)
-_KEY_AND_VALUE: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+_RECORDS: Final = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 #: Offsets from which on the compiled decoder is worth loading.
 _MANY_OFFSETS: Final = 500
+
+#: How the keys of committed offsets begin.
+_OFFSET_TYPES: Final = frozenset(each.to_bytes(2, "big") for each in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT))
 
 #: Offset, key and value; a value of None deletes the key.
 _Change = tuple[int, bytes, "bytes | None"]
@@ -88,8 +99,12 @@ class GroupLog:
         self.end_offset = 0
         self._origin: object = None
         self._live: dict[str, dict[bytes, bytes]] = {}
-        self._open: dict[int, list[_Change]] = {}
-        self._pending: dict[bytes, set[int]] = {}
+        #: Where live offsets were written whose values may lack the topic's id.
+        self._offsets_at: dict[bytes, int] = {}
+        #: What open transactions have written, by producer and key.
+        self._open: dict[int, dict[bytes, _Change]] = {}
+        #: The producers that have written pending keys, by group and key.
+        self._pending: dict[str, dict[bytes, set[int]]] = {}
         #: Where keys were last written since the oldest open transaction began.
         self._written_at: dict[bytes, int] = {}
 
@@ -118,7 +133,7 @@ class GroupLog:
     def apply(self, tail: LogTail) -> frozenset[str] | None:
         """Take over a tail, as `catch_up` does. After an error the next tail is of all records."""
         if tail.is_new:
-            self._live, self._open, self._pending, self._written_at = {}, {}, {}, {}
+            self._live, self._offsets_at, self._open, self._pending, self._written_at = {}, {}, {}, {}, {}
         self._origin = None  # if a step fails, what was taken over cannot be told from what was not
         changed: set[str] = set()
         for step in tail.steps:
@@ -139,17 +154,29 @@ class GroupLog:
         """The groups with live records."""
         return set(self._live)
 
+    def has(self, group: str) -> bool:
+        """Whether the group is one of `groups`."""
+        return group in self._live
+
     def records(self, group: str) -> Mapping[bytes, bytes]:
         """The group's live records, value by key."""
         return self._live.get(group, {})
 
-    def is_pending(self, key: bytes) -> bool:
-        """Whether an open transaction has written the key."""
-        return key in self._pending
+    def written_at(self, key: bytes) -> tuple[int, int] | None:
+        """The partition and the offset of the live record of a committed offset; None if its value tells the topic."""
+        offset = self._offsets_at.get(key)
+        return None if offset is None else (self.partition, offset)
 
-    def pending_keys(self) -> Iterable[bytes]:
-        """The keys that open transactions have written."""
-        return self._pending.keys()
+    def pending_keys(self, group: str) -> Collection[bytes]:
+        """The keys of the group that open transactions have written."""
+        return self._pending.get(group, {}).keys()
+
+    def pending(self, group: str, key: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
+        """What open transactions have written of the key: partition and offset of the record, and its value."""
+        for producer_id in self._pending.get(group, {}).get(key, ()):
+            offset, _, value = self._open[producer_id][key]
+            if value is not None:
+                yield (self.partition, offset), value
 
     def _steps(self, root: Root, found: PartitionSnapshot, start_offset: int, *, is_new: bool) -> Iterator[ReplayStep]:
         reader = root.reader(OFFSETS_TOPIC, self.partition)
@@ -164,10 +191,9 @@ class GroupLog:
             stable_offset = max(found.last_stable_offset, start_offset)
             if stable_offset == found.high_watermark:
                 reader.check_end(stable_offset)
-            for batch in reader.read(start_offset, stable_offset, schema=_KEY_AND_VALUE, committed=True):
-                keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-                decided = [(start_offset, key, value) for key, value in zip(keys, values, strict=True)]
-                yield ReplayStep(NO_PRODUCER_ID, decided)
+            for batch in reader.read(start_offset, stable_offset, schema=_RECORDS, committed=True):
+                columns = (batch.column(name).to_pylist() for name in _RECORDS.names)
+                yield ReplayStep(NO_PRODUCER_ID, list(zip(*columns, strict=True)))
             start_offset = stable_offset
         if start_offset < found.high_watermark:
             reader.check_end(found.high_watermark)
@@ -185,23 +211,34 @@ class GroupLog:
             return self._end_transaction(step.producer_id, is_commit=step.is_commit)
         if step.producer_id == NO_PRODUCER_ID:
             return self._apply_all(step.changes)
-        changes = [(offset, key, value) for offset, key, value in step.changes if key is not None]
-        self._open.setdefault(step.producer_id, []).extend(changes)
-        for _, key, _ in changes:
-            self._pending.setdefault(key, set()).add(step.producer_id)
+        written = self._open.setdefault(step.producer_id, {})
+        for offset, key, value in step.changes:
+            named = None if key is None else group_of_key(key)
+            if key is not None and named is not None:
+                written[key] = (offset, key, value)
+                self._pending.setdefault(named[1], {}).setdefault(key, set()).add(step.producer_id)
         return set()
 
     def _end_transaction(self, producer_id: int, *, is_commit: bool) -> set[str]:
-        changes = self._open.pop(producer_id, [])
-        for _, key, _ in changes:
-            producers = self._pending.get(key, set())
-            producers.discard(producer_id)
-            if not producers:
-                self._pending.pop(key, None)
-        changed = self._apply_all(changes) if is_commit else set()
+        written = self._open.pop(producer_id, {})
+        for key in written:
+            self._settle(key, {producer_id})
+        changed = self._apply_all(written.values()) if is_commit else set()
         if not self._open:
             self._written_at.clear()
         return changed
+
+    def _settle(self, key: bytes, producers: Collection[int]) -> None:
+        """The key is not pending any more because of these producers."""
+        named = group_of_key(key)
+        keys = self._pending.get(named[1], {}) if named is not None else {}
+        if named is None or key not in keys:
+            return
+        keys[key].difference_update(producers)
+        if not keys[key]:
+            del keys[key]
+        if not keys:
+            del self._pending[named[1]]
 
     def _apply_all(self, changes: Iterable[tuple[int, bytes | None, bytes | None]]) -> set[str]:
         changed: set[str] = set()
@@ -228,10 +265,21 @@ class GroupLog:
             self._written_at[key] = offset
         if value is not None:
             self._live.setdefault(group, {})[key] = value
-        elif group in self._live:
+            if key[:2] in _OFFSET_TYPES:
+                if has_topic_id(value):
+                    self._offsets_at.pop(key, None)
+                else:
+                    self._offsets_at[key] = offset
+            return
+        self._offsets_at.pop(key, None)
+        if group in self._live:
             self._live[group].pop(key, None)
             if not self._live[group]:
                 del self._live[group]
+        for producer_id in tuple(self._pending.get(group, {}).get(key, ())):
+            if self._open[producer_id][key][0] < offset:
+                del self._open[producer_id][key]
+                self._settle(key, {producer_id})
 
 
 class _Whole:

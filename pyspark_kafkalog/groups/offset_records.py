@@ -19,9 +19,9 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.storage.names import OFFSETS_TOPIC as OFFSETS_TOPIC
 from pyspark_kafkalog.storage.names import TopicPartition
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 NO_LEADER_EPOCH: Final = -1
 NO_EXPIRY: Final = -1
 
@@ -32,6 +32,10 @@ _INT16: Final = struct.Struct(">h")
 _TYPE_AND_LENGTH: Final = struct.Struct(">hh")
 _VALUE_VERSION: Final = 4
 _EXPIRING_VERSION: Final = 1
+#: A value of version 4 with a topic id has so many bytes besides those of its metadata, which the byte at
+#: `_METADATA_LENGTH_AT` counts, plus 1, up to 126.
+_BYTES_WITH_TOPIC_ID: Final = 42
+_METADATA_LENGTH_AT: Final = 14
 _M = TypeVar("_M", bound=Message)
 
 
@@ -99,6 +103,14 @@ def offset_value(committed: OffsetAndMetadata) -> bytes:
         topic_id=committed.topic_id or ZERO_UUID,
     )
     return _INT16.pack(_VALUE_VERSION) + value.encode(_VALUE_VERSION)
+
+
+def has_topic_id(value: bytes) -> bool:
+    """Whether the value names the topic's id, told in a moment: false also if that takes decoding."""
+    if len(value) < _BYTES_WITH_TOPIC_ID or value[:2] < _INT16.pack(_VALUE_VERSION):
+        return False
+    metadata_bytes = value[_METADATA_LENGTH_AT] - 1
+    return metadata_bytes < 127 and len(value) >= _BYTES_WITH_TOPIC_ID + metadata_bytes
 
 
 def is_offset(record_type: int) -> bool:

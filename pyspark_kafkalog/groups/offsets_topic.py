@@ -14,8 +14,11 @@ leaves the topic empty.
 classic group that lost its last member after the commit, from that time. Offsets written by brokers before 2.1 carry
 their own expiry time, which is used instead. A group whose last offset expires is deleted. Share groups never expire.
 
+An offset of a topic that was deleted, or deleted and created again, expires at once (`offsets_filter`). A broker
+deletes such offsets with the topic.
+
 Offsets of topics that a member of the group subscribes to do not expire, nor those of groups with members of another
-protocol. Members are those of the group's records.
+protocol. Members are those of the group's records. Nothing that an open transaction has written expires.
 
 Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.cleanupExpiredOffsets,
 OffsetExpirationConditionImpl, and the methods offsetExpirationCondition and shouldExpire of the groups.
@@ -27,16 +30,17 @@ import contextlib
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from pyspark_kafkalog.errors import CommitConflictError, TopicExistsError
-from pyspark_kafkalog.groups.group_log import GroupLogs
+from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
 from pyspark_kafkalog.groups.group_state import SHARE_TYPES, empty_since_ms, has_members, kept_topics
 from pyspark_kafkalog.groups.offset_records import (
     NO_EXPIRY,
     OFFSETS_TOPIC,
+    OffsetAndMetadata,
     group_of_key,
     group_partition,
     parse_offset_key,
@@ -62,31 +66,49 @@ class Expired:
     partitions: tuple[TopicPartition, ...] = ()
 
 
-def find_expired(records: Mapping[bytes, bytes], *, older_than_ms: int, now_ms: int) -> Expired:
-    """What expires of a group with these live records, if offsets live until the time `older_than_ms`.
+#: Whether an offset, which the record with this key commits, is one of the topic that exists now.
+OffsetsFilter: TypeAlias = Callable[[TopicPartition, OffsetAndMetadata, bytes], bool]
+
+
+def offsets_filter(root: Root, log: GroupLog) -> OffsetsFilter:
+    """Tells offsets of `log` that count from those of topics that were deleted. A broker deletes the latter itself."""
+    if root.is_broker_directory:
+        return lambda topic_partition, committed, key: True
+    image = root.native().store.image
+    return lambda topic_partition, committed, key: image.has_committed(
+        topic_partition.topic, committed.topic_id, log.written_at(key)
+    )
+
+
+def find_expired(
+    log: GroupLog, group_id: str, is_current: OffsetsFilter, *, older_than_ms: int, now_ms: int
+) -> Expired:
+    """What expires of a group, if offsets live until the time `older_than_ms`.
 
     Raises CorruptRecordError.
     """
+    records, pending = log.records(group_id), log.pending_keys(group_id)
     types = {named[0] for named in map(group_of_key, records) if named is not None}
     if types.intersection(SHARE_TYPES):
         return Expired()
     kept = kept_topics(records)
-    if kept is None:
-        return Expired()
     empty_ms = empty_since_ms(records)
     offsets = {key: found for key in records if (found := parse_offset_key(key)) is not None}
-    expired = {
-        key: found
-        for key, found in offsets.items()
-        if found.topic not in kept and _is_expired(records[key], empty_ms, older_than_ms, now_ms)
-    }
+    expired: dict[bytes, TopicPartition] = {}
+    for key, topic_partition in offsets.items():
+        committed = parse_offset_value(records[key])
+        is_kept = kept is None or topic_partition.topic in kept
+        if key not in pending and (
+            not is_current(topic_partition, committed, key)
+            or (not is_kept and _is_expired(committed, empty_ms, older_than_ms, now_ms))
+        ):
+            expired[key] = topic_partition
     # A group without offsets and members has no state worth keeping.
-    keys = records if len(expired) == len(offsets) and not has_members(records) else expired
-    return Expired(tuple(keys), tuple(sorted(set(expired.values()))))
+    is_unused = kept is not None and len(expired) == len(offsets) and not pending and not has_members(records)
+    return Expired(tuple(records if is_unused else expired), tuple(sorted(set(expired.values()))))
 
 
-def _is_expired(value: bytes, empty_since_ms: int, older_than_ms: int, now_ms: int) -> bool:
-    committed = parse_offset_value(value)
+def _is_expired(committed: OffsetAndMetadata, empty_since_ms: int, older_than_ms: int, now_ms: int) -> bool:
     if committed.expire_timestamp_ms != NO_EXPIRY:
         return committed.expire_timestamp_ms <= now_ms
     return max(committed.commit_timestamp_ms, empty_since_ms) < older_than_ms

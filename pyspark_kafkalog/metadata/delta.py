@@ -43,6 +43,7 @@ from pyspark_kafkalog.metadata.image import (
     TopicImage,
     TransactionalIdImage,
     log_state,
+    offsets_ends_of,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
@@ -88,7 +89,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import validate_topic_name
+from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, validate_topic_name
 from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
 
 _NO_LEADER_CHANGE: Final = -2
@@ -133,6 +134,7 @@ class _TopicChange:
             self._topic.topic_id,
             self._topic.partitions if self._partitions is None else tuple(self._partitions),
             self._topic.configs if self._configs is None else self._configs,
+            self._topic.offsets_ends,
         )
 
 
@@ -171,6 +173,8 @@ class ImageDelta:
         self._new_runs: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         self._new_producer_batches: dict[tuple[str, int], list[NDArray[np.void]]] = {}  # of these runs
         self._following = base.following
+        self._created: list[str] = []  # topics without `offsets_ends` yet
+        self._are_offsets_cut = False
         self._record_offset = commit_offset - 1  # of the record that is being applied
         self.changes = ImageChanges()
 
@@ -193,6 +197,8 @@ class ImageDelta:
             self._append_new_runs(topic, partition)
         if self._topic_changes:
             self._own_topics().update((name, change.build()) for name, change in self._topic_changes.items())
+        if self._created or self._are_offsets_cut:
+            self._note_offsets_ends(self._own_topics())
         base = self.base
         objects, dropped, staging_horizon = self._objects.build()
         return MetadataImage(
@@ -216,6 +222,24 @@ class ImageDelta:
             staging_horizon=staging_horizon,
             following=self._following,
         )
+
+    def _note_offsets_ends(self, topics: dict[str, TopicImage]) -> None:
+        """Give new topics their `offsets_ends`, and bound those of others by a `__consumer_offsets` that was cut.
+
+        A follower copies the records of offsets apart from the commits that create topics: it has the leader's ends.
+        """
+        was, now = self.base.topics.get(OFFSETS_TOPIC), topics.get(OFFSETS_TOPIC)
+        is_same = was is not None and now is not None and was.topic_id == now.topic_id
+        ends = tuple(each.high_watermark for each in now.partitions) if is_same and now is not None else ()
+        if self._are_offsets_cut and (self._following is None or not is_same):
+            for name, topic in topics.items():
+                if topic.offsets_ends:
+                    bounded = tuple(map(min, topic.offsets_ends, ends))
+                    topics[name] = replace(topic, offsets_ends=bounded)
+        if any(ends) and self._following is None:
+            for name in self._created:
+                if name in topics:
+                    topics[name] = replace(topics[name], offsets_ends=ends)
 
     def _own_topics(self) -> dict[str, TopicImage]:
         if self._topics is None:
@@ -265,8 +289,11 @@ class ImageDelta:
             raise InvalidRecordError(
                 f"a TopicRecord creates topic {name!r} with id {topic_id}; one of the two is already used"
             )
-        topics[name] = TopicImage(name, topic_id)
+        ends = offsets_ends_of(record)
+        topics[name] = TopicImage(name, topic_id, offsets_ends=ends)
         names[topic_id] = name
+        if not ends:
+            self._created.append(name)
         self.changes.topics.add(name)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
@@ -280,6 +307,7 @@ class ImageDelta:
         del self._own_topics()[name]
         del self._own_topic_names()[record.topic_id]
         self.changes.topics.add(name)
+        self._are_offsets_cut |= name == OFFSETS_TOPIC
 
     def _partition(self, record: PartitionRecord) -> None:
         name = self._name_of(record.topic_id)
@@ -307,6 +335,8 @@ class ImageDelta:
         partitions = self._partition_to_change(record.topic_id, number)
         log_end_offset = partitions[number].state.log_end_offset
         partitions[number] = replace(partitions[number], state=log_state(record))
+        if record.log_end_offset < log_end_offset:
+            self._are_offsets_cut |= self._name_of(record.topic_id) == OFFSETS_TOPIC
         # Appends raise the log end of an object root before its state, by their runs.
         is_cut = record.log_end_offset < log_end_offset or (
             self._is_object_root and record.log_end_offset > log_end_offset

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.errors import InvalidRecordError, UnknownTopicError
 from pyspark_kafkalog.metadata.access.acl import Acl, acl_record
 from pyspark_kafkalog.metadata.access.client_quotas import Quotas, quota_records
 from pyspark_kafkalog.metadata.access.scram import ScramCredentials, credential_record
@@ -48,6 +48,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
     TransactionalIdRecord,
 )
+from pyspark_kafkalog.record.reference import MalformedVarintError, encode_varlong, read_varlong
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -64,6 +65,9 @@ ALL_BROKERS: Final = ""
 
 #: Number of earlier incarnations stored for a transactional id, so that their zombies are recognized as fenced.
 MAX_FENCED_INCARNATIONS: Final = 16
+
+#: The tagged field of a TopicRecord, in snapshots, with the topic's `offsets_ends`; Kafka ignores it.
+OFFSETS_ENDS_TAG: Final = 20000
 
 _SEGMENTS_A_RECORD: Final = 64
 _RUNS_A_RECORD: Final = 1024
@@ -112,12 +116,17 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic: id as Kafka's Uuid text, partitions by number from 0, configuration overrides by name."""
+    """One topic: id as Kafka's Uuid text, partitions by number from 0, configuration overrides by name.
+
+    `offsets_ends`: the ends of the partitions of `__consumer_offsets` when the topic was created. Offsets that were
+    committed below them are of an earlier topic of that name. Empty if all of them count.
+    """
 
     name: str
     topic_id: str
     partitions: tuple[PartitionImage, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)
+    offsets_ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +264,19 @@ class MetadataImage:
             return None
         return topic.partitions[topic_partition.partition].state
 
+    def has_committed(self, topic: str, topic_id: str | None, written_at: tuple[int, int] | None) -> bool:
+        """Whether an offset of the topic that exists now was committed, and not of an earlier one of its name.
+
+        `topic_id`: as the record of the offset says, None if it does not. `written_at`: the partition and the offset of
+        that record in `__consumer_offsets`, None if it is not known.
+        """
+        found = self.topics.get(topic)
+        if found is None or topic_id is not None:
+            return found is not None and topic_id == found.topic_id
+        if written_at is None or written_at[0] >= len(found.offsets_ends):
+            return True
+        return written_at[1] >= found.offsets_ends[written_at[0]]
+
 
 def broker_configs(image: MetadataImage) -> Mapping[str, str]:
     """The broker-level settings that have been set, by name; all others have their defaults."""
@@ -323,7 +345,7 @@ def _broker_record(broker: BrokerImage) -> MetadataRecord:
 
 
 def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRecord]:
-    yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+    yield topic_record(topic.name, topic.topic_id, topic.offsets_ends)
     for config, value in topic.configs.items():
         yield _config_record(TOPIC_RESOURCE, topic.name, config, value)
     for partition in topic.partitions:
@@ -332,6 +354,30 @@ def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRec
         if state != LogState(leader_epoch=state.leader_epoch):
             yield partition_state_record(topic.topic_id, partition.partition, state)
         yield from _extent_records(topic.topic_id, partition)
+
+
+def topic_record(name: str, topic_id: str, offsets_ends: tuple[int, ...] = ()) -> TopicRecord:
+    """The record that creates a topic; for `offsets_ends` see TopicImage."""
+    if not any(offsets_ends):
+        return TopicRecord(name=name, topic_id=topic_id)
+    encoded = b"".join(map(encode_varlong, offsets_ends))
+    return TopicRecord(name=name, topic_id=topic_id, unknown_tags=((OFFSETS_ENDS_TAG, encoded),))
+
+
+def offsets_ends_of(record: TopicRecord) -> tuple[int, ...]:
+    """What `topic_record` was given. Raises InvalidRecordError."""
+    encoded = dict(record.unknown_tags).get(OFFSETS_ENDS_TAG, b"")
+    ends: list[int] = []
+    at = 0
+    try:
+        while at < len(encoded):
+            end, at = read_varlong(encoded, at, len(encoded))
+            ends.append(end)
+    except MalformedVarintError as error:
+        raise InvalidRecordError(
+            f"a TopicRecord creates topic {record.name!r} with a damaged tagged field {OFFSETS_ENDS_TAG}: {error}"
+        ) from error
+    return tuple(ends)
 
 
 def _extent_records(topic_id: str, partition: PartitionImage) -> Iterator[MetadataRecord]:

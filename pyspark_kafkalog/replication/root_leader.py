@@ -108,7 +108,7 @@ class RootLeader:
         if isinstance(self._root, NativeRoot):
             topic = self._root.store.image.topic(name)
             epochs = tuple(each.state.leader_epoch for each in topic.partitions)
-            return LeaderTopic(name, topic.topic_id, epochs, topic.configs)
+            return LeaderTopic(name, topic.topic_id, epochs, topic.configs, topic.offsets_ends)
         with self._lock:
             described = self._root.topic(name)
         if described.topic_id is None:

@@ -154,6 +154,7 @@ class _Plan:
                 broker_configs=self._defaults,
                 topic_id=topic.topic_id,
                 leader_epoch=UNANSWERED_EPOCH,
+                offsets_ends=topic.offsets_ends,
             )
         except KafkalogError as error:
             self._note(EventKind.TOPIC_REFUSED, f"it cannot be created here: {error}", topic.name)

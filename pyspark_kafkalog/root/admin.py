@@ -38,6 +38,7 @@ from pyspark_kafkalog.metadata.image import (
     broker_configs,
     partition_record,
     partition_state_record,
+    topic_record,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
@@ -45,7 +46,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
     RemoveTopicRecord,
     SegmentObjectsRecord,
-    TopicRecord,
 )
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
@@ -114,10 +114,12 @@ def create_topic(
     rng: random.Random | None = None,
     topic_id: str | None = None,
     leader_epoch: int = 0,
+    offsets_ends: tuple[int, ...] = (),
 ) -> list[MetadataRecord]:
     """Create a topic with `partitions` partitions, and `configs` over those of the broker (`log.*` names).
 
-    Without a `topic_id` it gets a random one. `leader_epoch` is that of its partitions.
+    Without a `topic_id` it gets a random one. `leader_epoch` is that of its partitions. `offsets_ends` are those of
+    the leader that it is copied from (see TopicImage).
 
     Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
     """
@@ -128,7 +130,7 @@ def create_topic(
     if topic_id is None:
         topic_id = random_uuid(rng if rng is not None else random.SystemRandom())
     return [
-        TopicRecord(name=name, topic_id=topic_id),
+        topic_record(name, topic_id, offsets_ends),
         *(_config_record(name, key, value) for key, value in configs.items()),
         *(
             partition_record(topic_id, partition, leader_epoch=leader_epoch, node=image.node)

@@ -36,9 +36,11 @@ PARTITION_METADATA: Final = "partition.metadata"
 META_PROPERTIES: Final = "meta.properties"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
+#: The topic with the committed offsets and the members of groups.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 #: Topics for which Kafka 4.1 says internal (org.apache.kafka.common.internals.Topic): `kafka-topics --exclude-internal`
 #: leaves out these, and lists __remote_log_metadata.
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 
 _NUMBERED_SUFFIXES: Final = frozenset((*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX))
 _TOPIC_MAX_CHARS: Final = 249

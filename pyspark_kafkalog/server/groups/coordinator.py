@@ -460,8 +460,12 @@ class GroupCoordinator:
     # Expiry of offsets
 
     def _schedule_expiry(self, shard: Shard) -> None:
+        async def expire() -> None:
+            await self._up_to_date(shard, shard.catch_up)
+            await expire_groups(self.context, shard)
+
         def due() -> None:
-            self.spawn(asyncio.ensure_future(expire_groups(self.context, shard)))
+            self.spawn(asyncio.ensure_future(expire()))
             self._schedule_expiry(shard)
 
         interval_ms = self.context.broker_config().offsets_retention_check_interval_ms

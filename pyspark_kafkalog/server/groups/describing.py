@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
-from pyspark_kafkalog.groups.offset_records import group_key, group_of_key
+from pyspark_kafkalog.groups.offset_records import group_key
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -180,8 +180,7 @@ def _plan_deletion(shard: Shard, group_id: str) -> Planned:
         raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND)
     if (group is not None and group.members) or (machine is not None and machine.group.state is not ClassicState.EMPTY):
         raise GroupRequestError(ErrorCode.NON_EMPTY_GROUP)
-    pending = [key for key in shard.log.pending_keys() if (named := group_of_key(key)) and named[1] == group_id]
-    tombstones: dict[bytes, bytes | None] = dict.fromkeys([*records, *pending])
+    tombstones: dict[bytes, bytes | None] = dict.fromkeys([*records, *shard.log.pending_keys(group_id)])
     if group is None:
         tombstones.setdefault(group_key(GroupMetadataKey(group=group_id)))
     return Planned(tombstones, done=lambda: shard.close_classic(group_id, ErrorCode.UNKNOWN_MEMBER_ID))

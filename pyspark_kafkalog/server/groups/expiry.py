@@ -1,5 +1,8 @@
 """Offsets that are too old, and groups without members and offsets: deleted by their coordinator from time to time.
 
+Offsets of topics that were deleted count as too old. A broker deletes them with the topic; here they count no more from
+then on, and this removes them.
+
 There may be any number of groups. One commit has what expires of many, as far as it can be planned in a moment.
 
 The rules are those of `groups.offsets_topic`. A classic group is left alone while it rebalances, and its machine is
@@ -15,11 +18,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
 from pyspark_kafkalog.groups.offsets_topic import find_expired
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic_group import ClassicState
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.server.metadata.known_topics import known_topics
 from pyspark_kafkalog.server.turns import in_turns
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MINUTE_MS
 
 if TYPE_CHECKING:
@@ -60,14 +66,19 @@ def _plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callabl
         if machine is not None and (machine.group.state not in _SETTLED or machine.group.pending_joins):
             return Planned({})
         records = shard.log.records(group_id)
-        if any(shard.log.is_pending(key) for key in records):
-            return Planned({})
+        topics = known_topics(context)
+
+        def is_current(topic_partition: TopicPartition, committed: OffsetAndMetadata, key: bytes) -> bool:
+            written_at = shard.log.written_at(key)
+            return topics.has_committed(topic_partition.topic, committed.topic_id, written_at)
+
         now_ms = context.clock()
         older_than_ms = now_ms - context.broker_config().offsets_retention_minutes * MINUTE_MS
         if shard.kept_since_ms(group_id) > older_than_ms:
             older_than_ms = 0
-        found = find_expired(records, older_than_ms=older_than_ms, now_ms=now_ms)
-        is_gone = len(found.keys) == len(records) and (machine is None or machine.group.state is ClassicState.EMPTY)
+        found = find_expired(shard.log, group_id, is_current, older_than_ms=older_than_ms, now_ms=now_ms)
+        is_unused = len(found.keys) == len(records) and not shard.log.pending_keys(group_id)
+        is_gone = is_unused and (machine is None or machine.group.state is ClassicState.EMPTY)
         return Planned(
             dict.fromkeys(found.keys),
             is_gone,

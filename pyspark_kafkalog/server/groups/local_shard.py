@@ -18,7 +18,7 @@ transactions do not make offsets unstable, since nobody ends them here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -115,13 +115,13 @@ class LocalGroupLog(GroupLog):
 
     def take_over(self, group_id: str) -> bool:
         """Make the group, with its offsets, one of `own`; False if it is, or is not in the log."""
-        if group_id in self._own:
+        log = None if group_id in self._own else self._log_of(group_id)
+        if log is None:
             return False
-        found = self._logged(group_id)
-        if found:
-            self._taken[group_id] = dict(found)
-            self._own[group_id] = {key: value for key, value in found.items() if _is_offset(key)}
-        return bool(found)
+        found = log.records(group_id)
+        self._taken[group_id] = dict(found)
+        self._own[group_id] = {key: value for key, value in found.items() if _is_offset(key)}
+        return True
 
     def own_groups(self) -> set[str]:
         return {group_id for group_id, records in self._own.items() if records}
@@ -132,14 +132,29 @@ class LocalGroupLog(GroupLog):
         logged: set[str] = set().union(*(log.groups() for log in self._logs.values()))
         return self.own_groups() | (logged - self._own.keys())
 
+    def has(self, group: str) -> bool:
+        return bool(self._own[group]) if group in self._own else self._log_of(group) is not None
+
     def records(self, group: str) -> Mapping[bytes, bytes]:
-        return self._own[group] if group in self._own else self._logged(group)
+        if group in self._own:
+            return self._own[group]
+        log = self._log_of(group)
+        return {} if log is None else log.records(group)
 
-    def is_pending(self, key: bytes) -> bool:
-        return False
+    def written_at(self, key: bytes) -> tuple[int, int] | None:
+        named = group_of_key(key)
+        log = None if named is None else self._log_of(named[1])
+        if named is None or log is None:
+            return None
+        # Of an offset that was committed here since, only its value can tell the topic.
+        is_logged = self.records(named[1]).get(key) == log.records(named[1]).get(key)
+        return log.written_at(key) if is_logged else None
 
-    def pending_keys(self) -> Iterable[bytes]:
+    def pending_keys(self, group: str) -> Collection[bytes]:
         return ()
+
+    def pending(self, group: str, key: bytes) -> Iterator[tuple[tuple[int, int], bytes]]:
+        return iter(())
 
     def advance(self, first_offset: int, end_offset: int, changes: Mapping[bytes, bytes | None]) -> None:
         for key, value in changes.items():
@@ -150,7 +165,7 @@ class LocalGroupLog(GroupLog):
                 records.pop(key, None)
             else:
                 records[key] = value
-            if not records and not self._logged(named[1]):
+            if not records and self._log_of(named[1]) is None:
                 del self._own[named[1]]
                 self._taken.pop(named[1], None)
 
@@ -189,9 +204,9 @@ class LocalGroupLog(GroupLog):
                 each.log.apply(each.tail)
         self._logs = {each.log.partition: each.log for each in found}
 
-    def _logged(self, group_id: str) -> Mapping[bytes, bytes]:
-        found = (log.records(group_id) for log in self._logs.values())
-        return next((records for records in found if records), {})
+    def _log_of(self, group_id: str) -> GroupLog | None:
+        """The partition that has records of the group."""
+        return next((log for log in self._logs.values() if log.has(group_id)), None)
 
 
 class LocalShard(Shard):
@@ -276,5 +291,5 @@ class LocalShard(Shard):
     async def _follow_log(self) -> None:
         pass  # the log does not count for a group that is written
 
-    async def _append(self, changes: Changes) -> tuple[int, int]:
+    async def _append(self, changes: Changes, topic_ids: Mapping[str, str | None]) -> tuple[int, int]:
         return self.log.end_offset, self.log.end_offset

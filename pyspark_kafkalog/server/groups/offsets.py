@@ -144,6 +144,8 @@ class OffsetHandlers:
         shard = await self._coordinator.shard_of(body.group_id)
         now_ms = context.clock()
         expires_ms = NO_EXPIRY if body.retention_time_ms == -1 else now_ms + body.retention_time_ms
+        known = known_topics(context)
+        topic_ids = {each.topic: known.topic_id(each.topic) for each in accepted}
         changes: dict[bytes, bytes | None] = {}
         async for named, each in in_turns(accepted.items()):
             offset = OffsetAndMetadata(
@@ -154,6 +156,8 @@ class OffsetHandlers:
                 expire_timestamp_ms=expires_ms,
             )
             changes |= offset_changes(context, body.group_id, {named: offset})
+        # A value with an expiry time has no room for the topic's id: the topic must still be the same in the commit.
+        held_ids = {} if expires_ms == NO_EXPIRY else topic_ids
 
         def plan() -> Planned:
             validate_commit(
@@ -164,7 +168,9 @@ class OffsetHandlers:
                 body.generation_id_or_member_epoch,
                 api_version=api_version,
             )
-            return Planned(changes)
+            if any(known_topics(context).topic_id(name) != held for name, held in held_ids.items()):
+                raise GroupRequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return Planned(changes, topic_ids=held_ids)
 
         await shard.write(body.group_id, plan)
 
@@ -201,8 +207,7 @@ class OffsetHandlers:
             _check_fetch(shard, asked)
         except GroupRequestError as refused:
             return wire.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refused.code)
-        live = shard.log.records(asked.group_id)
-        wanted = _all_topics(live) if asked.topics is None else asked.topics
+        wanted = _all_topics(shard.log.records(asked.group_id)) if asked.topics is None else asked.topics
         topics: list[wire.OffsetFetchResponseTopics] = []
         async for topic in in_turns(wanted):
             is_allowed = _may(context, request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
@@ -350,12 +355,15 @@ def _fetched(
 ) -> wire.OffsetFetchResponsePartitions:
     if named.partition < 0:
         return _unknown_offset(named.partition, ErrorCode.NONE)
-    key = offset_key(group_id, named)
-    if require_stable and shard.log.is_pending(key):
+    key, log, topics = offset_key(group_id, named), shard.log, known_topics(context)
+    if require_stable and any(
+        topics.has_committed(named.topic, parse_offset_value(value).topic_id, written_at)
+        for written_at, value in log.pending(group_id, key)
+    ):
         return _unknown_offset(named.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    value = shard.log.records(group_id).get(key)
+    value = log.records(group_id).get(key)
     committed = None if value is None else parse_offset_value(value)
-    if committed is None or not known_topics(context).is_current(named.topic, committed.topic_id):
+    if committed is None or not topics.has_committed(named.topic, committed.topic_id, log.written_at(key)):
         return _unknown_offset(named.partition, ErrorCode.NONE)
     return wire.OffsetFetchResponsePartitions(
         partition_index=named.partition,
@@ -414,8 +422,8 @@ def _plan_delete(shard: Shard, group_id: str, chosen: Iterable[TopicPartition]) 
     subscribed = _subscribed_topics(shard, group_id)
     refused = [each for each in chosen if subscribed is None or each.topic in subscribed]
     keys = {each: offset_key(group_id, each) for each in chosen if each not in refused}
-    live = shard.log.records(group_id)
-    return Planned({key: None for key in keys.values() if key in live or shard.log.is_pending(key)}, refused)
+    live, pending = shard.log.records(group_id), shard.log.pending_keys(group_id)
+    return Planned({key: None for key in keys.values() if key in live or key in pending}, refused)
 
 
 def _subscribed_topics(shard: Shard, group_id: str) -> frozenset[str] | None:

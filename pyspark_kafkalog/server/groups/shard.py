@@ -38,6 +38,7 @@ from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, C
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
+from pyspark_kafkalog.server.metadata.known_topics import ImageTopics
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -68,11 +69,15 @@ class TailMovedError(KafkalogError):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a write does: its records, its result, and what to do once they are in the log."""
+    """What a write does: its records, its result, and what to do once they are in the log.
+
+    `topic_ids`: the ids that topics have, by name; if one has another in the commit, all is planned again.
+    """
 
     changes: Changes
     result: Any = None
     done: Callable[[], None] = lambda: None
+    topic_ids: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def encoded_classic(value: GroupMetadataValue) -> bytes:
@@ -211,7 +216,7 @@ class Shard:
     def classic(self, group_id: str) -> ClassicProtocol | None:
         """The group, if it is one of the classic protocol, or has only offsets."""
         machine = self.classics.get(group_id)
-        if machine is None and self.log.records(group_id) and self.consumer(group_id) is None:
+        if machine is None and self.log.has(group_id) and self.consumer(group_id) is None:
             return self.new_classic(group_id)
         return machine
 
@@ -386,11 +391,13 @@ class Shard:
 
     async def _commit(self, writes: Sequence[tuple[_Write, Planned]]) -> None:
         changes: dict[bytes, bytes | None] = {}
+        topic_ids: dict[str, str | None] = {}
         for _, planned in writes:
             changes.update(planned.changes)
+            topic_ids.update(planned.topic_ids)
         if changes:
             # Not cancelled with this task: the state here must follow what was committed.
-            first, end = await asyncio.shield(asyncio.ensure_future(self._append(changes)))
+            first, end = await asyncio.shield(asyncio.ensure_future(self._append(changes, topic_ids)))
             if first == self.log.end_offset:
                 self.log.advance(first, end, changes)
                 for key in changes:
@@ -402,8 +409,8 @@ class Shard:
             if not write.result.done():
                 write.result.set_result(planned.result)
 
-    async def _append(self, changes: Changes) -> tuple[int, int]:
-        """Commit the records; the offsets that they got."""
+    async def _append(self, changes: Changes, topic_ids: Mapping[str, str | None]) -> tuple[int, int]:
+        """Commit the records, if the topics have these ids; the offsets that they got."""
         context, expected_offset, topic_id = self._context, self.log.end_offset, self._topic_id
         codec = CompressionType(context.broker_config().offsets_topic_compression_codec)
         data = b"".join(encode_records(changes, self._log_config(), codec, now_ms=context.clock()))
@@ -418,6 +425,8 @@ class Shard:
                 raise TailMovedError(f"{OFFSETS_TOPIC} is another topic now")
             if topic.partitions[self.partition].high_watermark != expected_offset:
                 raise TailMovedError(f"{topic_partition} was written to by somebody else")
+            if topic_ids and topic_ids != {name: ImageTopics(image).topic_id(name) for name in topic_ids}:
+                raise TailMovedError(f"a topic of {', '.join(topic_ids)} was deleted")
             return (append,)
 
         (appended,) = await context.committer.commit(CommitUnit(appends=appends))

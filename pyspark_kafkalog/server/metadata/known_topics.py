@@ -35,8 +35,8 @@ class KnownTopics(Protocol):
 
     def has(self, name: str, partition: int) -> bool: ...
 
-    def is_current(self, name: str, topic_id: str | None) -> bool:
-        """Whether an offset of that name, committed with that id of the topic, concerns a topic of today."""
+    def has_committed(self, name: str, topic_id: str | None, written_at: tuple[int, int] | None) -> bool:
+        """Whether an offset was committed of the topic that exists now (see MetadataImage)."""
         ...
 
 
@@ -82,9 +82,8 @@ class ImageTopics:
     def has(self, name: str, partition: int) -> bool:
         return self._image.find(name, partition) is not None
 
-    def is_current(self, name: str, topic_id: str | None) -> bool:
-        topic = self._image.topics.get(name)
-        return topic is not None and topic_id in (None, topic.topic_id)
+    def has_committed(self, name: str, topic_id: str | None, written_at: tuple[int, int] | None) -> bool:
+        return self._image.has_committed(name, topic_id, written_at)
 
 
 class RootTopics:
@@ -114,7 +113,7 @@ class RootTopics:
     def has(self, name: str, partition: int) -> bool:
         return partition in self._numbers(name)
 
-    def is_current(self, name: str, topic_id: str | None) -> bool:
+    def has_committed(self, name: str, topic_id: str | None, written_at: tuple[int, int] | None) -> bool:
         """A topic that is not here may be in the directory of another broker."""
         return topic_id is None or self.topic_id(name) in (None, topic_id)
 

@@ -1,8 +1,9 @@
 """TxnOffsetCommit: a group's offsets become a part of the producer's transaction.
 
 The offsets are one transactional batch of the producer in the group's partition of `__consumer_offsets`, as Kafka's
-group coordinator writes it; the marker that ends the transaction decides about them like about all its records. From
-version 5 on the same unit adds that partition to the transaction; before, AddOffsetsToTxn must have added it.
+group coordinator writes it, but with the topics' ids: so the offsets end with their topics. The marker that ends the
+transaction decides about them like about all its records. From version 5 on the same unit adds that partition to the
+transaction; before, AddOffsetsToTxn must have added it.
 
 Whether the member may commit for its group is the group coordinator's to say (`TransactionalCommits`). That is looked
 at once more inside of the commit: if the group has changed meanwhile, at any server, the coordinator is asked again. So
@@ -18,7 +19,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
@@ -49,6 +50,9 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITION_FROM: Final = 5
 _KNOWS_ABORTABLE_FROM: Final = 4
+#: What is committed of a partition, and the id of its topic.
+OffsetOfTopic: TypeAlias = tuple[TxnOffsetCommitRequestPartition, str]
+
 #: How often the group's coordinator is asked again because the group has changed meanwhile.
 _TRIES_MAX: Final = 20
 
@@ -91,8 +95,13 @@ class OffsetHandlers:
         error = self._check(context, request, body)
         if error is not ErrorCode.NONE:
             return await _response(dict.fromkeys(wanted, error))
-        errors = await _offset_errors(context, request, wanted)
-        accepted = {named: wanted[named] for named, found in errors.items() if found is ErrorCode.NONE}
+        image = await image_with(context, wanted)
+        errors = await _offset_errors(context, request, wanted, image)
+        accepted = {
+            named: (wanted[named], image.topic(named.topic).topic_id)
+            for named, found in errors.items()
+            if found is ErrorCode.NONE
+        }
         if accepted:
             errors |= dict.fromkeys(accepted, await self._commit(context, request, body, accepted))
         return await _response(errors)
@@ -102,7 +111,7 @@ class OffsetHandlers:
         context: ServerContext,
         request: Request,
         body: TxnOffsetCommitRequest,
-        accepted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+        accepted: Mapping[TopicPartition, OffsetOfTopic],
     ) -> ErrorCode:
         for _ in range(_TRIES_MAX):
             permission = await self._groups.validate_transactional_commit(
@@ -135,7 +144,7 @@ class OffsetHandlers:
         context: ServerContext,
         request: Request,
         body: TxnOffsetCommitRequest,
-        accepted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+        accepted: Mapping[TopicPartition, OffsetOfTopic],
         permission: Permission,
     ) -> ErrorCode:
         producer = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
@@ -158,7 +167,7 @@ class OffsetHandlers:
 def offsets_batch(
     group_id: str,
     producer: ProducerIdAndEpoch,
-    offsets: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+    offsets: Mapping[TopicPartition, OffsetOfTopic],
     *,
     now_ms: int,
 ) -> bytes:
@@ -174,10 +183,11 @@ def offsets_batch(
                     leader_epoch=each.committed_leader_epoch,
                     metadata=each.committed_metadata or "",
                     commit_timestamp_ms=now_ms,
+                    topic_id=topic_id,
                 )
             ),
         )
-        for at, (topic_partition, each) in enumerate(offsets.items())
+        for at, (topic_partition, (each, topic_id)) in enumerate(offsets.items())
     ]
     return encode_batch(
         records,
@@ -189,10 +199,12 @@ def offsets_batch(
 
 
 async def _offset_errors(
-    context: ServerContext, request: Request, wanted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition]
+    context: ServerContext,
+    request: Request,
+    wanted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+    image: MetadataImage,
 ) -> dict[TopicPartition, ErrorCode]:
     """The error of each partition."""
-    image = await image_with(context, wanted)
     metadata_max = context.broker_config().offset_metadata_max_bytes
     errors = {}
     async for each, offset in in_turns(wanted.items()):

@@ -17,7 +17,14 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.groups import group_log
 from pyspark_kafkalog.groups.group import Group, expire_offsets
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, group_partition
+from pyspark_kafkalog.groups.offset_records import (
+    OFFSETS_TOPIC,
+    OffsetAndMetadata,
+    group_partition,
+    offset_key,
+    offset_value,
+)
+from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -153,6 +160,38 @@ def test_offsets_of_recreated_topic_are_not_fetched(log_dir: LogDir, group: Grou
     assert offsets_of(group) == {TopicPartition("clicks", 0): 0}
     group.commit({P0: 0})
     assert offsets_of(group)[P0] == 0
+
+
+def commit_without_id(log_dir: LogDir, name: str, offset: int, *, expires_ms: int = -1) -> None:
+    """Commit for P0 without the topic's id, as brokers do in transactions and for clients that set a retention time."""
+    committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=NOW_MS, expire_timestamp_ms=expires_ms)
+    with group_lock(log_dir.root, name):
+        append_records(log_dir.root, name, {offset_key(name, P0): offset_value(committed)})
+    log_dir.refresh()
+
+
+@pytest.mark.parametrize("expires_ms", [-1, NOW_MS + DAY_MS])
+def test_offset_without_topic_id_is_of_the_topic_that_existed_when_it_was_committed(
+    log_dir: LogDir, expires_ms: int
+) -> None:
+    commit_without_id(log_dir, "before", 12, expires_ms=expires_ms)
+    log_dir.delete_topic("orders")
+    assert offsets_of(log_dir.group("before")) == {}
+    commit_without_id(log_dir, "between", 12, expires_ms=expires_ms)
+    log_dir.create_topic("orders", partitions=2)
+    commit_without_id(log_dir, "after", 12, expires_ms=expires_ms)
+    places = list(log_dir.root.native().store.image.topic("orders").offsets_ends)
+    assert sum(places) == 2
+    for opened in (log_dir, LogDir.open(log_dir.path)):
+        fetched = {name: offsets_of(opened.group(name)) for name in opened.groups()}
+        assert fetched == {"after": {P0: 12}, "before": {}, "between": {}}
+    assert expire_offsets(log_dir.root) == {"before": [P0], "between": [P0]}
+    log_dir.refresh()
+    assert log_dir.groups() == ("after",)
+    log_dir.delete_topic(OFFSETS_TOPIC)
+    assert log_dir.root.native().store.image.topic("orders").offsets_ends == ()
+    commit_without_id(log_dir, "anew", 3, expires_ms=expires_ms)
+    assert offsets_of(log_dir.group("anew")) == {P0: 3}
 
 
 def test_second_fetch_reads_only_new_records(log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnknownGroupError
+from pyspark_kafkalog.groups.group_log import GroupLog
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
@@ -106,6 +107,13 @@ def classic_group(*, state_ms: int, members: list[object] | None = None) -> dict
     return {group_key(GroupMetadataKey(group="g")): struct.pack(">h", 3) + value.encode(3)}
 
 
+def expired_of(records: dict[bytes, bytes]) -> Expired:
+    """What expires at 1000 ms of group g, if what is older than 100 ms does and all topics exist."""
+    log = GroupLog(0)
+    log.advance(0, len(records), records)
+    return find_expired(log, "g", lambda *committed: True, older_than_ms=100, now_ms=1000)
+
+
 @pytest.mark.parametrize(
     ("records", "expires"),
     [
@@ -118,15 +126,15 @@ def classic_group(*, state_ms: int, members: list[object] | None = None) -> dict
     ],
 )
 def test_age_counts_from_commit_or_from_loss_of_last_member(records: dict[bytes, bytes], expires: bool) -> None:
-    found = find_expired(records, older_than_ms=100, now_ms=1000)
+    found = expired_of(records)
     assert found == (Expired(tuple(records), (P0,)) if expires else Expired())
 
 
 def test_classic_group_without_offsets_is_deleted() -> None:
     records = classic_group(state_ms=500)
-    assert find_expired(records, older_than_ms=100, now_ms=1000) == Expired(tuple(records), ())
+    assert expired_of(records) == Expired(tuple(records), ())
 
 
 def test_share_group_never_expires() -> None:
     records = {struct.pack(">hh", 11, 1) + b"g": struct.pack(">h", 0) + bytes(5)}
-    assert find_expired(records, older_than_ms=100, now_ms=1000) == Expired()
+    assert expired_of(records) == Expired()

@@ -17,10 +17,11 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import OFFSETS_ENDS_TAG, MetadataImage, image_records, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
     ConfigRecord,
+    FollowingRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -37,6 +38,8 @@ from pyspark_kafkalog.root.admin import (
     create_topic,
     delete_topic,
 )
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import OFFSETS_TOPIC
 
 
 def batches(path: Path) -> Iterator[RecordBatch]:
@@ -229,6 +232,65 @@ def test_partitions_out_of_order_and_duplicate_topics_are_refused(image: Metadat
     for name, id_ in (("a", "EGc7GxAfRGaDNJO-5OFO6A"), ("b", topic_id)):
         with pytest.raises(InvalidRecordError, match="one of the two is already used"):
             apply(image, [TopicRecord(name=name, topic_id=id_)])
+
+
+def offsets_topic(image: MetadataImage, *ends: int) -> MetadataImage:
+    """The image with the ends of the partitions of `__consumer_offsets`, which is created if need be."""
+    if OFFSETS_TOPIC not in image.topics:
+        image = apply(image, create_topic(image, OFFSETS_TOPIC, partitions=len(ends)))
+    topic_id = image.topic(OFFSETS_TOPIC).topic_id
+    states = [partition_state_record(topic_id, number, LogState(log_end_offset=end)) for number, end in enumerate(ends)]
+    return apply(image, states)
+
+
+def created(image: MetadataImage, name: str) -> MetadataImage:
+    return apply(image, create_topic(image, name, partitions=1))
+
+
+def test_offsets_committed_before_a_topic_was_created_are_not_its_own(image: MetadataImage) -> None:
+    image = created(offsets_topic(created(image, "first"), 0, 3, 300), "second")
+    assert image.topic("first").offsets_ends == ()
+    assert image.topic("second").offsets_ends == (0, 3, 300)
+    snapshot = apply(MetadataImage(), list(image_records(image)))
+    assert snapshot.topics == image.topics
+    topic_id = image.topic("second").topic_id
+    cases = [
+        (None, (1, 2), False),
+        (None, (1, 3), True),
+        (None, (0, 0), True),
+        (None, None, True),
+        (topic_id, (1, 2), True),
+        (image.topic("first").topic_id, (1, 9), False),
+    ]
+    for committed_id, written_at, expected in cases:
+        assert snapshot.has_committed("second", committed_id, written_at) is expected
+        assert not snapshot.has_committed("third", committed_id, written_at)
+    assert snapshot.has_committed("first", None, (1, 0))
+
+
+def test_ends_of_offsets_follow_a_topic_of_offsets_that_is_cut_or_deleted(image: MetadataImage) -> None:
+    image = created(offsets_topic(image, 5, 9), "orders")
+    cut = offsets_topic(image, 5, 4)
+    assert cut.topic("orders").offsets_ends == (5, 4)
+    assert offsets_topic(cut, 5, 9).topic("orders").offsets_ends == (5, 4)
+    gone = apply(image, delete_topic(image, OFFSETS_TOPIC))
+    assert gone.topic("orders").offsets_ends == ()
+    assert created(gone, "clicks").topic("clicks").offsets_ends == ()
+
+
+def test_topic_of_a_follower_has_the_ends_of_offsets_of_its_leader(image: MetadataImage) -> None:
+    following = FollowingRecord(following_id="EGc7GxAfRGaDNJO-5OFO6A", leader="/leader", cluster_id="c", topics=".*")
+    image = apply(offsets_topic(image, 5, 9), [following])
+    assert created(image, "of-a-broker").topic("of-a-broker").offsets_ends == ()
+    image = apply(image, create_topic(image, "orders", partitions=1, offsets_ends=(2, 20)))
+    assert image.topic("orders").offsets_ends == (2, 20)
+    assert offsets_topic(image, 5, 4).topic("orders").offsets_ends == (2, 20)
+
+
+def test_damaged_ends_of_offsets_are_refused() -> None:
+    record = TopicRecord(name="a", topic_id="EGc7GxAfRGaDNJO-5OFO6A", unknown_tags=((OFFSETS_ENDS_TAG, b"\x02\xff"),))
+    with pytest.raises(InvalidRecordError, match="topic 'a' with a damaged tagged field 20000"):
+        apply(MetadataImage(), [record])
 
 
 def test_change_of_leader_raises_leader_epoch(image: MetadataImage) -> None:

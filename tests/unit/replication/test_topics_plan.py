@@ -67,6 +67,8 @@ def test_new_topic_gets_the_leaders_id_partitions_and_configurations() -> None:
     topic = image.topics["orders"]
     assert (topic.topic_id, len(topic.partitions)) == (ORDERS.topic_id, 2)
     assert dict(topic.configs) == {"retention.ms": "1000"}
+    assert topic.offsets_ends == ()
+    assert followed(leader(replace(ORDERS, offsets_ends=(0, 7)))).topics["orders"].offsets_ends == (0, 7)
 
 
 def test_nothing_changes_for_what_is_as_the_leader_says() -> None:

@@ -236,15 +236,86 @@ def test_offsets_of_open_transaction_are_unstable_until_its_marker(servers: Call
         server = servers()
         await server.commit(1)
         place = (await server.coordinator.shard_of(GROUP)).partition
+        topic_id = server.context.image().topic("a").topic_id
         for producer, is_commit, expected in ((5, True, 20), (6, False, 20)):
             offset = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=15 + producer)
-            data = offsets_batch(GROUP, ProducerIdAndEpoch(producer, 0), {A0: offset}, now_ms=1)
+            data = offsets_batch(GROUP, ProducerIdAndEpoch(producer, 0), {A0: (offset, topic_id)}, now_ms=1)
             server.parts.served.append(mark(data, "__consumer_offsets", place))
             before = await server.fetch()
             assert before[1] is ErrorCode.NONE
             assert await server.fetch(require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             server.parts.served.append(mark(marker(producer, 0, is_commit=is_commit), "__consumer_offsets", place))
             assert await server.fetch(require_stable=True) == (expected, ErrorCode.NONE)
+
+    run(scenario())
+
+
+async def commit_expiring(server: GroupServer, offset: int) -> ErrorCode:
+    """OffsetCommit for A0 with a retention time, as clients before 2.1: the record has no room for the topic's id."""
+    one = offsets.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    body = offsets.OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=-1,
+        retention_time_ms=86_400_000,
+        topics=(offsets.OffsetCommitRequestTopic(name="a", partitions=(one,)),),
+    )
+    response = await server.ask(ApiKey.OFFSET_COMMIT, 4, body)
+    return ErrorCode(response.topics[0].partitions[0].error_code)  # type: ignore[call-arg]
+
+
+def recreate(path: Path) -> None:
+    log_dir = LogDir.open(path)
+    log_dir.delete_topic("a")
+    log_dir.create_topic("a", partitions=2)
+
+
+@pytest.mark.parametrize("way", ["committed", "pending", "expiring", "late"])
+def test_offsets_end_with_their_topic(servers: Callable[[], GroupServer], path: Path, way: str) -> None:
+    """`pending`: the transaction ends after the topic. `late`: a commit that was accepted before comes after that."""
+
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        await first.commit(1, partition=1)
+        if way in ("committed", "pending"):
+            producer = await first.parts.begin()
+            assert await first.commit_in_transaction(producer, 20) is ErrorCode.NONE
+            if way == "committed":
+                await first.parts.end(producer)
+            recreate(path)
+            assert await second.fetch(require_stable=True) == (-1, ErrorCode.NONE)
+            if way == "pending":
+                await first.parts.end(producer)
+        elif way == "expiring":
+            assert await commit_expiring(first, 20) is ErrorCode.NONE
+            assert await second.fetch() == (20, ErrorCode.NONE)
+            recreate(path)
+        else:
+            first.parts.committer.is_waiting = True
+            late = asyncio.create_task(commit_expiring(first, 20))
+            while not first.parts.committer._waiting:
+                await asyncio.sleep(0)
+            recreate(path)
+            first.parts.committer.is_waiting = False
+            first.parts.committer.flush()
+            assert await late is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for server in (first, second, servers()):
+            assert await server.fetch(require_stable=True) == (-1, ErrorCode.NONE)
+        assert LogDir.open(path).group(GROUP).fetch() == {}
+
+    run(scenario())
+
+
+def test_offsets_of_deleted_topics_are_deleted_in_the_log_with_the_next_check(
+    servers: Callable[[], GroupServer], path: Path
+) -> None:
+    LogDir.open(path).alter_broker_configs(add={"offsets.retention.check.interval.ms": "1000"})
+
+    async def scenario() -> None:
+        server = servers()
+        await server.commit(1)
+        recreate(path)
+        await server.pass_time(2000)
+        assert LogDir.open(path).groups() == ()
 
     run(scenario())
 
