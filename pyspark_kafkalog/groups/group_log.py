@@ -151,12 +151,12 @@ class GroupLog:
         self.end_offset = end_offset
 
     def groups(self) -> set[str]:
-        """The groups with live records."""
-        return set(self._live)
+        """The groups with live records, or with offsets of open transactions."""
+        return self._live.keys() | self._pending.keys()
 
     def has(self, group: str) -> bool:
         """Whether the group is one of `groups`."""
-        return group in self._live
+        return group in self._live or group in self._pending
 
     def records(self, group: str) -> Mapping[bytes, bytes]:
         """The group's live records, value by key."""

@@ -183,6 +183,7 @@ def test_transactional_offsets_are_seen_once_committed_others_at_once(tmp_path: 
     write_log(tmp_path, open_one)
     log_dir = LogDir.open(tmp_path)
     assert offsets(log_dir) == {"plain": 2, "committed": 6, "overtaken": 7}
+    assert "open" in log_dir.groups()
     write_log(tmp_path, [*open_one, marker(11, 1, commit=True), batch_of(12, [commit_of("plain", 3)])])
     with TransactionIndex.open(tmp_path / "__consumer_offsets-0" / f"{0:020d}.txnindex", 0, writable=True) as index:
         index.append(AbortedTxn(producer_id=3, first_offset=7, last_offset=10, last_stable_offset=2))

@@ -320,6 +320,63 @@ def test_offsets_of_deleted_topics_are_deleted_in_the_log_with_the_next_check(
     run(scenario())
 
 
+@pytest.mark.parametrize("deletes_group", [True, False])
+def test_group_with_only_pending_offsets_exists_until_they_are_deleted(
+    servers: Callable[[], GroupServer], path: Path, deletes_group: bool
+) -> None:
+    async def scenario() -> None:
+        first, second = servers(), servers()
+        producer = await first.parts.begin()
+        assert await first.commit_in_transaction(producer, 7) is ErrorCode.NONE
+        for server in (first, second):
+            (listed,) = (await server.ask(ApiKey.LIST_GROUPS, 5, groups.ListGroupsRequest())).groups
+            assert (listed.group_id, listed.group_state, listed.group_type) == (GROUP, "Empty", "classic")
+            described = await server.ask(ApiKey.DESCRIBE_GROUPS, 6, groups.DescribeGroupsRequest(groups=(GROUP,)))
+            assert described.groups[0].error_code == ErrorCode.NONE
+        assert LogDir.open(path).groups() == (GROUP,)
+        assert LogDir.open(path).group(GROUP).describe().state == "Empty"
+        assert await second.fetch(require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        if deletes_group:
+            assert await second.delete() is ErrorCode.NONE
+        else:
+            one = offsets.OffsetDeleteRequestTopic(
+                name="a", partitions=(offsets.OffsetDeleteRequestPartition(partition_index=0),)
+            )
+            deleted = await second.ask(
+                ApiKey.OFFSET_DELETE, 0, offsets.OffsetDeleteRequest(group_id=GROUP, topics=(one,))
+            )
+            assert (deleted.error_code, deleted.topics[0].partitions[0].error_code) == (0, 0)
+        for server in (first, second, servers()):
+            assert await server.fetch(require_stable=True) == (-1, ErrorCode.NONE)
+        await first.parts.end(producer)
+        for server in (first, second, servers()):
+            assert await server.fetch() == (-1, ErrorCode.NONE)
+        assert LogDir.open(path).groups() == ()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("deletes_group", [True, False])
+def test_python_deletes_pending_offsets_too(
+    servers: Callable[[], GroupServer], path: Path, deletes_group: bool
+) -> None:
+    async def scenario() -> None:
+        server = servers()
+        producer = await server.parts.begin()
+        assert await server.commit_in_transaction(producer, 7) is ErrorCode.NONE
+        group = LogDir.open(path).group(GROUP)
+        assert group.expire_offsets(1 << 60, now_ms=1 << 60) == []
+        if deletes_group:
+            group.delete()
+        else:
+            assert group.delete_offsets([A0]) == [A0]
+        assert await server.fetch(require_stable=True) == (-1, ErrorCode.NONE)
+        await server.parts.end(producer)
+        assert await server.fetch() == (-1, ErrorCode.NONE)
+
+    run(scenario())
+
+
 def test_offsets_of_a_member_that_was_replaced_meanwhile_do_not_join_the_transaction(
     servers: Callable[[], GroupServer],
 ) -> None:
