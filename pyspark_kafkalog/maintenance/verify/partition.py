@@ -29,7 +29,10 @@ from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffs
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome
 from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, reason_and_advice
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LOG_START_OFFSET_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+)
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
@@ -390,15 +393,22 @@ def _check_metadata_snapshot(path: Path, sink: FindingSink) -> None:
 
 
 def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> list[Finding]:
-    """Offsets missing between segments: only a cleaner leaves such gaps; otherwise a segment was lost or truncated."""
+    """Offsets missing between segments, and at both ends of a broker's log."""
     found = sorted((each for each in outcomes if each.end_offset >= 0), key=lambda each: each.base_offset)
-    has_gaps = scope.has_gaps or any(each.inner_gaps for each in found)
     sink = FindingSink(scope.topic_partition)
-    if has_gaps:
-        return []
+    if not (scope.has_gaps or any(each.inner_gaps for each in found)):
+        _check_holes(scope, found, sink)
+    if scope.is_broker_directory:
+        _check_log_start(scope, found, sink)
+        _check_log_end(scope, found, sink)
+    return sink.result()
+
+
+def _check_holes(scope: PartitionScope, found: Sequence[SegmentOutcome], sink: FindingSink) -> None:
+    """Offsets between segments: only a cleaner leaves such gaps; otherwise a segment was lost or truncated."""
     for before, after in pairwise(found):
         hole = (before.end_offset, after.base_offset)
-        if before.end_offset < after.base_offset and not before.findings and _is_empty(scope, *hole):
+        if before.end_offset < after.base_offset and not before.is_damaged and _is_empty(scope, *hole):
             sink.add(
                 Severity.ERROR if scope.has_gaps is False else Severity.WARNING,
                 "offsets-missing",
@@ -409,18 +419,65 @@ def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> li
                 found=f"{after.base_offset}, where the next segment begins",
                 advice=_RESTORE_LOG + ", unless the topic was compacted once",
             )
-    last = found[-1] if found else None
-    if last is not None and scope.is_broker_directory and last.end_offset < scope.log_end_offset and not last.findings:
+
+
+def _check_log_start(scope: PartitionScope, found: Sequence[SegmentOutcome], sink: FindingSink) -> None:
+    """Compare a broker's first segment with its leader epochs, and the log start of its checkpoint with the log's end.
+
+    Epochs begin at the log start: a broker that deletes segments moves both (LeaderEpochFileCache.truncateFromStart).
+    Only in a tiered log do they begin below the first local segment.
+    """
+    if not found:
+        return
+    first, end_offset = found[0], found[-1].end_offset
+    if scope.log_start_offset > end_offset and not found[-1].is_damaged:
         sink.add(
-            Severity.ERROR if scope.is_clean else Severity.WARNING,
-            "log-too-short",
-            segment_file(scope.directory, last.base_offset, LOG_SUFFIX),
-            offset=last.end_offset,
-            expected=f"records up to the high watermark {scope.log_end_offset}",
-            found=f"the end of the log at offset {last.end_offset}",
-            advice=_RESTORE_LOG,
+            Severity.ERROR,
+            "log-start-beyond-end",
+            scope.root / LOG_START_OFFSET_CHECKPOINT,
+            offset=scope.log_start_offset,
+            expected=f"a log start of at most {end_offset}, the end of the log, for {scope.topic_partition}",
+            found=f"{scope.log_start_offset}: a broker that starts deletes the whole log, offsets "
+            f"{min(scope.bases(), default=end_offset)} to {end_offset - 1}",
+            advice="restore the checkpoint or the missing segments from a copy, or remove the partition's line from "
+            "the checkpoint to keep the records",
         )
-    return sink.result()
+    try:
+        epochs = read_epochs(scope.directory / LEADER_EPOCH_CHECKPOINT)
+    except (CorruptIndexError, OSError):
+        return  # reported by _check_epochs
+    is_tiered = scope.unread is not None and scope.unread.found.remote_offsets_count > 0
+    if not epochs or is_tiered or scope.topic_partition.topic == CLUSTER_METADATA_TOPIC:
+        return
+    if max(epochs[0].start_offset, scope.log_start_offset) < first.base_offset:
+        is_empty = all(not each.batches for each in found)
+        sink.add(
+            Severity.ERROR if scope.is_clean and not is_empty else Severity.WARNING,
+            "segment-missing",
+            segment_file(scope.directory, epochs[0].start_offset, LOG_SUFFIX),
+            offset=epochs[0].start_offset,
+            expected=f"a segment with offset {epochs[0].start_offset}, where the leader epochs begin",
+            found=f"{first.base_offset} as the offset of the first segment",
+            advice=_RESTORE_LOG + ", unless retention deleted it right before the broker was killed",
+        )
+
+
+def _check_log_end(scope: PartitionScope, found: Sequence[SegmentOutcome], sink: FindingSink) -> None:
+    """Check that the last segment, which no cleaner changes, reaches a broker's high watermark."""
+    last = found[-1] if found else None
+    if last is None or last.is_damaged or last.end_offset >= scope.log_end_offset:
+        return
+    if last.base_offset != max(scope.bases(), default=last.base_offset):
+        return  # a later one could not be read, or was just made
+    sink.add(
+        Severity.ERROR if scope.is_clean else Severity.WARNING,
+        "log-too-short",
+        segment_file(scope.directory, last.base_offset, LOG_SUFFIX),
+        offset=last.end_offset,
+        expected=f"records up to the high watermark {scope.log_end_offset}",
+        found=f"the end of the log at offset {last.end_offset}",
+        advice=_RESTORE_LOG,
+    )
 
 
 def _is_empty(scope: PartitionScope, start_offset: int, end_offset: int) -> bool:

@@ -37,9 +37,12 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
+from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 from pyspark_kafkalog.storage.filesystem import LOCAL, TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition, parse_partition_dir
@@ -306,12 +309,56 @@ def check_broker_root(root: Path) -> list[Finding]:
     def check() -> list[Finding]:
         sink = FindingSink(None)
         _check_meta_properties(root, sink, None)
-        for name in CHECKPOINTS:
-            _read(root / name, sink)
+        offsets = {name: _read(root / name, sink, advice=None) for name in CHECKPOINTS}
+        _check_named_directories(root, offsets, sink)
+        _check_topic_ids(root, sink)
         _check_entries(root, sink, None)
         return sink.result()
 
     return confirmed(check)
+
+
+def _check_named_directories(
+    root: Path, offsets: Mapping[str, Mapping[TopicPartition, int]], sink: FindingSink
+) -> None:
+    """Check that each partition of a broker's checkpoints, which it writes for all its logs, has its directory."""
+    pending = {each.name.rpartition(".")[0] for each in root.iterdir() if _LEFTOVER_DIR.fullmatch(each.name)}
+    named = {**offsets[RECOVERY_POINT_CHECKPOINT], **offsets[REPLICATION_OFFSET_CHECKPOINT]}
+    for topic_partition, offset in named.items():
+        if (root / str(topic_partition)).exists():
+            continue
+        is_deleted = str(topic_partition) in pending
+        sink.add(
+            Severity.WARNING if is_deleted or not offset else Severity.ERROR,
+            "directory-missing",
+            root / str(topic_partition),
+            offset=offset,
+            expected=f"the directory of a partition that the broker's checkpoints have up to offset {offset}",
+            found="one that is pending deletion" if is_deleted else "none",
+            advice="restore it from a copy, unless its topic was deleted: committed records are missing",
+        )
+
+
+def _check_topic_ids(root: Path, sink: FindingSink) -> None:
+    """Check that no two topics of a broker's directory have the same id, as a copied folder leaves it."""
+    topics: dict[str, str] = {}
+    for topic_partition in list_partitions(root):
+        path = root / str(topic_partition) / PARTITION_METADATA
+        try:
+            topic_id = read_topic_id(path)
+        except (OSError, DiskFormatError):
+            continue  # reported with the partition
+        topic = topics.setdefault(topic_id, topic_partition.topic)
+        if topic != topic_partition.topic:
+            sink.add(
+                Severity.ERROR,
+                "topic-id-twice",
+                path,
+                position=0,
+                expected=f"an id of topic {topic_partition.topic} alone",
+                found=f"{topic_id}, which is also that of topic {topic}",
+                advice="remove the folder that is a copy, or its partition.metadata: a broker does not start with both",
+            )
 
 
 def _check_meta_properties(root: Path, sink: FindingSink, image: MetadataImage | None) -> None:
@@ -326,6 +373,8 @@ def _check_meta_properties(root: Path, sink: FindingSink, image: MetadataImage |
         sink.add_damage(Severity.ERROR, "meta-properties", error)
         return
     if image is None:
+        if properties.node_id is None and properties.cluster_id is None:
+            _properties(path, sink, "the ids of the cluster and the broker", "neither")
         return
     if properties.node_id not in image.brokers:
         _properties(path, sink, f"node.id {image.node.broker_id}", str(properties.node_id))
@@ -346,11 +395,11 @@ def _properties(path: Path, sink: FindingSink, expected: str, found: str) -> Non
     )
 
 
-def _read(path: Path, sink: FindingSink) -> Mapping[TopicPartition, int]:
+def _read(path: Path, sink: FindingSink, *, advice: str | None = REPAIR) -> Mapping[TopicPartition, int]:
     try:
         return read_offset_checkpoint(path)
     except CorruptIndexError as error:
-        sink.add_damage(Severity.ERROR, "checkpoint", error, advice=REPAIR)
+        sink.add_damage(Severity.ERROR, "checkpoint", error, advice=advice)
         return {}
 
 

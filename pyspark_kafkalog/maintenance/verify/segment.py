@@ -64,13 +64,14 @@ class SegmentOutcome:
     """The outcome for one segment. `producers` is their state at its end, None if unknown.
 
     `end_offset` is the offset after its last batch, -1 for a segment that is gone. `inner_gaps` is the number of gaps
-    between offsets inside it.
+    between offsets inside it. `is_damaged`: bytes of the `.log` are no batches, so batches may be missing at its end.
     """
 
     base_offset: int
     findings: tuple[Finding, ...] = ()
     end_offset: int = -1
     inner_gaps: int = 0
+    is_damaged: bool = False
     bytes_read: int = 0
     batches: int = 0
     records: int = 0
@@ -201,6 +202,7 @@ class _Check:
             findings=tuple(self.sink.result()),
             end_offset=max(walk.reached_offset, 0),
             inner_gaps=walk.inner_gaps,
+            is_damaged=walk.is_damaged,
             bytes_read=end,
             batches=walk.batches_count,
             records=walk.records_count,

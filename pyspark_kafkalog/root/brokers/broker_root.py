@@ -18,13 +18,13 @@ stable offset. Repeated requests, as from metrics, read only the batches appende
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.bootstrap import is_vacant
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process
@@ -102,10 +102,19 @@ class BrokerRoot(ReadOnlyRoot):
             raise LogDirError(f"{self.path} is a native log directory, and was none when it was opened: open it again")
         if self._remote_logs is not None:
             self._remote_logs.refresh()
-        self._high_watermarks = read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
+        self._high_watermarks = self._read_high_watermarks()
         self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
         self._is_clean = was_clean_shutdown(self.path)
         self._list(partitions)  # last: another thread may read a partition meanwhile, which is cached from now on
+
+    def _read_high_watermarks(self) -> Mapping[TopicPartition, int]:
+        """The checkpoint's. A damaged one is the error of each partition that is read up to its high watermark."""
+        self._damaged_checkpoint: CorruptIndexError | None = None
+        try:
+            return read_offset_checkpoint(self.path / REPLICATION_OFFSET_CHECKPOINT)
+        except CorruptIndexError as error:
+            self._damaged_checkpoint = error
+            return {}
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
         remote = None if self._remote_logs is None else self._snapshot(topic_partition).remote
@@ -141,7 +150,10 @@ class BrokerRoot(ReadOnlyRoot):
 
     def _high_watermark(self, topic_partition: TopicPartition, state: ReadOnlyState) -> int:
         """The end for readers: by the checkpoint, or with `read_to_log_end` the end of the batches above it."""
-        high_watermark = self._high_watermarks.get(topic_partition, state.log_end_offset)
+        if self._damaged_checkpoint is not None and not self._read_to_log_end:
+            raise self._damaged_checkpoint
+        unknown = state.local_log_start_offset if self._damaged_checkpoint else state.log_end_offset
+        high_watermark = self._high_watermarks.get(topic_partition, unknown)
         if not self._is_clean:
             high_watermark = min(high_watermark, state.log_end_offset)
         if not self._read_to_log_end or high_watermark >= state.log_end_offset:

@@ -33,7 +33,9 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 CHECKPOINT_VERSION: Final = 0
 
-_ADVICE: Final = "delete the file: Kafka and this package go on without it"
+_ADVICE: Final = (
+    "restore the file from a copy, or move it out of the directory: a broker and this package go on without it"
+)
 
 # Room for 60,000 partitions with names of the maximum length; a larger file is not a checkpoint.
 _MAX_CHECKPOINT_BYTES: Final = 16 << 20
