@@ -28,9 +28,9 @@ Kafka's StandardAuthorizer:
     no entry covers the resource                                   the value of allow.everyone.if.no.acl.found
     otherwise                                                      no
 
-An entry for one host applies only where the host is known: to clients of a server. For a LogDir access control entries
-only guard against mistakes: a user with access to the files of a log directory can bypass them. File permissions are
-the security boundary.
+An entry for a host, or for a range of hosts, applies only where the host is known: to clients of a server. For a LogDir
+access control entries only guard against mistakes: a user with access to the files of a log directory can bypass them.
+File permissions are the security boundary.
 
 Decisions take microseconds whatever the number of entries: they are indexed by name of the resource and principal.
 
@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import AuthorizationError
@@ -56,6 +57,7 @@ from pyspark_kafkalog.metadata.access.acl import (
     PermissionType,
     ResourceType,
 )
+from pyspark_kafkalog.metadata.access.hosts import HostRange, canonical_host, is_range
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 
@@ -83,17 +85,30 @@ class _Entries:
     __slots__ = ("_by_principal",)
 
     def __init__(self) -> None:
-        self._by_principal: dict[str, list[Acl]] = {}
+        self._by_principal: dict[str, list[tuple[Acl, str | HostRange]]] = {}
 
     def add(self, acl: Acl) -> None:
-        self._by_principal.setdefault(acl.principal, []).append(acl)
+        hosts = _hosts_of(acl)
+        if hosts is not None:
+            self._by_principal.setdefault(acl.principal, []).append((acl, hosts))
 
     def of(self, principal: str, host: str | None) -> Iterator[Acl]:
         """The entries that apply to the principal, coming from the host."""
         for name in (principal, WILDCARD_PRINCIPAL):
-            for acl in self._by_principal.get(name, ()):
-                if acl.host in (WILDCARD, host):
+            for acl, hosts in self._by_principal.get(name, ()):
+                if isinstance(hosts, HostRange):
+                    if host is not None and hosts.contains(host):
+                        yield acl
+                elif hosts in (WILDCARD, host):
                     yield acl
+
+
+def _hosts_of(acl: Acl) -> str | HostRange | None:
+    """Which hosts the entry applies to. With a range that cannot be read: all if it denies, None if it allows."""
+    if not is_range(acl.host):
+        return canonical_host(acl.host)
+    found = HostRange.parse(acl.host)
+    return WILDCARD if found is None and acl.permission == PermissionType.DENY else found
 
 
 class _Resources:
@@ -147,9 +162,9 @@ class Authorizer:
         name: str,
         host: str | None = None,
     ) -> bool:
-        """Whether `principal`, coming from `host`, may do `operation` on the resource.
+        """Whether `principal`, coming from `host` (in the form of hosts.py), may do `operation` on the resource.
 
-        Without a host, entries for a single host apply to no principal.
+        Without a host, entries for single hosts and ranges apply to no principal.
         """
         if principal in self.super_users:
             return True
@@ -240,8 +255,9 @@ class AccessControl:
         """Add the entries that do not exist, in one commit. Raises InvalidAclError, ReadOnlyLogDirError."""
         from pyspark_kafkalog.metadata.access.acl import add_acls
 
+        wanted = [replace(each, host=canonical_host(each.host)) for each in acls]
         self._root.native().commit(
-            lambda image: add_acls(image.acls.values(), acls, random.SystemRandom()),
+            lambda image: add_acls(image.acls.values(), wanted, random.SystemRandom()),
             operation="add access control entries",
         )
 

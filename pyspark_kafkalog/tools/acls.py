@@ -32,6 +32,7 @@ from pyspark_kafkalog.metadata.access.acl import (
     ResourceType,
     check_acl,
 )
+from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.storage.names import check_principal
 from pyspark_kafkalog.tools.command import UsageError, add_path, open_log_dir
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
@@ -82,7 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for permission in ("allow", "deny"):
         parser.add_argument(f"--{permission}-principal", action="append", default=[], metavar="TYPE:NAME")
-        parser.add_argument(f"--{permission}-host", action="append", default=[], metavar="HOST", help="default: *")
+        parser.add_argument(
+            f"--{permission}-host",
+            action="append",
+            default=[],
+            metavar="HOST",
+            help="address, or range such as 10.0.0.0/8 (default: *)",
+        )
     parser.add_argument(
         "--principal", action="append", default=[], metavar="TYPE:NAME", help="list only entries of these principals"
     )
@@ -212,7 +219,7 @@ def _acl(entry: AclFilter) -> Acl:
         entry.resource_name,
         entry.pattern_type,
         entry.principal,
-        entry.host,
+        canonical_host(entry.host),
         entry.operation,
         entry.permission,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from host_decisions import kafka_decisions, kept_decisions
 from kafka_oracle import Broker, run_tool
 from kafkalog_command import Command
 
@@ -67,3 +68,8 @@ def test_acls_output_and_entries_equal_kafkas_before_and_after_adoption(
     LogDir.open(adopted, principal="User:ann").read("orders")
     with pytest.raises(AuthorizationError):
         LogDir.open(adopted, principal="User:etl").read("orders")
+
+
+@pytest.mark.full
+def test_decisions_by_host_are_those_of_the_table() -> None:
+    assert kafka_decisions() == kept_decisions()

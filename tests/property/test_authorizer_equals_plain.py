@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
 
 import pytest
 from counted_steps import counted_steps
@@ -15,7 +16,7 @@ from pyspark_kafkalog.security.access_control import Authorizer
 
 NAMES = ("*", "a", "ab", "abc", "b", "bc", "hard", "hardcode")
 PRINCIPALS = ("User:ann", "User:bob", "User:*", "Group:ann")
-HOSTS = ("*", "10.0.0.1", "::1")
+HOSTS = ("*", "10.0.0.1", "::1", "10.0.0.0/31", "10.0.0.2/0", "::/0")
 OPERATIONS = (
     AclOperation.ALL,
     AclOperation.READ,
@@ -47,7 +48,11 @@ IMPLIED = {
 
 
 def applies(acl: Acl, principal: str, host: str | None) -> bool:
-    return acl.principal in (principal, "User:*") and (acl.host == "*" or acl.host == host)
+    if acl.principal not in (principal, "User:*"):
+        return False
+    if acl.host == "*" or host is None:
+        return acl.host == "*"
+    return ip_address(host) in ip_network(acl.host, strict=False)
 
 
 def plain(
@@ -81,7 +86,7 @@ def plain(
     principal=st.sampled_from(["User:ann", "User:bob", "User:eve"]),
     operation=st.sampled_from(ASKED),
     name=st.sampled_from(NAMES),
-    host=st.sampled_from([None, "10.0.0.1", "10.0.0.2", "::1"]),
+    host=st.sampled_from([None, "10.0.0.1", "10.0.0.2", "0:0:0:0:0:0:0:1"]),
     default=st.booleans(),
 )
 def test_decisions_equal_those_of_the_plain_rules(

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidAclError, InvalidRecordError
+from pyspark_kafkalog.metadata.access.hosts import HostRange, canonical_host, is_range
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AccessControlEntryRecord,
     MetadataRecord,
@@ -122,7 +123,10 @@ OPERATIONS: Final[Mapping[ResourceType, frozenset[AclOperation]]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One entry: `permission` for `principal` (type:name), coming from `host`, to do `operation` on the resources."""
+    """One entry: `permission` for `principal` (type:name), coming from `host`, to do `operation` on the resources.
+
+    `host` is one address, a range of them, or *; hosts.py says in which form.
+    """
 
     resource_type: ResourceType
     resource_name: str
@@ -164,7 +168,7 @@ class AclFilter:
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._matches_name(acl)
             and self.principal in (None, acl.principal)
-            and self.host in (None, acl.host)
+            and (self.host is None or canonical_host(self.host) == canonical_host(acl.host))
             and self.operation in (None, acl.operation)
             and self.permission in (None, acl.permission)
         )
@@ -188,11 +192,21 @@ def check_acl(acl: Acl) -> None:
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise InvalidAclError(f"expected the cluster's name {CLUSTER_NAME}, found {acl.resource_name}")
     check_principal(acl.principal)
+    check_host(acl.host)
     allowed = OPERATIONS[acl.resource_type] | {AclOperation.ALL}
     if acl.operation not in allowed:
         names = ", ".join(each.name for each in sorted(allowed))
         raise InvalidAclError(
             f"{acl.resource_type.name} has no operation {acl.operation.name}; its operations: {names}"
+        )
+
+
+def check_host(host: str) -> None:
+    """Raises InvalidAclError for a range that Kafka does not accept."""
+    if is_range(host) and HostRange.parse(host) is None:
+        raise InvalidAclError(
+            f"the host {host[:100]} is no range of addresses: expected an IPv4 or IPv6 address, a slash, and how many "
+            "of its bits count, such as 10.0.0.0/8 or 2001:db8::/32"
         )
 
 

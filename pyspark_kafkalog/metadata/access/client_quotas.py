@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidRecordError
+from pyspark_kafkalog.metadata.access.hosts import canonical_ip
 from pyspark_kafkalog.metadata.messages.metadata_records import ClientQuotaRecord, EntityData, MetadataRecord
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
@@ -86,14 +86,6 @@ def alter_quotas(quotas: Quotas, entity: QuotaEntity, changes: Mapping[str, floa
         if current.get(key) != value:
             records.append(quota_record(entity, key, value))
     return records
-
-
-def canonical_ip(text: str) -> str | None:
-    """The shortest way to write this IP address, which hosts of connections have; None if it is none."""
-    try:
-        return str(ip_address(text))
-    except ValueError:
-        return None
 
 
 def _check_value(allowed: Mapping[str, int | None], key: str, value: float) -> None:

@@ -24,8 +24,10 @@ from pyspark_kafkalog.metadata.access.acl import (
     PermissionType,
     ResourceType,
     add_acls,
+    check_host,
     remove_acls,
 )
+from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -175,7 +177,7 @@ def parse_creation(creation: AclCreation) -> Acl:
         creation.resource_name,
         _member(PatternType, creation.resource_pattern_type),
         creation.principal,
-        creation.host,
+        canonical_host(creation.host),
         _member(AclOperation, creation.operation),
         _member(PermissionType, creation.permission_type),
     )
@@ -188,6 +190,7 @@ def parse_creation(creation: AclCreation) -> Acl:
     if not acl.resource_name:
         raise InvalidAclError("Invalid empty resource name")
     check_principal(acl.principal)
+    check_host(acl.host)
     return acl
 
 

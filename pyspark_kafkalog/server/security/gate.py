@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_broker_metadata
 from pyspark_kafkalog.server.context import Session
@@ -115,6 +116,7 @@ class Gate:
 
     def open(self, host: str, port: int) -> Session:
         """A new connection; `close` has to follow. Raises TooManyConnectionsError."""
+        host = canonical_host(host)
         self._limits.open(host)
         return Session(host, port, is_authenticated=self.sasl is None)
 

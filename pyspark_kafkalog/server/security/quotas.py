@@ -23,8 +23,8 @@ from pyspark_kafkalog.metadata.access.client_quotas import (
     USER,
     QuotaEntity,
     Quotas,
-    canonical_ip,
 )
+from pyspark_kafkalog.metadata.access.hosts import canonical_ip
 from pyspark_kafkalog.units import INT32_MAX, SECOND_MS
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def _connection_rates(quotas: Quotas) -> dict[str | None, float]:
         if CONNECTION_CREATION_RATE in values:
             host = None if name is None else canonical_ip(name)
             if name is None or host is not None:
-                found[host] = values[CONNECTION_CREATION_RATE]
+                # Of several ways to write an address the strictest holds.
+                rate = values[CONNECTION_CREATION_RATE]
+                found[host] = min(rate, found.get(host, rate))
     return found
 
 

@@ -6,6 +6,7 @@ import random
 import socket
 import ssl
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scram_client import ScramClient
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.access.client_quotas import USER, alter_quotas, quota_entity
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credentials, upsertion
 from pyspark_kafkalog.server.config import Address, ServerConfig
@@ -184,6 +186,24 @@ def test_rules_make_principals_of_subjects_and_refuse_the_others(root: Path, tmp
                 answer = ask(tls, METADATA)
                 seen[name] = answer if answer is None else b"orders" in answer
     assert seen == {"app": True, "other": False, "7": None}
+
+
+@pytest.mark.parametrize(("host", "denied"), [("127.0.0.1", "127.0.0.0/8"), ("::1", "::1")])
+def test_client_of_a_dual_stack_listener_is_denied_by_the_entry_for_its_address(
+    root: Path, host: str, denied: str
+) -> None:
+    everyone = Acl(
+        ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:*", "*", AclOperation.DESCRIBE, PermissionType.ALLOW
+    )
+    seen = []
+    for entry in (everyone, replace(everyone, host=denied, permission=PermissionType.DENY)):
+        LogDir.open(root).access_control().add([entry])
+        security = SecuritySettings(is_insecure=True)
+        with serve(root, ServerConfig(listen=Address("::", 0), security=security)) as bootstrap:
+            port = int(bootstrap.rpartition(":")[2])
+            with socket.create_connection((host, port), timeout=PATIENCE_S) as client:
+                seen.append(b"orders" in (ask(client, METADATA) or b""))
+    assert seen == [True, False]
 
 
 def _received(sock: socket.socket) -> bytes:

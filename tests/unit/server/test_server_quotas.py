@@ -153,5 +153,5 @@ def test_rate_of_a_host_is_found_however_its_address_is_written_and_names_of_hos
         quota_entity([(IP, "localhost")]): {"connection_creation_rate": 2.0},
     }
     rates = quotas_of(Clock(), quotas)
-    assert rates.connection_creation_rate("fe80::1") == 1.0
+    assert rates.connection_creation_rate("fe80:0:0:0:0:0:0:1") == 1.0
     assert rates.connection_creation_rate("127.0.0.1") is None
