@@ -6,6 +6,7 @@ import contextlib
 import logging
 import random
 import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,19 @@ from tiers import SEED, examples
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest
+from pyspark_kafkalog.server.process import assembly
+from pyspark_kafkalog.server.process.metrics import ServerMetrics
 from pyspark_kafkalog.server.run import serve
 
 
 @pytest.mark.slow
-def test_no_request_is_a_defect_and_the_server_serves_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_request_is_a_defect_and_the_server_serves_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     print(f"KAFKALOG_SEED={SEED}")
     source = random.Random(SEED)
+    metrics = ServerMetrics()
+    monkeypatch.setattr(assembly, "ServerMetrics", lambda: metrics)
     with caplog.at_level(logging.ERROR), serve(tmp_path / "root") as bootstrap:
         port = int(bootstrap.rpartition(":")[2])
         for _ in range(examples(1500)):
@@ -33,4 +40,14 @@ def test_no_request_is_a_defect_and_the_server_serves_on(tmp_path: Path, caplog:
         with connected(port) as sock:
             sock.sendall(sized(frame_of(APIS[ApiKey.API_VERSIONS], 2, ApiVersionsRequest())))
             assert answer_or_end(sock)
+        for _ in range(100):
+            with connected(port) as sock:  # of ApiVersions any version is answered
+                version = source.randrange(1000, 1 << 15)
+                sock.sendall(sized(struct.pack(">hhi", ApiKey.API_VERSIONS, version, 1) + source.randbytes(20)))
+                answer_or_end(sock)
     assert [each.getMessage() for each in caplog.records] == []
+    labels = [sample.labels for family in metrics.registry.collect() for sample in family.samples]
+    known = {str(each) for api in APIS.values() for each in api.versions}
+    assert {each["version"] for each in labels if "version" in each} <= {*known, "unknown"}
+    topics = {"a", "orders", "x" * 127}  # of the names that are drawn, those that a topic can have
+    assert {each["topic"] for each in labels if "topic" in each} <= topics

@@ -19,7 +19,7 @@
     kafkalog_server_commits_total, kafkalog_server_commit_units_total    commits of this server, and what was in them
 
 Counters begin at 0 with each server; nothing is kept. What clients may name as they like, such as client ids and topics
-that do not exist, is no label.
+that do not exist, is no label, and unknown versions of an API are one label.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 
 _ERROR_NAMES: Final = {int(each): each.name for each in ErrorCode}
+_VERSIONS: Final = {api.key: frozenset(api.versions) for api in APIS.values()}
+#: The label of all versions, or of all error codes, that Kafka does not have.
+_UNKNOWN: Final = "unknown"
 #: Counters of topics in memory.
 _TOPIC_COUNTERS_MAX: Final = 40_000
 _TIME_BUCKETS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
@@ -106,11 +109,11 @@ class ServerMetrics:
         self.registry.register(_Evictions(prefix + "incrementalfetchsessionevictions", sessions))
 
     def handled(self, api_key: ApiKey, version: int, seconds: float, error_code: int) -> None:
-        """A request was answered, with this top-level error code."""
-        self._request_of(api_key.name, version).inc()
+        """A request was answered, with this top-level error code. Clients may ask ApiVersions in any version."""
+        self._request_of(api_key.name, version if version in _VERSIONS[api_key] else _UNKNOWN).inc()
         self._time_of(api_key.name).observe(seconds * 1000)
         if error_code:
-            self._errors.labels(api_key.name, _ERROR_NAMES.get(error_code, str(error_code))).inc()
+            self._errors.labels(api_key.name, _ERROR_NAMES.get(error_code, _UNKNOWN)).inc()
 
     def committed(self, units: int) -> None:
         """A commit was made."""

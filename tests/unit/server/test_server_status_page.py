@@ -79,6 +79,16 @@ def test_silent_connections_are_bounded_and_the_page_answers_when_they_have_left
     assert asyncio.run(main()) == (b"", 200)
 
 
+def test_versions_and_errors_that_kafka_does_not_have_are_one_label() -> None:
+    metrics = ServerMetrics()
+    metrics.handled(ApiKey.API_VERSIONS, 3, 0.001, ErrorCode.UNSUPPORTED_VERSION)
+    for value in range(5, 3000):
+        metrics.handled(ApiKey.API_VERSIONS, value, 0.001, value)
+    labels = [sample.labels for family in metrics.registry.collect() for sample in family.samples]
+    assert {each["version"] for each in labels if "version" in each} == {"3", "unknown"}
+    assert {each["error"] for each in labels if "error" in each} <= {"unknown", *ErrorCode.__members__}
+
+
 def test_metrics_have_the_names_of_a_brokers_beans() -> None:
     metrics = ServerMetrics()
     metrics.watch(connections=lambda: 3, request_bytes=lambda: 0, servers=lambda: 1)
