@@ -297,10 +297,10 @@ async def _partition_errors(
     errors = {}
     image = await image_with(context, partitions)
     async for each in in_turns(partitions):
-        if (
-            is_client
-            and each.topic not in INTERNAL_TOPICS
-            and not context.guard.allows(request.session, AclOperation.WRITE, ResourceType.TOPIC, each.topic)
+        # Kafka counts internal topics among those that a client may not write: their markers are the coordinators'.
+        if is_client and (
+            each.topic in INTERNAL_TOPICS
+            or not context.guard.allows(request.session, AclOperation.WRITE, ResourceType.TOPIC, each.topic)
         ):
             errors[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif image.find(each.topic, each.partition) is None:
