@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark_kafkalog.metadata.access.acl import OPERATIONS, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from pyspark_kafkalog.server.context import ServerContext, Session
 
 #: The value of the field if the request did not ask for it.
@@ -25,3 +25,10 @@ def authorized_operations(
         each for each in OPERATIONS[resource_type] if allows(session, each, resource_type, name, logs_denial=False)
     )
     return sum(1 << each for each in allowed)
+
+
+def authorized_cluster_operations(context: ServerContext, session: Session, *, asked: bool) -> int:
+    """The same of the cluster; none for a principal that may not describe it."""
+    if asked and not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return 0
+    return authorized_operations(context, session, ResourceType.CLUSTER, CLUSTER_NAME, asked=asked)

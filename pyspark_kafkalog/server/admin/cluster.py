@@ -33,7 +33,11 @@ from pyspark_kafkalog.protocol.messages.cluster import (
 )
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
-from pyspark_kafkalog.server.authorized_operations import NOT_ASKED, authorized_operations
+from pyspark_kafkalog.server.authorized_operations import (
+    NOT_ASKED,
+    authorized_cluster_operations,
+    authorized_operations,
+)
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
@@ -64,19 +68,10 @@ async def handle_describe_cluster(context: ServerContext, request: Request) -> D
             DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
             for each in cluster.nodes()
         ),
-        cluster_authorized_operations=_cluster_operations(
-            context, request, asked=body.include_cluster_authorized_operations
+        cluster_authorized_operations=authorized_cluster_operations(
+            context, request.session, asked=body.include_cluster_authorized_operations
         ),
     )
-
-
-def _cluster_operations(context: ServerContext, request: Request, *, asked: bool) -> int:
-    if not asked:
-        return NOT_ASKED
-    may_ask = context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
-    if not may_ask:
-        return 0
-    return authorized_operations(context, request.session, ResourceType.CLUSTER, CLUSTER_NAME, asked=True)
 
 
 def _wrong_endpoint(endpoint_type: int, api_version: int) -> DescribeClusterResponse:

@@ -26,7 +26,11 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     MetadataResponseTopic,
 )
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.server.authorized_operations import NOT_ASKED, authorized_operations
+from pyspark_kafkalog.server.authorized_operations import (
+    NOT_ASKED,
+    authorized_cluster_operations,
+    authorized_operations,
+)
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
@@ -68,12 +72,8 @@ async def handle_metadata(context: ServerContext, request: Request) -> MetadataR
         cluster_id=cluster.cluster_id,
         controller_id=cluster.node_id,
         topics=tuple(topics),
-        cluster_authorized_operations=authorized_operations(
-            context,
-            request.session,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-            asked=body.include_cluster_authorized_operations,
+        cluster_authorized_operations=authorized_cluster_operations(
+            context, request.session, asked=body.include_cluster_authorized_operations
         ),
     )
 

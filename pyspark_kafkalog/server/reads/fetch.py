@@ -1,7 +1,7 @@
 """Fetch: records of many partitions, at once or when there are enough of them.
 
 Steps of a request: find its partitions (FetchPlan.evaluate), answer if it is satisfied, else wait for one of them to
-change, at most `max_wait_ms`, and look again.
+change, at most `max_wait_ms`, and look again. After a wait, permissions are checked again.
 
 A full request names its partitions, and its response holds exactly these. One that continues a session
 (fetch_sessions) reads the partitions of the session, and its response holds those that have news.
@@ -64,6 +64,8 @@ class Fetches:
             await _wait(
                 context, plan, min(body.max_wait_ms, _LONG_WAIT_MAX_MS) if request.is_long else body.max_wait_ms
             )
+            # The records may be newer than the end of the permission to read them. A broker answers with them.
+            await self._authorize(context, request, plan)
         await plan.turn.step()
         throttle_ms = _throttle_ms(context, request, plan)
         if throttle_ms:

@@ -253,6 +253,19 @@ def test_fetch_at_the_end_waits_until_records_are_committed(server: ReadServer, 
     assert not server.waiters.events
 
 
+def test_fetch_that_waits_returns_no_records_of_a_topic_that_the_client_may_no_longer_read(
+    server: ReadServer, log_dir: LogDir
+) -> None:
+    def revoke_and_append() -> None:
+        server.rights.denied.add((AclOperation.READ, TOPIC))
+        append_rounds(log_dir, 1, partition=0, records=RECORDS)
+        server.waiters.notify(None)
+
+    response = wait_for(server, asked({0: 80}, max_wait_ms=LONG_MS, min_bytes=1), revoke_and_append)
+    [found] = response.responses[0].partitions
+    assert (found.error_code, found.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+
+
 def test_fetch_waits_for_min_bytes_over_all_partitions(server: ReadServer, log_dir: LogDir) -> None:
     def append() -> None:
         for partition in (0, 1):

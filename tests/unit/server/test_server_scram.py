@@ -161,3 +161,20 @@ def test_escaped_names_are_read_and_other_equals_signs_refused() -> None:
     for wrong in ("a=", "a=3d", "=20"):
         with pytest.raises(AuthenticationError):
             saslname(wrong)
+
+
+def test_stand_ins_have_the_iterations_and_the_salts_that_users_have() -> None:
+    def stored(each: int) -> ScramCredential:
+        salt = bytes([each, 200]) * 8 if each % 2 else b"%024d" % each
+        return ScramCredential(salt, b"k" * 32, b"k" * 32, 16384 if each % 4 else 8192)
+
+    users = {(f"user{each}", SHA_256): stored(each) for each in range(40)}
+    credentials = Credentials(lambda: users, b"secret")
+    made = {name: credentials.of(name, SHA_256)[0] for name in map(str, range(400))}
+    forms = {(each.iterations, len(each.salt) == 16) for each in made.values()}
+    assert forms == {(8192, False), (16384, False), (16384, True)}
+    assert 50 < sum(each.iterations == 8192 for each in made.values()) < 150
+    # A user more changes the answers for few names.
+    users = {**users, ("another", SHA_256): stored(4)}
+    changed = sum(credentials.of(name, SHA_256)[0].iterations != each.iterations for name, each in made.items())
+    assert changed < 20

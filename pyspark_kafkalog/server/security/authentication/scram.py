@@ -7,7 +7,10 @@
 
 For a user without a credential the exchange goes on with one that no password fits, and fails where a wrong password
 fails. Its salt depends on the name and a secret of the root only, so asking twice, or another server, gives nothing
-away. In names `=2C` stands for a comma and `=3D` for an equals sign.
+away. Its iterations and the form of its salt are those of some of the root's users, as often as users have them. Name
+and secret decide which ones; when users are added or removed, they change for few names.
+
+In names `=2C` stands for a comma and `=3D` for an equals sign.
 
 Source of the rules: RFC 5802, ScramSaslServer and ScramMessages of org.apache.kafka.common.security.scram.internals.
 The nonce of client-final need only end with both nonces, as in Kafka. Unlike Kafka the server checks that the client's
@@ -18,9 +21,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
+import math
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import AuthenticationError
@@ -42,6 +49,10 @@ _CLIENT_FINAL: Final = re.compile(
     r"p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
 _TOKEN_BYTES_MAX: Final = 4096
+#: A number of 130 bits in digits and letters.
+_KAFKAS_SALT: Final = re.compile(rb"[0-9a-z]{20,26}")
+_SALT_TEXT: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_DRAWN_MAX: Final = (1 << 64) - 1
 _INVALID: Final = "invalid credentials"
 
 
@@ -52,24 +63,81 @@ class Credentials:
         """`secret` is the same for all servers of the root, and unknown to clients."""
         self._find = find
         self._secret = secret
+        self._kinds: Mapping[_Kind, int] = {}
+        self._kinds_of: ScramCredentials | None = None
 
     def of(self, user: str, mechanism: ScramMechanism) -> tuple[ScramCredential, bool]:
         """The user's credential, and whether it is real."""
-        found = self._find().get((user, mechanism))
+        stored = self._find()
+        found = stored.get((user, mechanism))
         if found is not None and found.iterations >= ITERATIONS_MIN:
             return found, True
-        seed = hmac.digest(self._secret, f"{mechanism.sasl_name} {user}".encode(errors="surrogatepass"), "sha512")
-        salt = salt_of_bits(int.from_bytes(seed, "big"))
-        return credential_of(mechanism, seed, salt, ITERATIONS_MIN), False
+        kinds = {kind: count for kind, count in self._known_kinds(stored).items() if kind.mechanism is mechanism}
+        kind = self._drawn(user, kinds) if kinds else _Kind(mechanism, ITERATIONS_MIN, None)
+        seed = self._seed(f"{mechanism.sasl_name} {user}")
+        return credential_of(mechanism, seed, kind.salt(seed), kind.iterations), False
 
     def fits(self, user: str, password: str) -> bool:
         """Whether this is the user's password. Takes milliseconds; of several credentials the stronger one decides."""
-        stronger, weaker = ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256
-        mechanism = stronger if self.of(user, stronger)[1] else weaker
+        mechanism = self._mechanism(user)
         credential, is_real = self.of(user, mechanism)
         salted = mechanism.salted_password(password, credential.salt, credential.iterations)
         made = credential_of(mechanism, salted, credential.salt, credential.iterations)
         return hmac.compare_digest(made.stored_key, credential.stored_key) and is_real
+
+    def _mechanism(self, user: str) -> ScramMechanism:
+        """That of the user's stronger credential; without one, a mechanism that users have, which takes its time."""
+        for mechanism in (ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256):
+            if self.of(user, mechanism)[1]:
+                return mechanism
+        kinds = self._known_kinds(self._find())
+        return self._drawn(user, kinds).mechanism if kinds else ScramMechanism.SCRAM_SHA_256
+
+    def _seed(self, text: str) -> bytes:
+        return hmac.digest(self._secret, text.encode(errors="surrogatepass"), "sha512")
+
+    def _known_kinds(self, stored: ScramCredentials) -> Mapping[_Kind, int]:
+        """How many users have a credential of each kind."""
+        if self._kinds_of is not stored:
+            self._kinds = Counter(
+                _Kind.of(mechanism, each)
+                for (_, mechanism), each in stored.items()
+                if each.iterations >= ITERATIONS_MIN
+            )
+            self._kinds_of = stored
+        return self._kinds
+
+    def _drawn(self, user: str, kinds: Mapping[_Kind, int]) -> _Kind:
+        """A kind for a name, by weighted rendezvous hashing."""
+
+        def score(kind: _Kind) -> float:
+            drawn = int.from_bytes(self._seed(f"{kind} {user}")[:8], "big")
+            return -math.log((drawn + 1) / (_DRAWN_MAX + 1)) / kinds[kind]
+
+        return min(kinds, key=score)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a credential shows: iterations, and the form of its salt; `salt_bytes` is None for one as Kafka makes it."""
+
+    mechanism: ScramMechanism
+    iterations: int
+    salt_bytes: int | None
+    is_salt_text: bool = False
+
+    def salt(self, seed: bytes) -> bytes:
+        """A salt of this kind."""
+        if self.salt_bytes is None:
+            return salt_of_bits(int.from_bytes(seed, "big"))
+        salt = hashlib.shake_256(seed).digest(self.salt_bytes)
+        return bytes(_SALT_TEXT[each % len(_SALT_TEXT)] for each in salt) if self.is_salt_text else salt
+
+    @staticmethod
+    def of(mechanism: ScramMechanism, credential: ScramCredential) -> _Kind:
+        salt = credential.salt
+        salt_bytes = None if _KAFKAS_SALT.fullmatch(salt) else len(salt)
+        return _Kind(mechanism, credential.iterations, salt_bytes, is_salt_text=salt.isalnum())
 
 
 class ScramExchange:

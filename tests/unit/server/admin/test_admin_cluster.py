@@ -23,6 +23,8 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     FeatureUpdateKey,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
+    MetadataRequest,
+    MetadataResponse,
     TopicRequest,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -85,6 +87,17 @@ def test_cluster_has_its_servers_and_the_asked_one_as_controller(admin: AdminReq
     assert found.cluster_authorized_operations & 1 << AclOperation.ALTER
     denied = AdminRequests(admin.root, denied=[(AclOperation.DESCRIBE, *CLUSTER)])
     assert denied.ask(ApiKey.DESCRIBE_CLUSTER, body, DescribeClusterResponse).cluster_authorized_operations == 0
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_metadata_has_operations_of_the_cluster_for_principals_that_may_describe_it(
+    admin: AdminRequests, version: int
+) -> None:
+    body = MetadataRequest(topics=(), include_cluster_authorized_operations=True)
+    found = admin.ask(ApiKey.METADATA, body, MetadataResponse, version=version)
+    assert found.cluster_authorized_operations & 1 << AclOperation.ALTER
+    denied = AdminRequests(admin.root, denied=[(AclOperation.DESCRIBE, *CLUSTER)])
+    assert denied.ask(ApiKey.METADATA, body, MetadataResponse, version=version).cluster_authorized_operations == 0
 
 
 @pytest.mark.parametrize(
