@@ -1,4 +1,4 @@
-"""Limits of integers, units of time and size, numbers and times as text."""
+"""Limits of integers, units of time and size, and values as text."""
 
 from __future__ import annotations
 
@@ -46,3 +46,19 @@ def size_text(size_bytes: int) -> str:
             break
         size /= KIB
     return f"{size:.1f} {unit}" if unit != _SIZE_UNITS[0] and size < 100 else f"{size:.0f} {unit}"
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    """`text` with escapes for all characters that are not printable and not in `kept`.
+
+    A name that a client has chosen can then neither begin a line, nor move a terminal's cursor.
+    """
+    plain = text
+    for each in kept:
+        plain = plain.replace(each, "")
+    if plain.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in kept else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )

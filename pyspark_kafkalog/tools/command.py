@@ -47,7 +47,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.tools.dump.java_text import parse_long
-from pyspark_kafkalog.units import EPOCH, INT32_MAX
+from pyspark_kafkalog.units import EPOCH, INT32_MAX, printable
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -404,7 +404,7 @@ def node_id_in(directories: Iterable[Path]) -> int | None:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text without line breaks; for errors of the system, the file and the reason without the number."""
+    """The error's text on one line, escaped; for errors of the system, the file and the reason without the number."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         files = [str(each) for each in (error.filename, error.filename2) if each is not None]
@@ -412,7 +412,7 @@ def one_line(error: BaseException) -> str:
             text = f"{' -> '.join(files)}: {error.strerror}"
         elif type(error) is not OSError:
             text = error.strerror
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 @contextlib.contextmanager
@@ -443,16 +443,13 @@ def serving_metrics(registry: CollectorRegistry, address: Address) -> Iterator[s
 
     Raises OSError, which names the address, if nobody can listen there.
     """
-    from prometheus_client import start_http_server
+    from prometheus_client import make_wsgi_app
 
     from pyspark_kafkalog.server.config import Address
-    from pyspark_kafkalog.server.process.workers import naming
+    from pyspark_kafkalog.server.process.status_page import start_pages
 
-    with naming(address):
-        server, thread = start_http_server(address.port, address.host, registry)
+    port, close = start_pages(address, make_wsgi_app(registry))
     try:
-        yield f"http://{Address(address.host, server.server_port)}/metrics"
+        yield f"http://{Address(address.host, port)}/metrics"
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        close()

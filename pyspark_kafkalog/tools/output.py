@@ -3,6 +3,9 @@
 A command computes values and passes them to an `Output` together with the functions that convert them; only the one for
 the chosen form is called. JSON is one object a line. Fields without a value are left out, except the key and the value
 of a record, for which null is a value. Errors and notices go to sys.stderr in both forms.
+
+Names come from clients and files. In text, characters that are not printable are escaped, but for the tabs and line
+ends of the text itself; in the cells of tables also those.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
+
+from pyspark_kafkalog.units import printable
 
 Value = TypeVar("Value")
 Tree = Mapping[str, Any]
@@ -63,7 +68,7 @@ class TextOutput(Output):
     """The text of Kafka's tools."""
 
     def show(self, value: Value, tree: Callable[[Value], Tree], text: Callable[[Value], str]) -> None:
-        sys.stdout.write(text(value))
+        self.text(text(value))
 
     def show_all(
         self,
@@ -80,11 +85,11 @@ class TextOutput(Output):
                 yield value
 
         for part in text(counted()):
-            sys.stdout.write(part)
+            self.text(part)
         return found
 
     def text(self, text: str) -> None:
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text, kept="\n\t"))
 
     def data(self, tree: Tree) -> None:
         pass
@@ -132,7 +137,7 @@ def or_none(value: object) -> str:
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
     """The lines of a table with a header; none if `lines` is empty."""
     widths = [len(name) for name in header]
-    remaining = iter(lines)
+    remaining = (list(map(printable, line)) for line in lines)
     is_first = True
     while together := list(islice(remaining, _LINES_TOGETHER)):
         widths = [
@@ -151,7 +156,7 @@ def _table_line(line: Sequence[str], widths: Sequence[int]) -> str:
 
 def padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
     """A table as Kafka's newer tools print it: cells padded to their column, each followed by a tab, also the last."""
-    rows = [header, *lines]
+    rows = [header, *(list(map(printable, line)) for line in lines)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "".join(f"{text:<{width}}\t" for text, width in zip(row, widths, strict=True)) + "\n"

@@ -1,4 +1,7 @@
-"""The log of a long-running command on standard error: lines of text, or one JSON object a line."""
+"""The log of a command on standard error: lines of text, or one JSON object a line.
+
+A message holds names that clients have chosen. So it is one line, and the lines of a traceback are indented.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,27 @@ import argparse
 import json
 import logging
 from datetime import datetime, timezone
+from typing import Any, Final
+
+from pyspark_kafkalog.units import printable
+
+_INDENT: Final = "    "
 
 
 def add_log_format(parser: argparse.ArgumentParser) -> None:
     """`--log-format`, for `set_up_log`."""
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log (default: text)")
+
+
+class _TextFormatter(logging.Formatter):
+    """One line for each message; the lines of a traceback, which may end with a name, begin with spaces."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(_INDENT + printable(each) for each in lines)
 
 
 class _JsonFormatter(logging.Formatter):
@@ -32,6 +51,10 @@ class _JsonFormatter(logging.Formatter):
 def set_up_log(form: str) -> None:
     """Log to sys.stderr from the level INFO on, as "text" or "json"."""
     handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if form == "json" else text)
+    handler.setFormatter(_JsonFormatter() if form == "json" else text_formatter("%(name)s: "))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+
+
+def text_formatter(place: str = "") -> logging.Formatter:
+    """Time, level and message; `place` is a format of what comes before the message."""
+    return _TextFormatter(f"%(asctime)s %(levelname)s {place}%(message)s")

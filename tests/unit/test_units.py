@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.units import plural, size_text
+from pyspark_kafkalog.units import plural, printable, size_text
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,19 @@ def test_noun_agrees_with_its_number() -> None:
         "2 batches",
         "1,200 files",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("grün 日本", "grün 日本"),
+        ("a\nINFO b\r\x1b[2J\x9b\u2028\u202e\x00", r"a\nINFO b\r\x1b[2J\x9b\u2028\u202e\x00"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_characters_that_are_not_printable_are_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_kept_characters_are_not_escaped() -> None:
+    assert printable("a\tb\n\r", kept="\n\t") == "a\tb\n\\r"

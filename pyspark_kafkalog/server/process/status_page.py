@@ -6,7 +6,8 @@
 
 It runs in a thread of its own, so that it answers also when the event loop hangs. Whoever reaches the address reads
 both pages: names of topics, and counts, and nothing else. Nothing can be changed. Connections that are silent are
-closed after ten seconds, and those beyond 32 at once.
+closed after ten seconds. There are 32 at most: another one is closed at once, or takes the place of one that has been
+open for ten seconds. `kafkalog metrics` and `follow` serve their pages with the same bounds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -24,12 +28,15 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.process.workers import naming
+from pyspark_kafkalog.server.sending import shut_down
 
 _TURN_S: Final = 0.5
 #: An event loop that has not turned for so long hangs.
 _HANGS_AFTER_MS: Final = 10_000
 _CONNECTIONS_MAX: Final = 32
 _SILENT_MAX_S: Final = 10
+#: How long a new connection waits for one that was ended.
+_ROOM_MAX_S: Final = 1.0
 
 
 class StatusPage:
@@ -55,19 +62,7 @@ class StatusPage:
 
     async def start(self) -> None:
         """Listen. Raises OSError, which names the address, if that is in use."""
-        host, port = self._address.host, self._address.port
-        with naming(self._address):
-            server = make_server(host, port, self._answer, _BoundedServer, handler_class=_QuietHandler)
-        thread = threading.Thread(target=server.serve_forever, name="kafkalog-status", daemon=True)
-        thread.start()
-        self.port = int(server.server_port)
-
-        def close() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        self._close = close
+        self.port, self._close = start_pages(self._address, self._answer)
         self._task = asyncio.create_task(self._turn())
 
     async def stop(self) -> None:
@@ -107,30 +102,64 @@ class StatusPage:
         return [json.dumps(facts).encode() + b"\n"]
 
 
+def start_pages(address: Address, answer: Callable[..., Any]) -> tuple[int, Callable[[], None]]:
+    """Serve the WSGI application `answer` in a thread; returns the port, and what ends it.
+
+    Raises OSError, which names the address, if nobody can listen there.
+    """
+    with naming(address):
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+        server_class: type[_BoundedServer] = type("_Server", (_BoundedServer,), {"address_family": family})
+        server = make_server(address.host, address.port, answer, server_class, handler_class=_QuietHandler)
+    thread = threading.Thread(target=server.serve_forever, name="kafkalog-status", daemon=True)
+    thread.start()
+
+    def close() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return int(server.server_port), close
+
+
 class _BoundedServer(ThreadingWSGIServer):
-    """A thread for each connection, up to a number."""
+    """A thread for each connection, up to a number. Beyond it, a connection that takes long makes room."""
 
     request_queue_size = _CONNECTIONS_MAX
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._free = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._open: dict[Any, float] = {}  # since when, the oldest first
         super().__init__(*args, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
+        self._open[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._free.release()
+            self._ended(request)
             raise
+
+    def _make_room(self) -> bool:
+        """End the oldest connection if it takes too long: one that sends a byte now and then is not silent."""
+        request, began_s = next(iter(tuple(self._open.items())), (None, math.inf))
+        if request is None or time.monotonic() - began_s < _SILENT_MAX_S:
+            return False
+        shut_down(request)
+        return self._free.acquire(timeout=_ROOM_MAX_S)
+
+    def _ended(self, request: Any) -> None:
+        self._open.pop(request, None)
+        self._free.release()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._ended(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that is silent or leaves is no news."""

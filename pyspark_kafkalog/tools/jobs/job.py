@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.maintenance.jobs.session import has_session, job_session
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.tools.command import FORMS, UsageError, add_path, positive, time_ms
+from pyspark_kafkalog.tools.process_log import text_formatter
 from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -209,7 +210,9 @@ def log_to_stderr() -> None:
     """Print the package's log messages to standard error, unless logging is already configured."""
     package = logging.getLogger("pyspark_kafkalog")
     if not package.handlers and not logging.getLogger().handlers:
-        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(text_formatter())
+        logging.basicConfig(handlers=[handler])
         package.setLevel(logging.INFO)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 from patience import PATIENCE_S
+from prometheus_client import make_wsgi_app
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
@@ -21,8 +22,9 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchPartition
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.process import metrics as metrics_module
+from pyspark_kafkalog.server.process import status_page as status_page_module
 from pyspark_kafkalog.server.process.metrics import ServerMetrics
-from pyspark_kafkalog.server.process.status_page import StatusPage
+from pyspark_kafkalog.server.process.status_page import StatusPage, start_pages
 from pyspark_kafkalog.server.process.workers import bound_socket
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions, SessionPartition
 
@@ -77,6 +79,20 @@ def test_silent_connections_are_bounded_and_the_page_answers_when_they_have_left
             await page.stop()
 
     assert asyncio.run(main()) == (b"", 200)
+
+
+def test_connection_that_never_ends_its_request_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_page_module, "_SILENT_MAX_S", 0)
+    port, close = start_pages(Address("127.0.0.1", 0), make_wsgi_app(ServerMetrics().registry))
+    try:
+        begun = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(32)]
+        for each in begun:
+            each.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert get(port, "/metrics")[0] == 200
+        for each in begun:
+            each.close()
+    finally:
+        close()
 
 
 def test_versions_and_errors_that_kafka_does_not_have_are_one_label() -> None:

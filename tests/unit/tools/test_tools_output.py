@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +15,8 @@ from tiered_roots import tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import COMMANDS, main
-from pyspark_kafkalog.tools.output import JsonOutput, TextOutput
+from pyspark_kafkalog.tools.output import JsonOutput, TextOutput, padded_table, table
+from pyspark_kafkalog.tools.process_log import text_formatter
 
 FIXTURES: Final = Path(__file__).parents[2] / "data" / "fixtures"
 #: Commands without `--output json`, with the reason.
@@ -158,3 +161,18 @@ def test_output_converts_values_only_to_its_own_form(capsys: pytest.CaptureFixtu
         "only text",
         '{"only": "json"}',
     ]
+
+
+def test_names_cannot_forge_lines_of_the_output_or_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "group\n2026-01-01 INFO forged\x1b[2J"
+    for lines in (table(["GROUP"], [[name]]), padded_table(["GROUP"], [[name]])):
+        assert [each.count("\n") for each in lines] == [1, 1]
+    TextOutput().text(f"{name}\n")
+    assert "\x1b" not in capsys.readouterr().out
+    record = logging.LogRecord("name", logging.INFO, "", 1, "group %s", (name,), None)
+    assert text_formatter().format(record).splitlines()[1:] == []
+    try:
+        raise ValueError(name)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert all(each.startswith("    ") for each in text_formatter().format(record).splitlines()[1:])

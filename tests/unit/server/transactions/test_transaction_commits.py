@@ -276,6 +276,7 @@ def test_requests_without_permission_are_refused(start: Start) -> None:
         denied.add((AclOperation.READ, ResourceType.GROUP))
         assert await server.add_group(producer, "g") is ErrorCode.GROUP_AUTHORIZATION_FAILED
         assert await server.commit_offset(producer, 1) is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert await server.add(producer, [("__consumer_offsets", 0)]) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         denied.add((AclOperation.WRITE, ResourceType.TOPIC))
         assert await server.add(producer, [("a", 0)]) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         denied.add((AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER))
