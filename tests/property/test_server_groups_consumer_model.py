@@ -47,8 +47,8 @@ class Topics:
     def topic_id(self, name: str) -> str | None:
         return TOPIC_IDS[name] if name in self.counts else None
 
-    def partitions_count(self, topic_id: str) -> int:
-        return next(count for name, count in self.counts.items() if TOPIC_IDS[name] == topic_id)
+    def partition_numbers(self, topic_id: str) -> range:
+        return next(range(count) for name, count in self.counts.items() if TOPIC_IDS[name] == topic_id)
 
 
 @dataclass

@@ -1,12 +1,12 @@
-"""The topics of a server's root: names, ids, numbers of partitions.
+"""The topics of a server's root: names, ids, partitions.
 
 Of a native root they are those of the image. Of a broker's directory they are those that it holds: without ids if the
-broker was older than 2.8, and with as many partitions as the highest number that is there says.
+broker was older than 2.8, and with the partitions whose directories are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafkalog.errors import UnknownTopicError
@@ -31,7 +31,9 @@ class KnownTopics(Protocol):
 
     def name(self, topic_id: str) -> str | None: ...
 
-    def partitions_count(self, topic_id: str) -> int: ...
+    def partition_numbers(self, topic_id: str) -> Sequence[int]:
+        """The numbers of the partitions that exist, in order: of a topic in a broker's directory there may be gaps."""
+        ...
 
     def has(self, name: str, partition: int) -> bool: ...
 
@@ -75,9 +77,9 @@ class ImageTopics:
     def name(self, topic_id: str) -> str | None:
         return self._image.topic_names.get(topic_id)
 
-    def partitions_count(self, topic_id: str) -> int:
+    def partition_numbers(self, topic_id: str) -> Sequence[int]:
         name = self._image.topic_names.get(topic_id)
-        return 0 if name is None else len(self._image.topics[name].partitions)
+        return range(0) if name is None else range(len(self._image.topics[name].partitions))
 
     def has(self, name: str, partition: int) -> bool:
         return self._image.find(name, partition) is not None
@@ -106,9 +108,9 @@ class RootTopics:
     def name(self, topic_id: str) -> str | None:
         return self._root.topic_name(topic_id)
 
-    def partitions_count(self, topic_id: str) -> int:
+    def partition_numbers(self, topic_id: str) -> Sequence[int]:
         name = self.name(topic_id)
-        return 0 if name is None else max(self._numbers(name), default=-1) + 1
+        return () if name is None else tuple(sorted(self._numbers(name)))
 
     def has(self, name: str, partition: int) -> bool:
         return partition in self._numbers(name)

@@ -35,35 +35,35 @@ class AssignedMember(NamedTuple):
     current: Assignment = NO_PARTITIONS
 
 
-Assignor: TypeAlias = Callable[[Sequence[AssignedMember], Mapping[str, int]], dict[str, Assignment]]
+Assignor: TypeAlias = Callable[[Sequence[AssignedMember], Mapping[str, Sequence[int]]], dict[str, Assignment]]
 
 
-def assign_range(members: Sequence[AssignedMember], counts: Mapping[str, int]) -> dict[str, Assignment]:
-    """The assignment by member id; `counts` are the numbers of partitions by topic id."""
+def assign_range(members: Sequence[AssignedMember], numbers: Mapping[str, Sequence[int]]) -> dict[str, Assignment]:
+    """The assignment by member id; `numbers` are the partitions that exist, in order, by topic id."""
     in_order = sorted(members, key=lambda each: (each.instance_id is None, each.instance_id or each.member_id))
     assigned: dict[str, dict[str, frozenset[int]]] = {each.member_id: {} for each in members}
     for topic_ids, wants in _classes(members):
         subscribed = [each.member_id for each in in_order if each.topic_ids in wants]
         for topic_id in topic_ids:
-            share, extra = divmod(counts[topic_id], len(subscribed))
+            share, extra = divmod(len(numbers[topic_id]), len(subscribed))
             start = 0
             for index, member_id in enumerate(subscribed):
                 end = start + share + (index < extra)
                 if end == start:
                     break  # there are more members than partitions
-                assigned[member_id][topic_id] = frozenset(range(start, end))
+                assigned[member_id][topic_id] = frozenset(numbers[topic_id][start:end])
                 start = end
     return dict(assigned)
 
 
-def assign_uniform(members: Sequence[AssignedMember], counts: Mapping[str, int]) -> dict[str, Assignment]:
-    """The assignment by member id; `counts` are the numbers of partitions by topic id.
+def assign_uniform(members: Sequence[AssignedMember], numbers: Mapping[str, Sequence[int]]) -> dict[str, Assignment]:
+    """The assignment by member id; `numbers` are the partitions that exist, in order, by topic id.
 
     Members whose partitions do not change have their `current` in it, as the same object.
     """
-    shares = _Shares(members, counts)
+    shares = _Shares(members, numbers)
     if len({each.topic_ids for each in members}) <= 1:
-        _assign_equal(shares, sum(counts[each] for each in shares.free))
+        _assign_equal(shares, sum(len(numbers[each]) for each in shares.free))
     else:
         _assign_different(shares, members)
     return shares.assignments()
@@ -87,9 +87,9 @@ class _Shares:
     `free` are the partitions that nobody has, by topic id, and `sizes` the numbers of partitions by member id.
     """
 
-    def __init__(self, members: Sequence[AssignedMember], counts: Mapping[str, int]) -> None:
+    def __init__(self, members: Sequence[AssignedMember], numbers: Mapping[str, Sequence[int]]) -> None:
         topic_ids = frozenset[str]().union(*{each.topic_ids for each in members})
-        self.free = {topic_id: set(range(counts[topic_id])) for topic_id in sorted(topic_ids)}
+        self.free = {topic_id: set(numbers[topic_id]) for topic_id in sorted(topic_ids)}
         self.sizes: dict[str, int] = {}
         self._kept: dict[str, Assignment] = {}
         #: What members have whose partitions change.

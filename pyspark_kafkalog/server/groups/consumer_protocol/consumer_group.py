@@ -50,7 +50,7 @@ class Topics(Protocol):
 
     def topic_id(self, name: str) -> str | None: ...
 
-    def partitions_count(self, topic_id: str) -> int: ...
+    def partition_numbers(self, topic_id: str) -> Sequence[int]: ...
 
 
 class MemberState(IntEnum):
@@ -139,7 +139,7 @@ class TopicsHash:
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
         self._version = 0
-        self._found: list[tuple[str, int]] = []
+        self._found: list[tuple[str, Sequence[int]]] = []
         self._hash = 0
 
     def of(self, topics: Topics) -> int:
@@ -147,14 +147,20 @@ class TopicsHash:
             return self._hash
         ids = ((name, topics.topic_id(name)) for name in self._names)
         found = [
-            (f"{name} {topic_id}", topics.partitions_count(topic_id)) for name, topic_id in ids if topic_id is not None
+            (f"{name} {topic_id}", topics.partition_numbers(topic_id)) for name, topic_id in ids if topic_id is not None
         ]
         if found != self._found:
-            text = "".join(f"{named} {count}\n" for named, count in found)
+            text = "".join(f"{named} {_text_of(numbers)}\n" for named, numbers in found)
             digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
             self._found, self._hash = found, int.from_bytes(digest, "big", signed=True) if found else 0
         self._version = topics.version
         return self._hash
+
+
+def _text_of(numbers: Sequence[int]) -> str:
+    """The count of partitions; their numbers where some are missing, as in a broker's directory."""
+    is_whole = not numbers or numbers[-1] == len(numbers) - 1
+    return str(len(numbers)) if is_whole else str(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

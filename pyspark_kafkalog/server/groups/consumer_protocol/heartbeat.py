@@ -334,8 +334,8 @@ def _new_targets(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord
             topic_ids = by_names[key] = wanted[each.topics, each.regex]
         current = known.get(each.member_id, NO_PARTITIONS)
         members.append(AssignedMember(each.member_id, each.instance_id, topic_ids, current))
-    counts = {topic_id: topics.partitions_count(topic_id) for topic_id in frozenset[str]().union(*wanted.values())}
-    targets = ASSIGNORS[assignor_of(group)](members, counts)
+    numbers = {topic_id: topics.partition_numbers(topic_id) for topic_id in frozenset[str]().union(*wanted.values())}
+    targets = ASSIGNORS[assignor_of(group)](members, numbers)
     changed = (
         (each.member_id, target)
         for each in members

@@ -39,9 +39,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many members there were, by each run of the assignor."""
     seen: list[int] = []
 
-    def counted(members: Sequence[AssignedMember], counts: Mapping[str, int]) -> dict[str, Assignment]:
+    def counted(members: Sequence[AssignedMember], exist: Mapping[str, Sequence[int]]) -> dict[str, Assignment]:
         seen.append(len(members))
-        return assign_uniform(members, counts)
+        return assign_uniform(members, exist)
 
     monkeypatch.setattr(heartbeat, "ASSIGNORS", {"uniform": counted})
     return seen
@@ -192,13 +192,13 @@ def changed_members(before: Mapping[str, Assignment], after: Mapping[str, Assign
 def test_join_and_leave_of_a_large_group_change_few_members_and_keep_the_others_as_they_are(
     wants: Callable[[int], str],
 ) -> None:
-    counts = dict.fromkeys("abcdef", 100)
+    exist = dict.fromkeys("abcdef", range(100))
 
     def assigned(current: Mapping[str, Assignment], numbers: Sequence[int]) -> dict[str, Assignment]:
         members = [
             AssignedMember(f"m{each}", None, frozenset(wants(each)), current.get(f"m{each}", {})) for each in numbers
         ]
-        return assign_uniform(members, counts)
+        return assign_uniform(members, exist)
 
     everybody = list(range(120))
     first = assigned({}, everybody)
@@ -212,4 +212,4 @@ def test_join_and_leave_of_a_large_group_change_few_members_and_keep_the_others_
         partitions = [
             (topic, number) for mine in owned.values() for topic, numbers in mine.items() for number in numbers
         ]
-        assert sorted(partitions) == [(topic, number) for topic in sorted(counts) for number in range(100)]
+        assert sorted(partitions) == [(topic, number) for topic in sorted(exist) for number in range(100)]
