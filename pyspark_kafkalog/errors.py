@@ -76,6 +76,19 @@ class CorruptIndexError(DiskFormatError):
     )
 
 
+def checked_count(
+    count: int, most: int, *, what: str, file: str, position: int, kind: type[DiskFormatError] = CorruptRecordError
+) -> int:
+    """`count` as read from byte `position` of `file`, once it is known to be at most `most`, for which there is room.
+
+    For whatever is built or read in the size of a number that the input states: the memory that this takes is then
+    bounded by the input's own length. Raises an error of `kind` for more, and for a negative count.
+    """
+    if not 0 <= count <= most:
+        raise kind(file=file, position=position, expected=f"at most {most} {what}", found=f"{count}")
+    return count
+
+
 class UnsupportedFormatError(DiskFormatError):
     """The bytes have a format version that this package does not read (record magic 0 and 1, newer files)."""
 

@@ -18,7 +18,6 @@ or copied to remote storage.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import mmap
 import os
@@ -48,7 +47,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CH
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
-from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES
+from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
 from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -255,7 +254,9 @@ class _JoinedSegment:
             self.fs.close(fd)
         self._write_whole(INDEX_SUFFIX, rows.offset_index())
         self._write_whole(TIME_INDEX_SUFFIX, rows.time_index())
-        aborted = b"".join(self._aborted_transactions(each.base_offset) for each in self.group)
+        aborted = b"".join(
+            read_aborted(segment_file(self.directory, each.base_offset, TXN_INDEX_SUFFIX)) for each in self.group
+        )
         if aborted:
             self._write_whole(TXN_INDEX_SUFFIX, aborted)
         modified_ns = max(each.modified_ns for each in self.group)
@@ -292,13 +293,6 @@ class _JoinedSegment:
         file = str(segment_file(self.directory, part.base_offset, LOG_SUFFIX))
         for batches in scan_closed_segment(data, part, file=file):
             rows.add(batches)
-
-    def _aborted_transactions(self, base_offset: int) -> bytes:
-        """The complete entries of a segment's transaction index; empty without the file."""
-        with contextlib.suppress(FileNotFoundError):
-            entries = segment_file(self.directory, base_offset, TXN_INDEX_SUFFIX).read_bytes()
-            return entries[: len(entries) - len(entries) % TXN_INDEX_ENTRY_BYTES]
-        return b""
 
     def _write_whole(self, suffix: str, data: bytes) -> None:
         fd = self.fs.open(self._path(suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)

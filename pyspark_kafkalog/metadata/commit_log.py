@@ -21,7 +21,14 @@ from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, Kafk
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
-from pyspark_kafkalog.record.header import LENGTH_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    RECORDS_AT,
+    BatchHeader,
+)
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_varint, seal
 from pyspark_kafkalog.values import quick_dataclass
 
@@ -172,14 +179,17 @@ def _check_batch(batch: RecordBatch, base_offset: int, size_bytes: int, file: st
             expected=f"one batch that fills the file's {size_bytes} bytes",
             found=f"a batch of {header.size_bytes} bytes",
         )
-    offsets = [record.offset for record in batch.records]
-    if header.is_control or not offsets or offsets != list(range(base_offset, header.next_offset)):
-        raise CorruptRecordError(
-            file=file,
-            position=position,
-            expected="a batch of metadata records without gaps",
-            found="a control batch" if header.is_control else f"{len(offsets)} records to {header.last_offset}",
-        )
+    count, stated = len(batch.records), header.last_offset_delta + 1
+    if header.is_control:
+        at, expected, found = ATTRIBUTES_AT, "a batch of metadata records", "a control batch"
+    elif not count or count != stated:
+        at, expected, found = LAST_OFFSET_DELTA_AT, f"{stated} records up to offset {header.last_offset}", f"{count}"
+    elif any(record.offset != base_offset + delta for delta, record in enumerate(batch.records)):
+        at, expected = RECORDS_AT, "metadata records without gaps"
+        found = f"offsets {[record.offset for record in batch.records[:8]]}"
+    else:
+        return
+    raise CorruptRecordError(file=file, position=position + at, expected=expected, found=found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ Source of the rules: org.apache.kafka.common.record.DefaultRecord, DefaultRecord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError
+from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError, checked_count
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, stored_codec
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -55,6 +55,8 @@ from pyspark_kafkalog.units import INT32_MAX
 
 MAX_VARINT_BYTES: Final = 5
 MAX_VARLONG_BYTES: Final = 10
+#: The most records and headers that one batch becomes objects of: some hundred megabytes of them.
+MAX_DECODED: Final = 1 << 20
 
 _INT32_MASK: Final = 0xFFFFFFFF
 _INT64_MASK: Final = 0xFFFFFFFFFFFFFFFF
@@ -158,8 +160,26 @@ def decode_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> R
 
     Timestamps are those that a consumer sees: the max timestamp for every record of a LogAppendTime batch.
 
-    Raises CorruptRecordError, or UnsupportedFormatError for magic 0 and 1 and for unknown codec bits.
+    Raises CorruptRecordError, also for more than MAX_DECODED records and headers, or UnsupportedFormatError for magic 0
+    and 1 and for unknown codec bits.
     """
+    header, batch = _checked_batch(buffer, at, file, file_position)
+    records = decode_records(batch[RECORDS_AT:], header, file=file, file_position=file_position)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        records = tuple(replace(record, timestamp_ms=header.max_timestamp_ms) for record in records)
+    return RecordBatch(header=header, records=records)
+
+
+def iterate_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> Iterator[Record]:
+    """The records of `decode_batch` one by one, for batches of any number of records. Raises as it does."""
+    header, batch = _checked_batch(buffer, at, file, file_position)
+    has_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    for record in _iterate(batch[RECORDS_AT:], header, file, file_position):
+        yield replace(record, timestamp_ms=header.max_timestamp_ms) if has_append_time else record
+
+
+def _checked_batch(buffer: Buffer, at: int, file: str, file_position: int) -> tuple[BatchHeader, bytes]:
+    """The header and all bytes of a batch whose length and CRC are right."""
     header = parse_header(buffer, at, file=file, file_position=file_position)
     available = len(buffer) - at
     if header.size_bytes > available:
@@ -171,10 +191,7 @@ def decode_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> R
         )
     batch = bytes(memoryview(buffer)[at : at + header.size_bytes])
     check_crc(batch, header, file=file, file_position=file_position)
-    records = decode_records(batch[RECORDS_AT:], header, file=file, file_position=file_position)
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        records = tuple(replace(record, timestamp_ms=header.max_timestamp_ms) for record in records)
-    return RecordBatch(header=header, records=records)
+    return header, batch
 
 
 def check_crc(batch: Buffer, header: BatchHeader, *, file: str, file_position: int) -> None:
@@ -192,8 +209,20 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
     `file_position` is that of the batch. Offsets must increase within the batch's own range, and the record count must
     be right; a timestamp outside the int64 range wraps, as in Java. Raises as `decode_batch`.
     """
+    records: list[Record] = []
+    decoded = 0
+    for record in _iterate(body, header, file, file_position):
+        decoded += 1 + len(record.headers)
+        checked_count(
+            decoded, MAX_DECODED, what="records and headers in such a batch", file=file, position=file_position
+        )
+        records.append(record)
+    return tuple(records)
+
+
+def _iterate(body: bytes, header: BatchHeader, file: str, file_position: int) -> Iterator[Record]:
     if header.records_count == 0 and not body:
-        return ()  # the cleaner keeps such headers; whatever the codec bits, no data to decompress
+        return  # the cleaner keeps such headers; whatever the codec bits, no data to decompress
     codec = stored_codec(header.compression_bits, file=file, position=file_position + ATTRIBUTES_AT)
     position = file_position + RECORDS_AT
     if header.compression_bits:
@@ -205,7 +234,6 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
             return CorruptRecordError(file=file, position=position, expected=expected, found=found)
         return CorruptRecordError(file=file, position=position + at, expected=expected, found=found)
 
-    records: list[Record] = []
     at = 0
     lowest = 0
     for index in range(header.records_count):
@@ -214,12 +242,11 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
         except (_BadRecordError, MalformedVarintError) as error:
             expected = f"{error.expected} in record {index} of {header.records_count}"
             raise corrupt(error.at, expected, error.found) from error
-        records.append(record)
+        yield record
         lowest = record.offset - header.base_offset + 1
     if at != len(body):
         expected = f"the end of the batch after its {header.records_count} records"
         raise corrupt(at, expected, f"{len(body) - at} bytes more")
-    return tuple(records)
 
 
 class _BadRecordError(Exception):
@@ -283,8 +310,9 @@ def _read_sized(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None
 def _read_headers(body: bytes, at: int, end: int) -> tuple[tuple[tuple[bytes, bytes | None], ...], int]:
     count_at = at
     count, at = read_varint(body, at, end)
-    if not 0 <= count <= end - at:
-        raise _BadRecordError(at=count_at, expected=f"a header count of 0 to {end - at}", found=str(count))
+    most = min(end - at, MAX_DECODED)
+    if not 0 <= count <= most:
+        raise _BadRecordError(at=count_at, expected=f"a header count of 0 to {most}", found=str(count))
     headers: list[tuple[bytes, bytes | None]] = []
     for _ in range(count):
         key_at = at

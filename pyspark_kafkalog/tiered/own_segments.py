@@ -22,11 +22,12 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentLeaderEpoch, SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
+from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex, read_entries
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot_bytes
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
-from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted, read_aborted
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -156,11 +157,11 @@ def put_segment(
     leader_epochs = [each for each in epochs if each.start_offset < end_offset]
     own_epochs = clamp_epochs(leader_epochs, base_offset, end_offset - 1)
     indexes = {
-        IndexKind.OFFSET: segment_file(directory, base_offset, INDEX_SUFFIX).read_bytes(),
-        IndexKind.TIMESTAMP: segment_file(directory, base_offset, TIME_INDEX_SUFFIX).read_bytes(),
-        IndexKind.PRODUCER_SNAPSHOT: segment_file(directory, end_offset, PRODUCER_SNAPSHOT_SUFFIX).read_bytes(),
+        IndexKind.OFFSET: _entries(segment_file(directory, base_offset, INDEX_SUFFIX), OffsetIndex),
+        IndexKind.TIMESTAMP: _entries(segment_file(directory, base_offset, TIME_INDEX_SUFFIX), TimeIndex),
+        IndexKind.PRODUCER_SNAPSHOT: read_snapshot_bytes(segment_file(directory, end_offset, PRODUCER_SNAPSHOT_SUFFIX)),
         IndexKind.LEADER_EPOCH: _epochs_text(leader_epochs),
-        IndexKind.TRANSACTION: _read_if_there(segment_file(directory, base_offset, TXN_INDEX_SUFFIX)),
+        IndexKind.TRANSACTION: read_aborted(segment_file(directory, base_offset, TXN_INDEX_SUFFIX)),
     }
     log = segment_file(directory, base_offset, LOG_SUFFIX)
     segment = SegmentObject(
@@ -239,11 +240,8 @@ def _epochs_text(epochs: Sequence[EpochEntry]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _read_if_there(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
+def _entries(path: Path, kind: type[MappedIndex]) -> bytes:
+    return read_entries(path, kind.entry_struct.size)
 
 
 def _put_file(store: SegmentStore, key: str, path: Path) -> None:

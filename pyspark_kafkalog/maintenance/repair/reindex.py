@@ -18,6 +18,7 @@ files old and some new, each of them whole.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
 )
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY
+from pyspark_kafkalog.storage.filesystem import open_to_read
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order
 from pyspark_kafkalog.storage.names import (
@@ -298,7 +300,9 @@ def _last_offset(path: Path, base_offset: int) -> int:
     """The offset of the last entry of an index file, -1 without an entry or a file."""
     entry, name = _ENTRIES[path.suffix]
     try:
-        rows = np.frombuffer(path.read_bytes()[-entry.itemsize :], dtype=entry)
+        with open_to_read(path) as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - entry.itemsize, 0))
+            rows = np.frombuffer(file.read(entry.itemsize), dtype=entry)
     except FileNotFoundError:
         return -1
     if not len(rows):

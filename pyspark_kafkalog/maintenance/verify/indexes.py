@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.verify.findings import REINDEX, FindingSink, Severity
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.filesystem import pread
@@ -70,7 +71,12 @@ class IndexEntries:
         self._before: NDArray[np.void] | None = None
         self._is_ended = False
         self.taken = 0
-        if self._size_bytes % dtype.itemsize and not expected.may_have_zeros:
+        if self._size_bytes > MAX_INDEX_BYTES:  # a sparse file costs nothing, but each of its bytes would be read
+            self._fault(
+                "index-length", MAX_INDEX_BYTES, f"at most {MAX_INDEX_BYTES} bytes", f"{self._size_bytes} bytes"
+            )
+            self._is_ended = True
+        elif self._size_bytes % dtype.itemsize and not expected.may_have_zeros:
             self._fault(
                 "index-length",
                 self._size_bytes - self._size_bytes % dtype.itemsize,

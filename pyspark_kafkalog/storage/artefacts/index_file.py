@@ -23,17 +23,48 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, TypeVar
 
-from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError
+from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError, checked_count
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, pread
+from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, open_to_read, pread
+from pyspark_kafkalog.storage.names import LOG_SUFFIX
 from pyspark_kafkalog.units import INT32_MAX
 
 MAX_RELATIVE_OFFSET: Final = INT32_MAX
 MAX_INDEX_BYTES: Final = INT32_MAX
+#: The smallest message that gets an entry: one of format 0, without key and value.
+_MIN_MESSAGE_BYTES: Final = 26
 _WARM_BYTES: Final = 8192  # Most lookups are near the end; searching there first touches the same few pages each time.
 _NOT_OPEN: Final = -1
 
 _Index = TypeVar("_Index", bound="MappedIndex")
+
+
+def check_entries(path: Path, entries: int, *, batch_bytes_min: int = _MIN_MESSAGE_BYTES) -> None:
+    """Raise CorruptIndexError if the index file at `path` has more entries than its `.log` has room for batches.
+
+    Before anything of their number is built: a sparse file of any length costs nothing to make. The time index has one
+    entry more than batches at most. Without a `.log`, the largest one counts.
+    """
+    try:
+        log_bytes = os.stat(path.with_suffix(LOG_SUFFIX)).st_size
+    except FileNotFoundError:
+        log_bytes = INT32_MAX  # a broker may have deleted the segment meanwhile
+    checked_count(
+        entries,
+        log_bytes // batch_bytes_min + 1,
+        what=f"entries, beside a log of {log_bytes} bytes",
+        file=str(path),
+        position=0,
+        kind=CorruptIndexError,
+    )
+
+
+def read_entries(path: Path, entry_bytes: int, *, batch_bytes_min: int = _MIN_MESSAGE_BYTES) -> bytes:
+    """All bytes of the index file at `path`. Raises CorruptIndexError as `check_entries`, FileNotFoundError."""
+    with open_to_read(path) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        check_entries(path, size_bytes // entry_bytes, batch_bytes_min=batch_bytes_min)
+        return stream.read(size_bytes)
 
 
 class MappedIndex:
@@ -101,6 +132,7 @@ class MappedIndex:
         fd = os.open(self._path, READ_FLAGS)
         try:
             self._load(fd)
+            check_entries(self._path, self._entries)
             self._remap(fd, self.size_bytes)
         except ValueError as error:
             if isinstance(error, CorruptIndexError):

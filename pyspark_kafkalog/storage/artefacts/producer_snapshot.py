@@ -98,6 +98,11 @@ def decode_snapshot(data: bytes, *, file: str) -> tuple[ProducerStateEntry, ...]
 
 def read_snapshot(path: Path) -> tuple[ProducerStateEntry, ...]:
     """The entries of the snapshot file at `path`. Raises CorruptIndexError as `decode_snapshot` does, or OSError."""
+    return decode_snapshot(read_snapshot_bytes(path), file=str(path))
+
+
+def read_snapshot_bytes(path: Path) -> bytes:
+    """All bytes of the snapshot file at `path`. Raises CorruptIndexError if it is too long for one, or OSError."""
     with open_to_read(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
         if size_bytes > _MAX_SNAPSHOT_BYTES:
@@ -107,8 +112,7 @@ def read_snapshot(path: Path) -> tuple[ProducerStateEntry, ...]:
                 expected=f"a snapshot of at most {_MAX_SNAPSHOT_BYTES} bytes",
                 found=f"{size_bytes} bytes",
             )
-        data = stream.read(size_bytes)
-    return decode_snapshot(data, file=str(path))
+        return stream.read(size_bytes)
 
 
 def write_snapshot(

@@ -23,8 +23,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.errors import CorruptIndexError, checked_count
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
+from pyspark_kafkalog.storage.artefacts.index_file import check_entries, read_entries
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
+from pyspark_kafkalog.units import INT32_MAX
 
 TXN_INDEX_ENTRY_BYTES: Final = 34
 
@@ -42,6 +45,7 @@ TXN_INDEX_ENTRY: Final = np.dtype(
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION: Final = 0
 _ENTRIES_A_READ: Final = 4096
+_ENTRIES_MAX: Final = INT32_MAX // RECORD_BATCH_OVERHEAD_BYTES
 _NOT_OPEN: Final = -1
 
 assert _ENTRY.size == TXN_INDEX_ENTRY.itemsize == TXN_INDEX_ENTRY_BYTES
@@ -86,6 +90,18 @@ def parse_aborted(data: bytes, *, file: str) -> list[AbortedTxn]:
             found=f"{torn} bytes",
         )
     return [_parse_entry(data, at, file=file, position=at) for at in range(0, len(data), TXN_INDEX_ENTRY_BYTES)]
+
+
+def read_aborted(path: Path) -> bytes:
+    """The bytes of the complete entries of the index at `path`, b"" without the file.
+
+    Raises CorruptIndexError for more entries than the log has room for markers.
+    """
+    try:
+        data = read_entries(path, TXN_INDEX_ENTRY_BYTES, batch_bytes_min=RECORD_BATCH_OVERHEAD_BYTES)
+    except FileNotFoundError:
+        return b""
+    return data[: len(data) - len(data) % TXN_INDEX_ENTRY_BYTES]
 
 
 def collect_aborted(entries: Iterable[AbortedTxn], start_offset: int, end_offset: int) -> AbortedTxns:
@@ -140,7 +156,19 @@ class TransactionIndex:
         return self._entries
 
     def __iter__(self) -> Iterator[AbortedTxn]:
-        """The entries in order, in bounded memory. Raises CorruptIndexError for a version other than 0."""
+        """The entries in order, in bounded memory.
+
+        Raises CorruptIndexError for a version other than 0, and, unless the index is open for writing, for more entries
+        than the log has room for markers: a crash can have torn the log that a writer recovers.
+        """
+        if not self._writable:
+            check_entries(self._path, self._entries, batch_bytes_min=RECORD_BATCH_OVERHEAD_BYTES)
+        for position, chunk in self._chunks():
+            for at in range(0, len(chunk), TXN_INDEX_ENTRY_BYTES):
+                yield self._parse(chunk, at, position + at)
+
+    def _chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Position and bytes of some thousand entries at a time."""
         slot = 0
         while slot < self._entries:
             count = min(_ENTRIES_A_READ, self._entries - slot)
@@ -148,8 +176,7 @@ class TransactionIndex:
             whole = len(chunk) // TXN_INDEX_ENTRY_BYTES
             if not whole:
                 return  # another process has shortened the file since it was opened
-            for at in range(0, whole * TXN_INDEX_ENTRY_BYTES, TXN_INDEX_ENTRY_BYTES):
-                yield self._parse(chunk, at, slot * TXN_INDEX_ENTRY_BYTES + at)
+            yield slot * TXN_INDEX_ENTRY_BYTES, chunk[: whole * TXN_INDEX_ENTRY_BYTES]
             slot += whole
 
     def _parse(self, chunk: bytes, at: int, position: int) -> AbortedTxn:
@@ -187,14 +214,28 @@ class TransactionIndex:
             self._cut(0)
 
     def sanity_check(self) -> None:
-        """Raise CorruptIndexError for an entry with another version, or a marker below the segment's base offset."""
-        for slot, txn in enumerate(self):
-            if txn.last_offset < self._base_offset:
+        """Raise CorruptIndexError for an entry with another version, or a marker below the segment's base offset.
+
+        Also for more entries than the largest log has room for.
+        """
+        checked_count(
+            self._entries,
+            _ENTRIES_MAX,
+            what="entries, in any segment",
+            file=str(self._path),
+            position=0,
+            kind=CorruptIndexError,
+        )
+        for position, chunk in self._chunks():
+            rows = np.frombuffer(chunk, TXN_INDEX_ENTRY)
+            bad = np.flatnonzero((rows["version"] != _VERSION) | (rows["last_offset"] < self._base_offset))
+            if len(bad):
+                at = int(bad[0]) * TXN_INDEX_ENTRY_BYTES
                 raise CorruptIndexError(
                     file=str(self._path),
-                    position=slot * TXN_INDEX_ENTRY_BYTES,
+                    position=position + at,
                     expected=f"an abort marker's offset of {self._base_offset} or more",
-                    found=str(txn.last_offset),
+                    found=str(self._parse(chunk, at, position + at).last_offset),
                 )
 
     @property

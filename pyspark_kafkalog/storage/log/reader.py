@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
-from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.record.reference import iterate_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, refuse_link
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, read_snapshot
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
@@ -409,8 +409,8 @@ class LogReader:
             if header.base_offset >= end_offset:
                 return None
             if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset:
-                batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
-                for record in batch.records:
+                data = segment.batch_at(position, header)
+                for record in iterate_batch(data, 0, file=segment.file, file_position=position):
                     if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
                         return TimestampAndOffset(record.timestamp_ms, record.offset, header.leader_epoch)
             if header.next_offset >= end_offset:
@@ -452,8 +452,8 @@ class LogReader:
         """The first record with exactly that timestamp in a batch, if its offset is in the range."""
         with _naming_lost(extent), SegmentReader(extent) as segment:
             header = segment.header_at(position)
-            batch = decode_batch(segment.batch_at(position, header), 0, file=segment.file, file_position=position)
-        for record in batch.records:
+            data, file = segment.batch_at(position, header), segment.file
+        for record in iterate_batch(data, 0, file=file, file_position=position):
             if record.timestamp_ms == timestamp_ms:
                 inside = start_offset <= record.offset < end_offset
                 return TimestampAndOffset(timestamp_ms, record.offset, header.leader_epoch) if inside else None
