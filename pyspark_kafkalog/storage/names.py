@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import InvalidAclError, InvalidGroupError, InvalidPartitionsError, InvalidTopicError
+from pyspark_kafkalog.errors import (
+    InvalidAclError,
+    InvalidGroupError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    LogDirError,
+)
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX
 
 LOG_SUFFIX: Final = ".log"
@@ -62,7 +68,7 @@ def validate_topic_name(topic: str) -> str:
         reason = "it has a character other than ASCII letters and digits, '.', '_' and '-'"
     else:
         return topic
-    raise InvalidTopicError(f"topic name {topic!r} is invalid: {reason}")
+    raise InvalidTopicError(f"topic name {topic[:_TOPIC_MAX_CHARS]!r} is invalid: {reason}")
 
 
 def validate_group_id(group: str) -> str:
@@ -126,6 +132,16 @@ def partition_path(directory: Path, topic_partition: TopicPartition) -> Path:
     if not 0 <= number <= INT32_MAX:
         raise InvalidPartitionsError(f"expected a partition from 0 to {INT32_MAX}, found {number} of topic {topic!r}")
     return directory / f"{topic}-{number}"
+
+
+def child_path(directory: Path, name: str) -> Path:
+    """Path of the file `name` directly in `directory`, for a name that another process has told.
+
+    Raises LogDirError for a name that would be another place.
+    """
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise LogDirError(f"expected the name of a file in {directory}, found {name[:_TOPIC_MAX_CHARS]!r}")
+    return directory / name
 
 
 def offset_file_name(offset: int, suffix: str) -> str:

@@ -79,6 +79,7 @@ from pyspark_kafkalog.storage.log.producers import (
     ProducerStateManager,
     producer_batches,
 )
+from pyspark_kafkalog.storage.names import child_path
 from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
 from pyspark_kafkalog.storage.segment.recovery import replay_batches, replay_producers
@@ -250,7 +251,7 @@ class UnifiedLog:
         """
         if not len(staged.batches):
             return
-        path = self.directory / staged.name
+        path = child_path(self.directory, staged.name)
         batches = self._plan_staged(staged, leader_epoch)
         self._check_producers(batches)
         self.assign_epoch(leader_epoch, self.log_end_offset)

@@ -35,6 +35,7 @@ from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     STAGED_SUFFIX,
     TopicPartition,
+    child_path,
     parse_partition_dir,
     partition_path,
 )
@@ -68,7 +69,7 @@ class StagedFile:
         return int(self.batches["records_count"].sum())
 
     def path(self, root: Path) -> Path:
-        return partition_path(root, self.topic_partition) / self.name
+        return child_path(partition_path(root, self.topic_partition), self.name)
 
 
 def write_id_of(name: str) -> str:
@@ -127,7 +128,7 @@ class StagedFileWriter:
         self._fs = fs
         self._open_files = open_files if open_files is not None else OpenStagedFiles()
         self._topic_partition = topic_partition
-        self._path = partition_path(root, topic_partition) / f"{write_id}-{task}{STAGED_SUFFIX}"
+        self._path = child_path(partition_path(root, topic_partition), f"{write_id}-{task}{STAGED_SUFFIX}")
         self._open_files.use(self)
         self._fd: int | None = None
         try:

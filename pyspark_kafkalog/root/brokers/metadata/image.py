@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, InvalidTopicError
 from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
 from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
@@ -49,7 +49,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHea
 from pyspark_kafkalog.record.reference import Record, check_crc, decode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import open_to_read
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, parse_metadata_snapshot, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, parse_metadata_snapshot, segment_file, validate_topic_name
 from pyspark_kafkalog.units import MIB
 
 #: No controller writes a larger batch (KafkaRaftClient.MAX_BATCH_SIZE_BYTES is 8 MiB).
@@ -342,9 +342,14 @@ def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterato
             if each.value is None:
                 continue
             try:
-                yield decode_record(each.value, file=batch.file)
+                record = decode_record(each.value, file=batch.file)
+                if isinstance(record, TopicRecord):
+                    validate_topic_name(record.name)  # it becomes part of paths
+                yield record
             except DiskFormatError as error:
                 log.note(str(error))
+            except InvalidTopicError as error:
+                log.note(f"{batch.file} at byte {batch.position}: the record at offset {each.offset}: {error}")
 
 
 def committed_records(records: Iterator[MetadataRecord]) -> Iterator[MetadataRecord]:
