@@ -45,7 +45,13 @@ from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 from pyspark_kafkalog.storage.filesystem import LOCAL, TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition, parse_partition_dir
+from pyspark_kafkalog.storage.names import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    TopicPartition,
+    parse_partition_dir,
+    partition_path,
+)
 
 _TRIES: Final = 3
 
@@ -325,13 +331,13 @@ def _check_named_directories(
     pending = {each.name.rpartition(".")[0] for each in root.iterdir() if _LEFTOVER_DIR.fullmatch(each.name)}
     named = {**offsets[RECOVERY_POINT_CHECKPOINT], **offsets[REPLICATION_OFFSET_CHECKPOINT]}
     for topic_partition, offset in named.items():
-        if (root / str(topic_partition)).exists():
+        if partition_path(root, topic_partition).exists():
             continue
         is_deleted = str(topic_partition) in pending
         sink.add(
             Severity.WARNING if is_deleted or not offset else Severity.ERROR,
             "directory-missing",
-            root / str(topic_partition),
+            partition_path(root, topic_partition),
             offset=offset,
             expected=f"the directory of a partition that the broker's checkpoints have up to offset {offset}",
             found="one that is pending deletion" if is_deleted else "none",
@@ -343,7 +349,7 @@ def _check_topic_ids(root: Path, sink: FindingSink) -> None:
     """Check that no two topics of a broker's directory have the same id, as a copied folder leaves it."""
     topics: dict[str, str] = {}
     for topic_partition in list_partitions(root):
-        path = root / str(topic_partition) / PARTITION_METADATA
+        path = partition_path(root, topic_partition) / PARTITION_METADATA
         try:
             topic_id = read_topic_id(path)
         except (OSError, DiskFormatError):

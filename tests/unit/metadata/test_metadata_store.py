@@ -326,7 +326,7 @@ def test_image_after_small_commit_shares_unchanged_parts(store: MetadataStore) -
 
 def test_commit_that_changes_format_version_is_refused(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
-        store.commit(lambda image: [FormatRecord(format_version=9)], operation="x")
+        store.commit(lambda image: [FormatRecord(format_version=9, is_object_root=image.is_object_root)], operation="x")
 
 
 class CountingLock:
