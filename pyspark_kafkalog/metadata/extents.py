@@ -305,12 +305,13 @@ class RunPlace:
     """What a commit says of a run besides what its object does.
 
     `producer_batches`: stored rows of its batches with producer ids. `leader_epoch` and `base_offset` are stated by
-    followers, which keep those of the leader.
+    followers, which keep those of the leader. `first_offset` is for the history alone: the image counts.
     """
 
     producer_batches: bytes = b""
     leader_epoch: int = EPOCH_OF_PARTITION
     base_offset: int = AT_LOG_END
+    first_offset: int = -1
 
 
 def data_object_record(written: WrittenObject, places: Sequence[RunPlace] = ()) -> DataObjectRecord:
@@ -332,6 +333,7 @@ def data_object_record(written: WrittenObject, places: Sequence[RunPlace] = ()) 
                 producer_batches=place.producer_batches,
                 leader_epoch=place.leader_epoch,
                 base_offset=place.base_offset,
+                first_offset=place.first_offset,
             )
         )
     return DataObjectRecord(

@@ -157,15 +157,18 @@ def _entry(commit: Commit, names: _Names) -> HistoryEntry:
     operation = ""
     write_id = transactional_id = version = incarnation = None
     topics: dict[str, None] = {}
-    partitions: tuple[HistoryPartition, ...] = ()
+    written: tuple[HistoryPartition, ...] = ()
+    appended: list[HistoryPartition] = []
     for each in commit.records:
         topics.update(dict.fromkeys(_topics(each, names)))
         if isinstance(each, CommitRecord):
             operation = each.operation
         elif isinstance(each, WriteCommitRecord):
-            partitions = _partitions(each, names)
+            written = _partitions(each, names)
             write_id = each.write_id
             transactional_id, version = each.transactional_id, each.transaction_version
+        elif isinstance(each, (PartitionStateRecord, DataObjectRecord)):
+            appended += _appended(each, names)
         elif isinstance(each, TransactionalIdRecord):
             transactional_id, version = each.transactional_id, each.version
         if isinstance(each, (WriteCommitRecord, TransactionalIdRecord)):
@@ -175,7 +178,7 @@ def _entry(commit: Commit, names: _Names) -> HistoryEntry:
         timestamp_ms=commit.timestamp_ms,
         operation=operation,
         topics=tuple(topics),
-        partitions=partitions,
+        partitions=written or tuple(appended),
         write_id=write_id,
         transactional_id=transactional_id,
         version=None if version == NO_TRANSACTION_VERSION else version,
@@ -193,6 +196,19 @@ def _topics(each: MetadataRecord, names: _Names) -> list[str]:
     if isinstance(each, DataObjectRecord):
         return [names[topic.topic_id] for topic in each.topics]
     return []
+
+
+def _appended(record: PartitionStateRecord | DataObjectRecord, names: _Names) -> Iterator[HistoryPartition]:
+    """What a server or follower appended. A write of Spark or `LogDir` has a WriteCommitRecord instead."""
+    if isinstance(record, PartitionStateRecord):
+        if (each := record.appended) is not None:
+            of = names[record.topic_id], record.topic_id, record.partition
+            yield HistoryPartition(*of, each.first_offset, each.records, each.bytes)
+        return
+    for topic in record.topics:
+        for run in (each for each in topic.runs if each.first_offset >= 0):
+            of = names[topic.topic_id], topic.topic_id, run.partition
+            yield HistoryPartition(*of, run.first_offset, run.records_count, run.size_bytes)
 
 
 def _partitions(write: WriteCommitRecord, names: _Names) -> tuple[HistoryPartition, ...]:

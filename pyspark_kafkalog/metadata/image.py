@@ -29,6 +29,7 @@ from pyspark_kafkalog.metadata.extents import (
     Runs,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AppendedBatches,
     ConfigRecord,
     DataObjectRecord,
     DroppedObjectsRecord,
@@ -412,8 +413,10 @@ def partition_record(topic_id: str, partition: int, *, leader_epoch: int, node: 
     )
 
 
-def partition_state_record(topic_id: str, partition: int, state: LogState) -> PartitionStateRecord:
-    """The record that makes `state` the partition's state."""
+def partition_state_record(
+    topic_id: str, partition: int, state: LogState, appended: AppendedBatches | None = None
+) -> PartitionStateRecord:
+    """The record that makes `state` the partition's state. `appended`: what the commit appends, for the history."""
     return PartitionStateRecord(
         topic_id=topic_id,
         partition=partition,
@@ -429,6 +432,7 @@ def partition_state_record(topic_id: str, partition: int, state: LogState) -> Pa
         first_unstable_offset=state.first_unstable_offset,
         local_log_start_offset=state.local_log_start_offset if state.has_remote_start else -1,
         producer=None if state.producer is None else _producer_state(state.producer),
+        appended=appended,
     )
 
 

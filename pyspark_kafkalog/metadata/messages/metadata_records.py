@@ -389,11 +389,21 @@ class ProducerState(Message):
     unknown_tags: UnknownTags = ()
 
 
+class AppendedBatches(Message):
+    """A struct of PartitionStateRecord."""
+
+    first_offset: int = 0
+    records: int = 0
+    bytes: int = 0
+    unknown_tags: UnknownTags = ()
+
+
 class PartitionStateRecord(MetadataRecord):
     """PartitionStateRecord: api key 20003, version 0."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "producer": ProducerState,
+        "appended": AppendedBatches,
     }
 
     topic_id: str = ZERO_UUID
@@ -410,6 +420,7 @@ class PartitionStateRecord(MetadataRecord):
     producer: ProducerState | None = None
     first_unstable_offset: int = -1
     local_log_start_offset: int = -1
+    appended: AppendedBatches | None = None
     unknown_tags: UnknownTags = ()
 
 
@@ -440,6 +451,7 @@ class Run(Message):
     producer_batches: bytes = b""
     leader_epoch: int = -2
     base_offset: int = -1
+    first_offset: int = -1
     unknown_tags: UnknownTags = ()
 
 

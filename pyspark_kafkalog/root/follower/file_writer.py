@@ -24,7 +24,7 @@ from typing import Final
 from pyspark_kafkalog.errors import CommitConflictError, InvalidRecordError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.following import check_follower
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.follower.changes import (
@@ -169,7 +169,7 @@ class _Commit:
                 *further,
                 *truncation_records(self._image, is_cut=bool(self._cut)),
                 *producer_ids_record(self._image, made),
-                *state_records(self._image, {**appended, **self._cut}),
+                *state_records(self._image, {**appended, **self._cut}, appends),
             ]
 
         after = self._commits.carry_out(self._image, appends, records)
@@ -288,6 +288,14 @@ class _Append:
     def state_of(self, log: UnifiedLog) -> LogState:
         assert self._before is not None
         return state_after_append(self.checked.change, self._before, log.state())
+
+    def appended(self) -> AppendedBatches | None:
+        batches = self.checked.batches
+        if not len(batches):
+            return None
+        return AppendedBatches(
+            first_offset=batches.first_offset, records=batches.records_count, bytes=batches.size_bytes
+        )
 
 
 @contextlib.contextmanager

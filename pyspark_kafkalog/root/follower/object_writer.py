@@ -285,7 +285,8 @@ def _places(spans: Sequence[RunSpan], rows: NDArray[np.void], base_offset: int) 
     places: list[RunPlace] = []
     for span in spans:
         own = rows[(rows["base_offset"] >= span.first_offset) & (rows["base_offset"] < span.end_offset)]
-        places.append(RunPlace(encode_rows(own), span.leader_epoch, AT_LOG_END if places else base_offset))
+        run_base = AT_LOG_END if places else base_offset
+        places.append(RunPlace(encode_rows(own), span.leader_epoch, run_base, span.first_offset))
     return places
 
 

@@ -24,7 +24,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import LockHeldError
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -133,7 +133,7 @@ class FileLeaderWriter:
             return
 
         def records(states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:
-            return [*state_records(plan.image, states), *plan.records]
+            return [*state_records(plan.image, states, appends), *plan.records]
 
         self._commits.carry_out(plan.image, appends, records)
 
@@ -158,6 +158,14 @@ class _PlannedAppend:
 
     def state_of(self, log: UnifiedLog) -> LogState:
         return log.state()
+
+    def appended(self) -> AppendedBatches | None:
+        parts = self._plan.parts
+        return AppendedBatches(
+            first_offset=int(parts[0].batches["base_offset"][0]),
+            records=sum(int(each.batches["records_count"].sum()) for each in parts),
+            bytes=sum(len(each.data) for each in parts),
+        )
 
 
 def _tells_of_earlier(result: UnitResult) -> bool:

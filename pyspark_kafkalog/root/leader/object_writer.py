@@ -174,7 +174,9 @@ class _Commit:
         """The records of what the units append; puts the object, unless it is small or there already."""
         if not changed:
             return []
-        written = self._object([self._run(each) for each in changed])
+        new_runs = [self._run(each) for each in changed]
+        written = self._object(new_runs)
+        first_offsets = {(each.topic_id, each.partition): each.first_offset for each in new_runs}
         rows: dict[tuple[str, int], bytes] = {}
         states: list[MetadataRecord] = []
         for each in changed:
@@ -192,7 +194,10 @@ class _Commit:
                     first_unstable_offset=appended.first_unstable_offset,
                 )
                 states.append(partition_state_record(topic_id, of.partition, after))
-        places = [RunPlace(rows.get((each.topic_id, each.partition), b"")) for each in written.runs]
+        places = [
+            RunPlace(rows.get(of, b""), first_offset=first_offsets[of])
+            for of in ((each.topic_id, each.partition) for each in written.runs)
+        ]
         return [data_object_record(written, places), *states]
 
     def _producers_after(self, plan: PartitionPlan) -> ProducersAppended | None:

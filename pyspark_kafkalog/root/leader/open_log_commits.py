@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -50,6 +50,10 @@ class PartitionAppend(Protocol):
 
     def state_of(self, log: UnifiedLog) -> LogState:
         """The state to commit, after the append."""
+        ...
+
+    def appended(self) -> AppendedBatches | None:
+        """The range for the history; None if there is no batch."""
         ...
 
 
@@ -188,9 +192,12 @@ def _nothing() -> None:
 _NOTHING_TO_FLUSH: Final = contextlib.nullcontext(_nothing)
 
 
-def state_records(image: MetadataImage, states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:
-    """The records that make `states` those of the partitions, whose topics are as in `image`."""
+def state_records(
+    image: MetadataImage, states: Mapping[TopicPartition, LogState], appends: Sequence[PartitionAppend]
+) -> list[MetadataRecord]:
+    """The records that make `states` those of the partitions, whose topics are as in `image`, after `appends`."""
+    appended = {each.topic_partition: each.appended() for each in appends}
     return [
-        partition_state_record(image.topic(each.topic).topic_id, each.partition, state)
+        partition_state_record(image.topic(each.topic).topic_id, each.partition, state, appended.get(each))
         for each, state in states.items()
     ]

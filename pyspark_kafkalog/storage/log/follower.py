@@ -58,6 +58,15 @@ class FollowerBatches:
         return int(self.batches["last_offset"][-1]) + 1
 
     @property
+    def records_count(self) -> int:
+        return int(self.batches["records_count"].sum())
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the batches."""
+        return len(self.data)
+
+    @property
     def highest_producer_id(self) -> int:
         """-1 without producers."""
         return int(self.batches["producer_id"].max(initial=-1))

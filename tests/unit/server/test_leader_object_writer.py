@@ -487,7 +487,8 @@ def test_records_of_a_coordinator_need_no_sequence(servers: Servers) -> None:
 def test_snapshot_of_the_image_keeps_producers(servers: Servers) -> None:
     servers.server().commit([begin(servers), produce(B, client_batch("a", producer=Q, sequence=5))])
     image = servers.image
-    delta = ImageDelta(MetadataImage(), commit_offset=image.next_offset, timestamp_ms=image.last_timestamp_ms)
+    of, at_ms = image.next_offset, image.last_timestamp_ms
+    delta = ImageDelta(MetadataImage(), commit_offset=of, timestamp_ms=at_ms, is_snapshot=True)
     delta.replay(list(image_records(image)))
     again = delta.build(image.next_offset)
     for number in (0, 1):
