@@ -48,7 +48,8 @@ from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
@@ -243,7 +244,8 @@ class _JoinedSegment:
         """
         size_bytes = sum(each.size_bytes for each in self.group)
         rows = IndexRows(self.group[0].base_offset, self.config)
-        fd = self.fs.open(self._path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.remove()  # what a killed run left
+        fd = self.fs.open(self._path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             self._copy(fd)
             self._index(fd, size_bytes, rows)
@@ -260,7 +262,7 @@ class _JoinedSegment:
         if aborted:
             self._write_whole(TXN_INDEX_SUFFIX, aborted)
         modified_ns = max(each.modified_ns for each in self.group)
-        os.utime(self._path(LOG_SUFFIX), ns=(modified_ns, modified_ns))
+        self.fs.set_modified(self._path(LOG_SUFFIX), modified_ns)
         return True
 
     def remove(self) -> None:
@@ -271,7 +273,7 @@ class _JoinedSegment:
     def _copy(self, fd: int) -> None:
         position = 0
         for each in self.group:
-            source_fd = os.open(segment_file(self.directory, each.base_offset, LOG_SUFFIX), READ_FLAGS)
+            source_fd = open_file(segment_file(self.directory, each.base_offset, LOG_SUFFIX))
             try:
                 self.fs.copy_range(source_fd, 0, fd, position, each.size_bytes)
             finally:
@@ -295,7 +297,7 @@ class _JoinedSegment:
             rows.add(batches)
 
     def _write_whole(self, suffix: str, data: bytes) -> None:
-        fd = self.fs.open(self._path(suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        fd = self.fs.open(self._path(suffix), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             self.fs.pwrite_all(fd, data, 0)
             self.fs.fsync(fd)

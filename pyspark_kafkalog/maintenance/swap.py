@@ -237,7 +237,7 @@ def mark_deleted(directory: Path, names: Iterable[str], *, now_ms: int, fs: File
                     raise
                 fs.unlink(directory / name)
                 continue
-            os.utime(target, ns=(now_ms * NS_PER_MS, now_ms * NS_PER_MS))
+            fs.set_modified(target, now_ms * NS_PER_MS)
 
 
 def remove_deleted_files(directory: Path, *, now_ms: int, delay_ms: int, fs: FileSystem) -> int:

@@ -25,7 +25,8 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import FileSystem, pread
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 
 #: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
@@ -147,7 +148,7 @@ def check_object_format_version(version: int, file: str) -> None:
 def read_marker(directory: Path) -> bytes | None:
     """The first bytes of the marker file; None if there is no such file. Read with every commit: in three calls."""
     try:
-        fd = os.open(f"{directory}/{FORMAT_MARKER}", READ_FLAGS)
+        fd = open_file(f"{directory}/{FORMAT_MARKER}")
     except FileNotFoundError:
         return None
     try:

@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -42,10 +43,11 @@ from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.follower.runs import stage_batches
 from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.security.open import open_root
-from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
+from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition, partition_path
+from pyspark_kafkalog.storage.staging.staged_file import staged_files
 from pyspark_kafkalog.units import MIB
 
 _FETCH_BYTES: Final = 8 * MIB
@@ -123,9 +125,10 @@ class StagingJob:
         return self.root / f".{_STAGED_PREFIX}{self.job_id}"
 
     def _remove(self, job_id: str) -> None:
-        for pattern in (f".{_STAGED_PREFIX}{job_id}", f"*/{_STAGED_PREFIX}{job_id}-*{STAGED_SUFFIX}"):
-            for path in self.root.glob(pattern):
-                LOCAL.unlink_if_there(path)
+        markers = self.root.glob(f".{_STAGED_PREFIX}{job_id}")
+        prefix = _STAGED_PREFIX if job_id == "*" else f"{_STAGED_PREFIX}{job_id}-"
+        for path in chain(markers, (each for each in staged_files(self.root) if each.name.startswith(prefix))):
+            LOCAL.unlink_if_there(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ from pyspark_kafkalog.replication.range_task import (
 from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS
+from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
 
@@ -507,7 +507,7 @@ def _read(staged: StagedRange, position: int, size_bytes: int) -> Buffer:
     """Bytes of a staged range. Raises OSError, ValueError if it is shorter."""
     assert staged.path is not None
     buffer = np.empty(size_bytes, np.uint8)
-    fd = LOCAL.open(staged.path, READ_FLAGS)
+    fd = LOCAL.open(staged.path, os.O_RDONLY)
     try:
         at = 0
         while at < size_bytes:

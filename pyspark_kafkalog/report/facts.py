@@ -25,7 +25,8 @@ from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import pread
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
@@ -125,7 +126,7 @@ class _Times:
         if segment.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
             return NO_TIME_MS
         path = segment_file(self._files.directory, segment.base_offset, LOG_SUFFIX)
-        fd = os.open(path, READ_FLAGS)
+        fd = open_file(path)
         try:
             head = pread(fd, RECORD_BATCH_OVERHEAD_BYTES, 0)
         finally:

@@ -157,6 +157,7 @@ def _is_begun(entry: Path) -> bool:
     return (
         entry.name == METADATA_DIR
         and entry.is_dir()
+        and not entry.is_symlink()
         and all(child.name.startswith(FORMAT_MARKER) for child in entry.iterdir())
     )
 

@@ -35,7 +35,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecor
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, is_out_of_space
+from pyspark_kafkalog.storage.below_root import scan
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     PARTITION_METADATA,
@@ -73,7 +74,7 @@ def ensure_partition_directory(
 
 
 def _flush_topic_id(directory: Path, fs: FileSystem) -> None:
-    fd = fs.open(directory / PARTITION_METADATA, READ_FLAGS)
+    fd = fs.open(directory / PARTITION_METADATA, os.O_RDONLY)
     try:
         fs.fsync(fd)
     finally:
@@ -136,7 +137,7 @@ def rename_for_deletion(root: Path, topic_partition: TopicPartition, fs: FileSys
             _remove_tree(partition_path(root, topic_partition), fs)
             return
         # The delay until removal counts from the rename; the directory's own mtime may be old.
-        os.utime(target)
+        fs.touch(target)
 
 
 def remove_deleted(root: Path, *, now_ms: int, delay_ms: int, fs: FileSystem = LOCAL) -> None:
@@ -150,11 +151,14 @@ def remove_deleted(root: Path, *, now_ms: int, delay_ms: int, fs: FileSystem = L
 
 
 def _remove_tree(directory: Path, fs: FileSystem) -> None:
-    for entry in list(directory.iterdir()):
-        if entry.is_dir() and not entry.is_symlink():
-            _remove_tree(entry, fs)
+    for name, is_dir in [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in scan(directory)]:
+        if is_dir:
+            # Beside the directory first: only the last part of a path is checked for links.
+            inner = directory.with_name(f"{directory.name.partition('.')[0]}.{uuid.uuid4().hex}{_DELETE_SUFFIX}")
+            fs.rename(directory / name, inner)
+            _remove_tree(inner, fs)
         else:
-            fs.unlink_if_there(entry)
+            fs.unlink_if_there(directory / name)
     fs.rmdir(directory)
 
 

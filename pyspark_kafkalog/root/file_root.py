@@ -18,6 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.local.housekeeping import remove_leftovers
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
@@ -170,7 +171,7 @@ class FileRoot(NativeRoot):
         return self.broker_config().log_config(topic.configs).file_delete_delay_ms
 
     def remove_deleted_topics(self, now_ms: int | None = None) -> None:
-        """Remove the directories of deleted topics after their delay, and restore the commit log's reserve.
+        """Remove directories of deleted topics after their delay, and leftovers; restore the commit log's reserve.
 
         Directories that a killed deletion did not rename are renamed first. `now_ms` is the current time, by default
         the file system's. Raises OSError, CorruptRecordError.
@@ -180,6 +181,7 @@ class FileRoot(NativeRoot):
             rename_left_directories(self.path, self._store.refresh(), left, self._fs)
             delay_ms = self.broker_config().log_config({}).file_delete_delay_ms
             self._remove_deleted(now_ms, delay_ms)
+            remove_leftovers(self.path, now_ns=file_system_time_ns(self.path, self._fs), fs=self._fs)
             self._store.log.restore_reserve()
 
     def _remove_deleted(self, now_ms: int | None, delay_ms: int) -> None:

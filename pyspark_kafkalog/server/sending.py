@@ -35,7 +35,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.messages.pieces import Piece
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, described
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import described
 
 #: What one call of sendfile, or one look at the page cache, is about.
 CHUNK_BYTES: Final = 1 << 20
@@ -59,7 +60,7 @@ class OpenFile:
         """Raises OSError."""
         self.path = path
         self.fd = -1
-        self.fd = os.open(path, READ_FLAGS)
+        self.fd = open_file(path)
 
     def __del__(self) -> None:
         if self.fd >= 0:

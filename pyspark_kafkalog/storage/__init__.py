@@ -3,6 +3,7 @@
 names        names of topics, partition directories and files
 path_list    several directories as one path
 direct_io    writes past the page cache
+below_root   opening files and directories of a root without following links
 filesystem   the calls that change the file system; flush modes; file operations in threads; the clock
 artefacts/   the small files of a partition directory and of a root, one format a module
 segment/     one segment: its log file and its indexes

@@ -1,8 +1,7 @@
 """The calls that change the file system, in one class, so that a test can make any of them fail; and the wall clock.
 
-Reads need no such class: they change nothing, and tests of hostile bytes use real files. Symbolic links in place of
-files are never followed, neither by reads nor by writes: otherwise a user who may create names in a log directory could
-make another user's job read or overwrite other files.
+Reads need no such class: they change nothing, and tests of hostile bytes use real files. Neither reads nor writes
+follow links below a root, see `below_root`.
 
 Errors name the file, even if the call had only a descriptor, and give advice for a full, read-only or failing disk.
 
@@ -28,6 +27,7 @@ import errno
 import functools
 import io
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
-from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
+from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError, KafkalogError
+from pyspark_kafkalog.storage.below_root import open_directory, open_file, open_names, split
 from pyspark_kafkalog.storage.direct_io import BLOCK_BYTES, write_blocks
 from pyspark_kafkalog.units import NS_PER_MS
 
@@ -43,15 +44,11 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer
 
 
-#: Suffix of the file that `write_file_atomic` is writing.
+#: The end of the name of a file that `write_file_atomic` is writing; it has a random part before.
 TEMPORARY_SUFFIX: Final = ".tmp"
+TEMPORARY: Final = re.compile(r"(\.[0-9a-f]{16})?\.tmp$")
 
 _COPY_CHUNK_BYTES: Final = 8 << 20
-
-#: Flags for opening files of a log directory for reading. A named pipe in place of a file reads as an empty file,
-#: without blocking.
-READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
 
 _FREE_SPACE: Final = (
     "free blocks or inodes with kafkalog retention, delete-records or topics --delete, which work on a full disk, or "
@@ -77,6 +74,8 @@ def is_out_of_space(error: OSError) -> bool:
 
 def described(error: OSError, *files: Path | int) -> OSError:
     """`error` with the names of `files` (paths or open descriptors), and with advice if there is any."""
+    if isinstance(error, KafkalogError):
+        return error
     advice = _ADVICE.get(error.errno or 0)
     reason = error.strerror or str(error)
     if advice is not None and not reason.endswith(advice):
@@ -137,13 +136,14 @@ class _NamedFile(io.FileIO):
 
 
 def open_to_read(path: Path) -> BinaryIO:
-    """Open a file of a log directory for reading. Raises OSError, also for a symbolic link."""
-    fd = os.open(path, READ_FLAGS)
-    try:
-        return io.BufferedReader(_NamedFile(fd, path))
-    except OSError as error:  # for a directory: FileIO names only the descriptor, and leaves it open
-        os.close(fd)
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    """Open a file of a log directory for reading. Raises LogDirError for a link or a pipe, OSError."""
+    return io.BufferedReader(_NamedFile(open_file(path), path))
+
+
+def read_file(path: Path) -> bytes:
+    """All bytes of a file of a log directory. Raises LogDirError for a link or a pipe, OSError."""
+    with open_to_read(path) as stream:
+        return stream.read()
 
 
 def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], advice: str) -> bytes:
@@ -183,6 +183,22 @@ def _advise_dont_need(fd: int, position: int, length: int) -> None:
         os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
 
 
+@contextlib.contextmanager
+def _names_of(path: Path) -> Iterator[tuple[str, int]]:
+    """The name of a file and a descriptor of its directory, in which a call is to use the name."""
+    directory, name = split(path)
+    try:
+        fd = open_names(directory)
+        try:
+            yield name, fd
+        finally:
+            os.close(fd)
+    except KafkalogError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror) from None  # `_described` adds the whole names
+
+
 class FileSystem:
     """The local POSIX file system. Tests subclass it to inject faults and kills.
 
@@ -199,8 +215,8 @@ class FileSystem:
 
     @_described
     def open(self, path: Path, flags: int, mode: int = 0o666) -> int:
-        """os.open with O_CLOEXEC and O_NOFOLLOW; the umask limits the mode."""
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        """`open_file`: a link or a pipe is refused; the umask limits the mode."""
+        return open_file(path, flags, mode)
 
     def close(self, fd: int, path: Path | None = None) -> None:
         """Close the descriptor; `path` is the name of the file for an error, and is looked up otherwise."""
@@ -295,7 +311,7 @@ class FileSystem:
     @_described
     def fsync_dir(self, directory: Path) -> None:
         """Flush created, renamed and removed names of `directory` to disk."""
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = open_directory(directory)
         try:
             os.fsync(fd)
         finally:
@@ -304,39 +320,51 @@ class FileSystem:
     @_described
     def rename(self, source: Path, target: Path) -> None:
         """Rename `source`; replaces `target` atomically."""
-        os.replace(source, target)
+        with _names_of(source) as (name, fd), _names_of(target) as (new_name, new_fd):
+            os.replace(name, new_name, src_dir_fd=fd, dst_dir_fd=new_fd)
 
     @_described
     def link(self, source: Path, target: Path) -> None:
         """Give `source` a second name. Raises FileExistsError if `target` exists: this is the compare-and-set."""
-        os.link(source, target)
+        with _names_of(source) as (name, fd), _names_of(target) as (new_name, new_fd):
+            os.link(name, new_name, src_dir_fd=fd, dst_dir_fd=new_fd, follow_symlinks=False)
 
     @_described
     def unlink(self, path: Path) -> None:
-        os.unlink(path)
+        with _names_of(path) as (name, fd):
+            os.unlink(name, dir_fd=fd)
 
     @_described
     def mkdir(self, path: Path) -> None:
-        os.mkdir(path)
+        with _names_of(path) as (name, fd):
+            os.mkdir(name, dir_fd=fd)
 
     @_described
     def rmdir(self, path: Path) -> None:
-        os.rmdir(path)
+        with _names_of(path) as (name, fd):
+            os.rmdir(name, dir_fd=fd)
 
     @_described
     def touch(self, path: Path) -> int:
         """Set the file's modification time to now, by the clock of the file system (of the server for NFS); returns
         that time in ns."""
-        os.utime(path)
-        return os.stat(path).st_mtime_ns
+        with _names_of(path) as (name, fd):
+            os.utime(name, dir_fd=fd, follow_symlinks=False)
+            return os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime_ns
+
+    @_described
+    def set_modified(self, path: Path, modified_ns: int) -> None:
+        """Set the times of a file, which retention and the delay of deletions count from."""
+        with _names_of(path) as (name, fd):
+            os.utime(name, ns=(modified_ns, modified_ns), dir_fd=fd, follow_symlinks=False)
 
     def write_file_atomic(self, path: Path, data: Buffer, *, durable: bool = True) -> None:
-        """Write `<name>.tmp` and rename it to `path`: a crash leaves the old content or the new.
+        """Write `<name>.<random>.tmp` and rename it to `path`: a crash leaves the old content or the new.
 
-        An error leaves no `<name>.tmp`, which would take the last room of a full disk.
+        An error leaves no `.tmp` file, which would take the last room of a full disk.
         """
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
                 self.pwrite_all(fd, data, 0)
@@ -427,6 +455,9 @@ class UnflushedFileSystem(FileSystem):
 
     def touch(self, path: Path) -> int:
         return self._inner.touch(path)
+
+    def set_modified(self, path: Path, modified_ns: int) -> None:
+        self._inner.set_modified(path, modified_ns)
 
 
 def flushing_file_system(fs: FileSystem, flush: FlushMode) -> FileSystem:

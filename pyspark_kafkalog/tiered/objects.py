@@ -1,8 +1,8 @@
 """The objects of remote storage: those of an object store, or the files below a directory.
 
 A directory is what Kafka's LocalTieredStorage and file system backends of other plugins write to. Its files are read
-like objects: whole or by ranges, by keys that are checked; symbolic links are not followed. A put is durable when it
-returns. A crash during it leaves the file `<key>.tmp`, which listings show.
+like objects: whole or by ranges, by keys that are checked; links below it are not followed. A put is durable when it
+returns. A crash during it leaves the file `<key>.<random>.tmp`, which listings show.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.object_store.store import (
     ByteRange,
     ObjectMetadata,
@@ -24,7 +25,8 @@ from pyspark_kafkalog.object_store.store import (
     check_key,
 )
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, pread
+from pyspark_kafkalog.storage.below_root import follow_root, open_file, scan
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
 from pyspark_kafkalog.units import NS_PER_MS
 
 _PUT_ATTEMPTS: Final = 10
@@ -57,6 +59,7 @@ class DirectoryObjects:
     """The files below a directory as objects; the keys are their paths in it."""
 
     def __init__(self, directory: Path, *, fs: FileSystem = LOCAL) -> None:
+        follow_root(directory, has_folders=True)
         self._directory = directory
         self._fs = fs
 
@@ -139,18 +142,18 @@ class DirectoryObjects:
     def _files(self, directory: str, prefix: str) -> Iterator[ObjectMetadata]:
         """The files below, by key: a folder sorts as its name with the `/` that follows."""
         try:
-            with os.scandir(directory) as entries:
-                listed = [(entry.name + "/" * entry.is_dir(follow_symlinks=False), entry) for entry in entries]
+            listed = [entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in scan(directory)]
         except FileNotFoundError:
             return
         except PermissionError as error:
             raise StoreAccessError(error.errno, f"cannot list remote storage: {error.strerror}", directory) from error
-        for name, entry in sorted(listed, key=lambda each: each[0]):
+        for name in sorted(listed):
+            path = os.path.join(directory, name)
             if name.endswith("/"):
-                yield from self._files(entry.path, prefix + name)
+                yield from self._files(path.removesuffix("/"), prefix + name)
                 continue
             try:
-                status = entry.stat(follow_symlinks=False)
+                status = os.stat(path, follow_symlinks=False)
             except FileNotFoundError:
                 continue
             if stat.S_ISREG(status.st_mode):
@@ -163,7 +166,7 @@ class DirectoryObjects:
     def _open(self, key: str) -> int:
         path = self._directory / check_key(key)
         try:
-            return os.open(path, READ_FLAGS)
+            return open_file(path)
         except (FileNotFoundError, NotADirectoryError) as error:
             self._check_directory()  # not mounted, say: that is no loss of objects
             raise ObjectNotFoundError(error.errno, "no such object in remote storage", str(path)) from error
@@ -172,5 +175,7 @@ class DirectoryObjects:
 
 
 def _write_error(error: OSError, path: Path) -> ObjectStoreError:
+    if isinstance(error, LogDirError):
+        return ObjectStoreError(f"cannot write to remote storage: {error}")
     kind = StoreAccessError if isinstance(error, PermissionError) else ObjectStoreError
     return kind(error.errno, f"cannot write to remote storage: {error.strerror}", str(path))

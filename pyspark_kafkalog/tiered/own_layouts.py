@@ -18,7 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange
-from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
+from pyspark_kafkalog.storage.filesystem import TEMPORARY
 from pyspark_kafkalog.storage.names import offset_file_name
 from pyspark_kafkalog.tiered.layouts import aiven, local
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
@@ -94,9 +94,9 @@ def index_sizes(segment: SegmentObject) -> dict[IndexKind, int]:
 def parse_key(key: str, layout: OwnLayout) -> OwnKey | None:
     """The parts of a key that `segment_keys` makes, None for any other.
 
-    A killed write to a directory can leave `<key>.tmp`, which counts as an object of the segment too.
+    A killed write to a directory can leave `<key>.<random>.tmp`, which counts as an object of the segment too.
     """
-    key = key.removesuffix(TEMPORARY_SUFFIX)
+    key = TEMPORARY.sub("", key)
     if layout is OwnLayout.AIVEN:
         found = aiven.parse_key(key)
         return None if found is None else OwnKey(found.partition, found.start_offset, found.segment_id)

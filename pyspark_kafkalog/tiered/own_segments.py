@@ -28,6 +28,7 @@ from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot_bytes
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted, read_aborted
+from pyspark_kafkalog.storage.filesystem import open_to_read
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -246,7 +247,7 @@ def _entries(path: Path, kind: type[MappedIndex]) -> bytes:
 
 def _put_file(store: SegmentStore, key: str, path: Path) -> None:
     """Put a file without reading it into memory."""
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         if not os.fstat(file.fileno()).st_size:
             store.put(key, b"")
             return

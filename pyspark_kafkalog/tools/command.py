@@ -357,7 +357,7 @@ def first_since(
 
 def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:
     """The topic, without partitions that are symbolic links; these are named on sys.stderr."""
-    from pyspark_kafkalog.storage.artefacts.partition_listing import link_message
+    from pyspark_kafkalog.storage.below_root import link_message
     from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 
     described = log_dir.topic(name, without_links=True)

@@ -29,8 +29,8 @@ _OTHER_NAME = re.compile(
     r"partition\.metadata|leader-epoch-checkpoint|[0-9a-z-]+\.staged"
     # Of maintenance: its lock, and what the next run removes, makes again or puts in place.
     r"|\.maintenance-lock|\d{20}\.(log|index|timeindex|txnindex|snapshot)\.(deleted|cleaned|swap)"
-    # What a crash in a whole-file write leaves; the next such write takes it over.
-    r"|(partition\.metadata|leader-epoch-checkpoint|\d{20}\.(snapshot|index|timeindex))\.tmp"
+    # What a crash in a whole-file write leaves; the next writer of the partition removes it.
+    r"|(partition\.metadata|leader-epoch-checkpoint|\d{20}\.(snapshot|index|timeindex))\.[0-9a-f]{16}\.tmp"
 )
 
 

@@ -9,7 +9,6 @@ Cleaner.cleanSegments.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +127,7 @@ class GroupCopier:
             segment.delete()
             raise
         modified_ns = group[-1].modified_ns
-        os.utime(segment.log_path, ns=(modified_ns, modified_ns))
+        self.fs.set_modified(segment.log_path, modified_ns)
         return counts
 
     def _copy_segment(self, source: StoredSegment, segment: LogSegment) -> CopyCounts:

@@ -38,7 +38,8 @@ from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, Drop
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-from pyspark_kafkalog.storage.filesystem import FileSystem, described
+from pyspark_kafkalog.storage.below_root import scan
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, described, open_to_read
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
@@ -381,7 +382,7 @@ def load_map(directory: Path, load_factor: float) -> OffsetMap:
     """The map that another task wrote. Raises DiskFormatError, OSError."""
     path = directory / _MAP
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with open_to_read(path) as file, np.load(file, allow_pickle=False) as found:
             entries, latest_offset, bits, value = found["state"].tolist()
             return OffsetMap.of_table(found["table"], load_factor, entries, latest_offset, Shard(bits, value))
     except (ValueError, KeyError, EOFError) as error:
@@ -401,7 +402,7 @@ def load_keep_bitmaps(directory: Path, count: int, segments: Sequence[StoredSegm
     for number in range(count):
         path = directory / f"{_KEEP}{number}"
         try:
-            with np.load(path, allow_pickle=False) as found:
+            with open_to_read(path) as file, np.load(file, allow_pickle=False) as found:
                 keys = [(tuple(map(int, name.split("_"))), name) for name in found.files]
                 kept.merge(KeepBitmaps({(key[0], key[1]): found[name] for key, name in keys if key[0] in bases}))
         except (ValueError, KeyError, EOFError) as error:
@@ -411,14 +412,14 @@ def load_keep_bitmaps(directory: Path, count: int, segments: Sequence[StoredSegm
 
 def remove_task_files(directory: Path, *, fs: FileSystem) -> None:
     """Remove the files that cleanings left. The caller holds the partition's maintenance lock."""
-    with os.scandir(directory) as entries:
-        names = [each.name for each in entries if each.name == _MAP or each.name.startswith(_KEEP)]
+    names = [each.name for each in scan(directory) if each.name == _MAP or each.name.startswith(_KEEP)]
     for name in names:
         fs.unlink_if_there(directory / name)
 
 
 def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    LOCAL.unlink_if_there(path)
+    fd = LOCAL.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(fd, "wb") as stream:
             np.savez(stream, **arrays)

@@ -30,6 +30,7 @@ from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import (
     DELETED_SUFFIX,
@@ -147,8 +148,9 @@ def _copy_log(
     linked_bytes = copied_bytes = 0
     found = source.found.get(partition)
     if found is not None:
-        for path in sorted(found.directory.iterdir()):
-            if not path.is_file() or path.name == PARTITION_METADATA or path.name.endswith(DELETED_SUFFIX):
+        names = [each.name for each in scan(found.directory) if not each.is_dir(follow_symlinks=False)]
+        for path in [found.directory / name for name in sorted(names)]:
+            if path.name == PARTITION_METADATA or path.name.endswith(DELETED_SUFFIX):
                 continue
             is_closed = is_log(path.name, below=found.active_base_offset)
             size = link_file(path, directory / path.name, fs) if link and is_closed else None

@@ -83,7 +83,8 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_meta_properties,
     write_topic_id,
 )
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets, refuse_link
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
+from pyspark_kafkalog.storage.below_root import refuse_link, scan
 from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -232,7 +233,7 @@ def copy_log(
     linked_bytes = copied_bytes = 0
     source = logs.directories.get(topic_partition)
     if source is not None:
-        for name in sorted(os.listdir(source)):
+        for name in sorted(each.name for each in scan(source)):
             if is_log(name, below=state.active_base_offset):
                 size = link_file(source / name, directory / name, fs) if link else None
                 linked_bytes += size or 0
@@ -327,7 +328,7 @@ def is_log(name: str, *, below: int | None = None) -> bool:
 def link_file(source: Path, target: Path, fs: FileSystem) -> int | None:
     """Create `target` as a hard link, and return the file's size; None if the file system does not support it."""
     try:
-        fs.link(source, target)
+        _pin_file(source, target, fs)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
             return None
@@ -383,6 +384,7 @@ def copy_root(
     image = image if tiered else without_remote_part(image)
     with unfinished_copy(target, fs):
         exported = copy_logs(root, logs, target, image, link=link, tiered=tiered)
+        refuse_link(root.path / KEPT_METADATA_DIR)
         if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
             shutil.copytree(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, symlinks=True)
             _sync_files(target / KEPT_METADATA_DIR, fs)
@@ -418,7 +420,7 @@ def unfinished_copy(target: Path, fs: FileSystem) -> Iterator[None]:
     """
     make_dir(target, fs)
     with root_lock(target, is_new=True, fs=fs):
-        _make_empty(target)
+        _make_empty(target, fs)
         begin_copy(target, fs=fs)
         yield
 
@@ -449,21 +451,22 @@ def only_topics(image: MetadataImage, topics: Collection[TopicImage]) -> Metadat
     )
 
 
-def _make_empty(target: Path) -> None:
+def _make_empty(target: Path, fs: FileSystem) -> None:
     """Remove the contents of an unfinished copy. Raises LogDirError for a directory that contains anything else."""
     if not is_unfinished_copy(target) and not is_vacant(target):
         raise LogDirError(
             f"{target} is neither empty nor a broker's log directory (it has no {META_PROPERTIES}): name another"
         )
     metadata = metadata_dir(target)
-    for entry in [*target.iterdir(), *(metadata.iterdir() if metadata.is_dir() else ())]:
-        # The marker stays: after a crash, partitions without it would look like a broker's directory.
-        if entry.name in (LOCK_FILE, FORMAT_MARKER) or entry == metadata:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    for directory in (target, metadata) if metadata.is_dir() else (target,):
+        for name, is_dir in [(each.name, each.is_dir(follow_symlinks=False)) for each in scan(directory)]:
+            # The marker stays: after a crash, partitions without it would look like a broker's directory.
+            if name in (LOCK_FILE, FORMAT_MARKER) or directory / name == metadata:
+                continue
+            if is_dir:
+                shutil.rmtree(directory / name)
+            else:
+                fs.unlink(directory / name)
 
 
 def _partitions(logs: PinnedLogs, image: MetadataImage) -> Iterator[tuple[TopicImage, TopicPartition]]:
@@ -473,7 +476,7 @@ def _partitions(logs: PinnedLogs, image: MetadataImage) -> Iterator[tuple[TopicI
 
 
 def _sync_files(directory: Path, fs: FileSystem) -> None:
-    for path in directory.iterdir():
+    for path in [directory / each.name for each in scan(directory)]:
         fd = fs.open(path, os.O_RDONLY)
         try:
             fs.fsync(fd)

@@ -51,6 +51,7 @@ from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
+from pyspark_kafkalog.storage.below_root import refuse_link, scan
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -173,6 +174,7 @@ def _is_mountable(logs: PinnedLogs, target: Path, topic_partition: TopicPartitio
     Raises LogDirError when the broker's directory is missing, or has records that would be replaced.
     """
     directory = partition_path(target, topic_partition)
+    refuse_link(directory)
     if not (directory / PARTITION_METADATA).exists():
         raise LogDirError(
             f"the broker's {directory} is missing: create topic {topic_partition.topic} on the broker, with as many "
@@ -191,9 +193,9 @@ def _mount(
     root: FileRoot, logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, link: bool
 ) -> ExportedPartition:
     directory = partition_path(target, topic_partition)
-    for path in directory.iterdir():
-        if path.name != PARTITION_METADATA and path.is_file():
-            root.fs.unlink(path)
+    for name in [each.name for each in scan(directory) if not each.is_dir(follow_symlinks=False)]:
+        if name != PARTITION_METADATA:
+            root.fs.unlink(directory / name)
     return copy_log(logs, topic_partition, directory, link=link, tiered=False, clock=root.clock, fs=root.fs)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
+from pyspark_kafkalog.storage.below_root import open_directory, open_file, refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, pread
 
 LOCK_FILE: Final = ".maintenance-lock"
@@ -81,7 +81,7 @@ def file_claim(path: Path, inode: int) -> Iterator[None]:
 
     Raises MaintenanceLostError when another attempt holds the claim, or the file has been replaced.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = open_file(path, os.O_RDWR)
     try:
         if not _try(fd, fcntl.LOCK_EX) or os.fstat(fd).st_ino != inode or os.stat(path).st_ino != inode:
             raise MaintenanceLostError(f"another attempt works on {path}, or has replaced it")
@@ -117,7 +117,7 @@ def _share_directory(directory: Path, held: contextlib.ExitStack) -> bool:
 
 
 def _lock_directory(directory: Path, held: contextlib.ExitStack, kind: int) -> bool:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_directory(directory)
     held.callback(os.close, fd)
     held.callback(fcntl.flock, fd, fcntl.LOCK_UN)
     return _try(fd, kind)

@@ -290,7 +290,7 @@ def _read_entries(path: Path) -> tuple[ProducerStateEntry, ...] | None:
 def _content(path: Path, size_bytes: int) -> bytes | None:
     """The file's bytes, None without a file; of one longer than `size_bytes`, only one byte more than that."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             return file.read(size_bytes + 1)
     except FileNotFoundError:
         return None

@@ -46,7 +46,7 @@ from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.closed_scan import scan_closed_segment
@@ -310,7 +310,7 @@ def _named(image: MetadataImage, puts: Sequence[_Put]) -> set[str]:
 def check_segment(directory: Path, segment: StoredSegment) -> None:
     """Raise CorruptRecordError unless the closed segment consists of whole batches of its offsets with right CRCs."""
     path = segment_file(directory, segment.base_offset, LOG_SUFFIX)
-    fd = os.open(path, READ_FLAGS)
+    fd = open_file(path)
     try:
         size_bytes = os.fstat(fd).st_size
         if not size_bytes:

@@ -41,7 +41,7 @@ from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
 from pyspark_kafkalog.root.brokers.metadata.copy_marker import is_metadata_copy
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
@@ -156,7 +156,7 @@ class _Check:
     def run(self, producers: Producers | None) -> SegmentOutcome:
         """Check the segment in its current state. Raises FileNotFoundError when it is gone."""
         with contextlib.ExitStack() as closing:
-            fd = os.open(self.path(LOG_SUFFIX), READ_FLAGS)
+            fd = open_file(self.path(LOG_SUFFIX))
             closing.callback(os.close, fd)
             size_bytes = os.fstat(fd).st_size
             committed_bytes = self.scope.end_of_segment(self.base_offset)
@@ -242,7 +242,7 @@ class _Check:
         """The opened index file. None without one, which is reported, except in an empty native log, and in a copy of a
         metadata log, which has none."""
         try:
-            fd = os.open(self.path(suffix), READ_FLAGS)
+            fd = open_file(self.path(suffix))
         except FileNotFoundError:
             is_empty_native = self.scope.state is not None and not self.scope.state.log_end_offset
             if not is_empty_native and not is_metadata_copy(self.scope.root):

@@ -13,11 +13,11 @@ flushes it. Each commit removes at most a few files, found by name from one to t
 the length of the history. The hint is written after a file has been removed. After a crash in between, it names a file
 that does not exist, and the directory is listed once.
 
-*Leftovers.* Files that killed committers left half-written are removed once they are an hour old by the clock of the
+*Leftovers.* Files that killed processes left half-written are removed once they are an hour old by the clock of the
 file system, since no process can still be writing them; nothing reads them. The search follows each snapshot and covers
 the first few thousand names in the directory, so a long history costs no more than a short one.
 
-    00000000000000000005.log.<hex>.tmp                      a commit before its link
+    <name>.<hex>.tmp                                        a commit before its link, a small file before its rename
     00000000000000000194-0000000000-<hex>.checkpoint.part   a snapshot before its rename
 """
 
@@ -39,6 +39,7 @@ from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, snapshot_is_due
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import FileSystem, in_background
 
 #: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name
@@ -52,7 +53,7 @@ _FILES_A_COMMIT: Final = 4
 _SOON_MS: Final = 1000
 _LEFTOVER_NAMES_MAX: Final = 4_000
 _LEFTOVER_AGE_NS: Final = 3_600_000_000_000
-_LEFTOVER = re.compile(r"\d{20}\.log\.[0-9a-f]+\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
+_LEFTOVER = re.compile(r".+\.[0-9a-f]{16}\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
 
 
 class Housekeeping:
@@ -178,8 +179,8 @@ class CommitRetention:
 
 def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
     """Remove leftovers last written more than an hour before `now_ns`, the file system's time. Raises OSError."""
-    with os.scandir(directory) as entries:
-        names = [entry.name for entry in islice(entries, _LEFTOVER_NAMES_MAX) if _LEFTOVER.fullmatch(entry.name)]
+    entries = islice(scan(directory), _LEFTOVER_NAMES_MAX)
+    names = [entry.name for entry in entries if _LEFTOVER.fullmatch(entry.name)]
     for name in names:
         path = directory / name
         try:

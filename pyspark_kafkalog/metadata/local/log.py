@@ -47,6 +47,7 @@ from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.reserve import CommitReserve
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
@@ -115,11 +116,10 @@ class LocalCommitLog(CommitLog):
         return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms)
 
     def listed_offsets(self) -> Iterator[int]:
-        with os.scandir(self.directory) as entries:
-            for entry in entries:
-                match = _COMMIT_FILE.fullmatch(entry.name)
-                if match is not None:
-                    yield int(match[1])
+        for entry in scan(self.directory):
+            match = _COMMIT_FILE.fullmatch(entry.name)
+            if match is not None:
+                yield int(match[1])
 
     def highest_listed(self) -> int:
         """The base offset of the last commit file, 0 if there is no file. Its cost grows with the history."""

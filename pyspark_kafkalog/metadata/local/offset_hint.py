@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.record.header import crc32c
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import FileSystem, pread
 
 _HINT_DIGITS: Final = 20
 _HINT_BYTES: Final = _HINT_DIGITS + 10
@@ -42,7 +43,7 @@ class OffsetHint:
     def read(self) -> int | None:
         """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
         try:
-            fd = os.open(self.path, READ_FLAGS)
+            fd = open_file(self.path)
         except FileNotFoundError:
             return None
         try:

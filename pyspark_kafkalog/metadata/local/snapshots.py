@@ -26,6 +26,7 @@ from pyspark_kafkalog.metadata.snapshots import (
     is_native,
     too_large,
 )
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
@@ -96,7 +97,7 @@ class LocalSnapshots(Snapshots):
 
 def list_snapshots(directory: Path) -> list[SnapshotId]:
     """The snapshots of the commit log in `directory`, oldest first. Raises OSError."""
-    found = map(SnapshotId.parse, os.listdir(directory))
+    found = (SnapshotId.parse(entry.name) for entry in scan(directory))
     return sorted(snapshot for snapshot in found if snapshot is not None and is_native(snapshot))
 
 

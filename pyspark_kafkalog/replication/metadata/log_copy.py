@@ -49,6 +49,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_topic_id,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -142,7 +143,7 @@ class MetadataLogCopy:
 
     def _recover(self) -> None:
         """Find out what is there, after cutting off what a crash has left incomplete."""
-        names = [parsed for name in os.listdir(self._directory) if (parsed := parse_metadata_snapshot(name))]
+        names = [parsed for each in scan(self._directory) if (parsed := parse_metadata_snapshot(each.name))]
         self.snapshot = max((SnapshotName(end, epoch) for end, epoch in names), default=None)
         self.start_offset = self.end_offset = 0 if self.snapshot is None else self.snapshot.end_offset
         bases = list_base_offsets(self._directory)
@@ -198,7 +199,7 @@ class MetadataLogCopy:
     def _remove_contained(self) -> None:
         """Remove what the newest snapshot makes superfluous: older snapshots, segments that end at or below it."""
         snapshot = self.snapshot
-        for name in os.listdir(self._directory):
+        for name in [each.name for each in scan(self._directory)]:
             parsed = parse_metadata_snapshot(name)
             if parsed is not None and snapshot is not None and parsed < (snapshot.end_offset, snapshot.epoch):
                 self._fs.unlink(self._directory / name)
@@ -281,7 +282,7 @@ class MetadataLogCopy:
         for each in reversed(self._segments):
             self._fs.unlink(segment_file(self._directory, each.base_offset, LOG_SUFFIX))
         if snapshot is None:
-            for name in os.listdir(self._directory):
+            for name in [each.name for each in scan(self._directory)]:
                 if parse_metadata_snapshot(name) is not None:
                     self._fs.unlink(self._directory / name)
         self._fs.fsync_dir(self._directory)
@@ -296,7 +297,7 @@ class MetadataLogCopy:
         Each controller writes its snapshots itself, so what another one has sent is of no use, and is removed.
         """
         part = self._directory / f"{name.end_offset:020d}-{name.epoch:010d}.checkpoint.{leader_id}{_PART_SUFFIX}"
-        for other in os.listdir(self._directory):
+        for other in [each.name for each in scan(self._directory)]:
             if other.endswith(_PART_SUFFIX) and other != part.name:
                 self._fs.unlink(self._directory / other)
         self._part = part
@@ -348,6 +349,6 @@ class MetadataLogCopy:
 def _check_vacant(root: Path) -> None:
     """Raises LogDirError unless the directory is empty, or as a crash while a copy is created leaves it."""
     for entry in root.iterdir():
-        is_begun = entry.name == METADATA_DIR and all(each.name.startswith(COPY_MARKER) for each in entry.iterdir())
+        is_begun = entry.name == METADATA_DIR and all(each.name.startswith(COPY_MARKER) for each in scan(entry))
         if entry.name != LOCK_FILE and not is_begun:
             raise LogDirError(f"{root} has {entry.name} and is no copy of a metadata log: expected an empty directory")

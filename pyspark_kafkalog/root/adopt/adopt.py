@@ -87,6 +87,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_meta_properties,
     write_topic_id,
 )
+from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
@@ -315,6 +316,7 @@ def _build(
 ) -> None:
     """Create the commit log, durably, in a root of its own inside the root."""
     work = plan.root / WORK_DIR
+    refuse_link(work)
     if work.exists():
         shutil.rmtree(work)
     fs.mkdir(work)

@@ -52,6 +52,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     was_clean_shutdown,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import check_log_directory, list_partitions
+from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     META_PROPERTIES,
@@ -181,6 +182,8 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
 def _metadata_dir(root: Path) -> Path | None:
     """The broker's metadata log: under its own name, or as renamed by an interrupted adoption."""
     current, kept = root / METADATA_DIR, root / KEPT_METADATA_DIR
+    for each in (current, kept):
+        refuse_link(each)
     if current.is_dir() and kept.is_dir():
         raise LogDirError(
             f"{root} holds both {METADATA_DIR} and {KEPT_METADATA_DIR}: remove the one that is out of date"

@@ -43,7 +43,8 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     readable_identity,
     was_clean_shutdown,
 )
-from pyspark_kafkalog.storage.artefacts.partition_listing import check_log_directory, list_partitions, refuse_link
+from pyspark_kafkalog.storage.artefacts.partition_listing import check_log_directory, list_partitions
+from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.log.log_state import ReadOnlyState, checked_end_offset, load_read_only, stable_offset_of
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,

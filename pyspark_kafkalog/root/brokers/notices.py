@@ -21,7 +21,7 @@ from typing import Final
 
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.marker_files import was_clean_shutdown
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS
+from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.units import plural
 
 _LOCK_FILE: Final = ".lock"
@@ -50,7 +50,7 @@ def _is_locked(path: Path) -> bool:
     if not hasattr(fcntl, "F_OFD_GETLK"):
         return False
     try:
-        fd = os.open(path, READ_FLAGS)
+        fd = open_file(path)
     except OSError:
         return False
     try:

@@ -23,7 +23,8 @@ from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
@@ -233,7 +234,7 @@ def _is_in_place(log: UnifiedLog) -> bool:
 def _exists(path: str) -> bool:
     """Opens the file, because a network file system may answer a stat from memory."""
     try:
-        os.close(os.open(path, READ_FLAGS))
+        os.close(open_file(path))
     except FileNotFoundError:
         return False
     return True

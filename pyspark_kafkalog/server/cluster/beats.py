@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.root_format import SERVERS_FOLDER
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.server.context import Node
+from pyspark_kafkalog.storage.filesystem import LOCAL, open_to_read
 from pyspark_kafkalog.units import INT32_MAX
 
 _PREFIX: Final = ".server-"
@@ -90,24 +92,22 @@ class BeatFiles:
     root: Path
 
     def write(self, beat: Beat) -> None:
-        path = self._path(beat.node.node_id)
-        scratch = path.with_name(f"{path.name}.{beat.incarnation}.tmp")
-        scratch.write_bytes(beat.encode())
-        os.replace(scratch, path)
+        LOCAL.write_file_atomic(self._path(beat.node.node_id), beat.encode(), durable=False)
 
     def read_all(self) -> dict[int, Beat]:
         beats = {}
         with os.scandir(self.root) as entries:
             names = [each.name for each in entries if each.name.startswith(_PREFIX) and each.name[-1].isdecimal()]
         for name in sorted(names)[:_SERVERS_MAX]:
-            with contextlib.suppress(FileNotFoundError), (self.root / name).open("rb") as file:
+            # A link or a pipe is no server's sign.
+            with contextlib.suppress(FileNotFoundError, LogDirError), open_to_read(self.root / name) as file:
                 beat = Beat.decode(file.read(_BEAT_MAX_BYTES))
                 if beat is not None:
                     beats[beat.node.node_id] = beat
         return beats
 
     def remove(self, node_id: int) -> None:
-        self._path(node_id).unlink(missing_ok=True)
+        LOCAL.unlink_if_there(self._path(node_id))
 
     def _path(self, node_id: int) -> Path:
         return self.root / f"{_PREFIX}{node_id}"

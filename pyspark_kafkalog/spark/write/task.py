@@ -6,6 +6,7 @@ refers to; clean-up removes them by age.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,7 @@ from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
-from pyspark_kafkalog.storage.names import STAGED_SUFFIX
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, staged_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,6 +176,8 @@ def remove_staged(path: Path | StoreAddress, write_ids: Sequence[str]) -> None:
     """
     if isinstance(path, StoreAddress):
         return
-    for write_id in write_ids:
-        for staged in path.glob(f"*/{write_id}-*{STAGED_SUFFIX}"):
-            LOCAL.unlink_if_there(staged)
+    prefixes = tuple(f"{write_id}-" for write_id in write_ids)
+    with contextlib.suppress(FileNotFoundError):
+        for staged in staged_files(path):
+            if staged.name.startswith(prefixes):
+                LOCAL.unlink_if_there(staged)

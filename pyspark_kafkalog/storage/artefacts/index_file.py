@@ -25,7 +25,8 @@ from typing import ClassVar, Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError, checked_count
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem, open_to_read, pread
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read, pread
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 from pyspark_kafkalog.units import INT32_MAX
 
@@ -129,7 +130,7 @@ class MappedIndex:
         return index
 
     def _open_for_reading(self) -> None:
-        fd = os.open(self._path, READ_FLAGS)
+        fd = open_file(self._path)
         try:
             self._load(fd)
             check_entries(self._path, self._entries)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
@@ -78,12 +79,11 @@ class PartitionListing:
         are most names of a long log, and a commit does not need them.
         """
         first_name = offset_file_name(only_logs_below, "")
-        with os.scandir(directory) as entries:
-            return classify(
-                (entry.name, entry.inode())
-                for entry in entries
-                if not (entry.name < first_name and entry.name.endswith(_BESIDE_LOG))
-            )
+        return classify(
+            (entry.name, entry.inode())
+            for entry in scan(directory)
+            if not (entry.name < first_name and entry.name.endswith(_BESIDE_LOG))
+        )
 
     @property
     def base_offsets(self) -> list[int]:
@@ -174,25 +174,10 @@ def list_base_offsets(directory: Path) -> list[int]:
 def has_log(directory: Path) -> bool:
     """Whether there is a `.log` file in `directory`; False also if it does not exist."""
     try:
-        with os.scandir(directory) as entries:
-            parsed = (parse_segment_file(entry.name) for entry in entries)
-            return any(each is not None and each[1] == LOG_SUFFIX for each in parsed)
+        parsed = (parse_segment_file(entry.name) for entry in scan(directory))
+        return any(each is not None and each[1] == LOG_SUFFIX for each in parsed)
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def refuse_link(directory: Path) -> None:
-    """Raise LogDirError for a partition directory that is a symbolic link: no path may lead out of a log directory."""
-    if directory.is_symlink():
-        raise LogDirError(link_message(directory))
-
-
-def link_message(directory: Path) -> str:
-    """The reason why a symbolic link is not read as a partition's directory, and advice."""
-    return (
-        f"{directory} is a symbolic link, which is not followed: put the partition's directory in its place, or "
-        "mount it there (mount --bind)"
-    )
 
 
 def list_partitions(root: Path) -> list[TopicPartition]:

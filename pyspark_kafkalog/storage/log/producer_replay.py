@@ -22,7 +22,8 @@ from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.header import CONTROL_MASK, NO_SEQUENCE, next_sequence
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.producers import (
     BATCHES_TO_RETAIN,
     CompletedTransaction,
@@ -128,7 +129,7 @@ def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Itera
         file = str(segment_file(directory, base_offset, LOG_SUFFIX))
         with SegmentReader(LocalExtent(directory, base_offset)) as reader:
             start = reader.position_for_offset(start_offset)
-        fd = os.open(file, READ_FLAGS)
+        fd = open_file(file)
         try:
             size_bytes = os.fstat(fd).st_size
             for chunk in read_chunks(fd, file=file, start=start, end=size_bytes, base_offset=base_offset):

@@ -67,8 +67,8 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
-from pyspark_kafkalog.storage.artefacts.partition_listing import refuse_link
-from pyspark_kafkalog.storage.filesystem import LOCAL, READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.below_root import open_file, refuse_link
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log import loader as log_loader
 from pyspark_kafkalog.storage.log.loader import LoadedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -255,7 +255,7 @@ class UnifiedLog:
         batches = self._plan_staged(staged, leader_epoch)
         self._check_producers(batches)
         self.assign_epoch(leader_epoch, self.log_end_offset)
-        fd = os.open(path, READ_FLAGS)
+        fd = open_file(path)
         try:
             _check_size(fd, staged, path)
             if self._sets_append_time:

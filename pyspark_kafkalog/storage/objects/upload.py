@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.header import BASE_OFFSET_AT, CONTROL_MASK, LENGTH_AT, TRANSACTIONAL_MASK
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, preadv
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import preadv
 from pyspark_kafkalog.storage.objects.data_object import (
     TABLE_ENTRY_BYTES,
     DataKey,
@@ -222,7 +223,7 @@ def _read(piece: _Piece, directory: Path, into: NDArray[np.uint8]) -> None:
     """The bytes of the piece, its offsets counting from 0."""
     path = piece.staged.path(directory)
     start = int(piece.staged.batches["position"][piece.first])
-    fd = os.open(path, READ_FLAGS)
+    fd = open_file(path)
     try:
         filled = 0
         while filled < len(into):

@@ -27,7 +27,8 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, MappedIndex
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex, OffsetPosition
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread, preadv
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import pread, preadv
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 
 _Index = TypeVar("_Index", bound=MappedIndex)
@@ -128,7 +129,7 @@ class LocalFile:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self._fd = os.open(self.name, READ_FLAGS)
+        self._fd = open_file(self.name)
 
     def size_bytes(self) -> int:
         return os.fstat(self._fd).st_size

@@ -27,7 +27,8 @@ from pyspark_kafkalog.record.header import LENGTH_AT, LOG_OVERHEAD_BYTES, MAGIC_
 from pyspark_kafkalog.record.scan import first_bad_crc
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.producers import (
     CompletedTransaction,
     ProducerBatch,
@@ -197,7 +198,7 @@ def read_indexes(
             aborted.append(entry.pack())
 
     path = segment_file(directory, base_offset, LOG_SUFFIX)
-    fd = os.open(path, READ_FLAGS)
+    fd = open_file(path)
     try:
         end = os.fstat(fd).st_size if size_bytes is None else size_bytes
         for chunk in read_chunks(fd, file=str(path), start=0, end=end, base_offset=base_offset):

@@ -45,7 +45,8 @@ from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, FileSystem, pread, preadv
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import FileSystem, pread, preadv
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -376,7 +377,7 @@ class LogSegment(SegmentFiles):
         The `.log` is opened for that, because a network file system may answer a stat from memory.
         """
         try:
-            fd = os.open(self.log_path, READ_FLAGS)
+            fd = open_file(self.log_path)
         except FileNotFoundError:
             return False
         try:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
-from pyspark_kafkalog.storage.filesystem import READ_FLAGS, pread
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import pread
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_file_name, segment_file
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
@@ -125,7 +126,7 @@ def _last_indexed_timestamp_ms(path: Path) -> int | None:
     """The last entry's timestamp, -1 for an empty index; None without an index or a valid last entry."""
     entry_bytes = TimeIndex.entry_struct.size
     try:
-        fd = os.open(path, READ_FLAGS)
+        fd = open_file(path)
     except FileNotFoundError:
         return None
     try:

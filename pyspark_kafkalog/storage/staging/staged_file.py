@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, refuse_link
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -231,7 +232,7 @@ def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention
         return
     files: dict[str, dict[Path, int]] = {}
     with contextlib.suppress(OSError):
-        for path in _staged_files(root):
+        for path in staged_files(root):
             write_id = write_id_of(path.name)
             modified_ns = _modified_ns(path) if write_id in suspects else None
             if modified_ns is not None:
@@ -261,13 +262,14 @@ def _settle(ages: dict[Path, int], too_old_ns: int, fs: FileSystem) -> None:
             if youngest_ns <= too_old_ns:
                 fs.unlink_if_there(path)
             elif modified_ns <= too_old_ns:
-                os.utime(path, ns=(youngest_ns, youngest_ns))
+                fs.set_modified(path, youngest_ns)
 
 
-def _staged_files(root: Path) -> Iterable[Path]:
+def staged_files(root: Path) -> Iterable[Path]:
+    """The staged files of all partitions. Raises OSError."""
     with os.scandir(root) as directories:
         for directory in directories:
-            if parse_partition_dir(directory.name) is None:
+            if parse_partition_dir(directory.name) is None or directory.is_symlink():
                 continue
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 for name in PartitionListing.read(Path(directory.path)).staged:
@@ -277,6 +279,6 @@ def _staged_files(root: Path) -> Iterable[Path]:
 def _modified_ns(path: Path) -> int | None:
     """Time of the last write to the file in ns; None if it no longer exists."""
     try:
-        return path.stat().st_mtime_ns
+        return path.lstat().st_mtime_ns
     except OSError:
         return None

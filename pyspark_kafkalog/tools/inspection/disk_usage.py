@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -235,10 +236,9 @@ def _segment_objects(image: MetadataImage) -> Iterator[str]:
 
 def list_partition(directory: Path, topic_partition: TopicPartition) -> Iterator[StoredFile]:
     """The files of one partition. Raises OSError if its directory cannot be listed."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_file(follow_symlinks=False):
-                yield from _stored(entry, topic_partition, _kind(entry.name))
+    for entry in scan(directory):
+        if entry.is_file(follow_symlinks=False):
+            yield from _stored(entry, topic_partition, _kind(entry.name))
 
 
 def _list_directory(directory: Path, topic_partition: TopicPartition | None, *, is_gone: bool) -> Iterator[StoredFile]:

@@ -39,7 +39,7 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeade
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
-from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FileSystem
+from pyspark_kafkalog.storage.filesystem import TEMPORARY, UNFLUSHED_MARKER, FileSystem
 from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
@@ -513,7 +513,7 @@ def test_commit_to_new_partitions_waits_for_their_files_only_side_by_side(tmp_pa
 
         def _note(self, path: Path) -> None:
             if "many-" in str(path):
-                waited.add(str(path.relative_to(tmp_path / "root")))
+                waited.add(TEMPORARY.sub(".tmp", str(path.relative_to(tmp_path / "root"))))
                 if threading.get_ident() == caller:
                     one_by_one.append(str(path))
 

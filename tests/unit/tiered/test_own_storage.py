@@ -102,7 +102,7 @@ def test_keys_are_parsed_back_and_others_are_not(layout: OwnLayout) -> None:
     of = TopicIdPartition("a.b-c-7", "-_AAAAAAAAAAAAAAAAAAAQ", 12)
     segment_id = new_segment_id(9)
     for key in segment_keys(of, 5, segment_id, layout):
-        for each in (key, f"{key}.tmp"):
+        for each in (key, f"{key}.tmp", f"{key}.0123456789abcdef.tmp"):
             found = parse_key(each, layout)
             assert found is not None
             assert (found.partition, found.base_offset, found.segment_id) == (of, 5, segment_id)

@@ -14,7 +14,6 @@ Source of the rules: org.apache.kafka.image.loader.MetadataBatchLoader.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +47,7 @@ from pyspark_kafkalog.record.control import ControlRecordType, parse_control_typ
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.record.reference import Record, check_crc, decode_batch
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, parse_metadata_snapshot, segment_file, validate_topic_name
 from pyspark_kafkalog.units import MIB
@@ -169,10 +169,10 @@ def _read_batch(stream: BinaryIO, at: int, file: str) -> tuple[bytes, BatchHeade
 def _snapshots(directory: Path) -> list[tuple[int, int, Path]]:
     """End offsets, epochs and paths of the snapshots, the newest first."""
     found = []
-    for name in os.listdir(directory):
-        parsed = parse_metadata_snapshot(name)
+    for entry in scan(directory):
+        parsed = parse_metadata_snapshot(entry.name)
         if parsed is not None:
-            found.append((*parsed, directory / name))
+            found.append((*parsed, directory / entry.name))
     return sorted(found, reverse=True)
 
 

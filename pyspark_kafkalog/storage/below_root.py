@@ -1,0 +1,187 @@
+"""Opens files and directories of a root: links below the root are not followed, and only regular files are opened.
+
+Otherwise a user who may create names in a log directory could make another user's job read, replace or remove files
+elsewhere, or wait for ever for the other end of a named pipe.
+
+    /data/log            the path that the user named: it may be a link, or contain one
+      orders-0/          a link in place of a partition's directory is refused
+        ….log            a link, pipe, socket, device or directory in place of a file is refused
+
+Names are opened, created, renamed and removed in an open directory, whose own name is not followed if it is a link. So
+a directory that somebody replaces with a link between a check and its use does not lead outside of the root.
+
+A path alone does not tell where the root ends. Only the last directory of a path is checked, and only if it has the
+name of a partition's directory, which all directories of a root have. `follow_root` tells of other places: a link such
+as `/mnt/disk-1` that is a root, and the directory of remote storage, whose folders have any name and depth.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pyspark_kafkalog.errors import LogDirError
+
+#: With O_NONBLOCK, opening a named pipe does not wait for its other end.
+_ALWAYS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_DIRECTORY: Final = os.O_DIRECTORY | os.O_CLOEXEC
+#: Enough for using names in a directory; needs no permission to list it.
+_NAMES_ONLY: Final = _DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
+
+#: Directories of partitions, also of deleted and stray ones, the metadata's, and those of exports and adoptions.
+_OF_ROOT: Final = re.compile(r".+-\d+(\..*)?")
+
+_NOT_OPENED: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EMLINK})
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link, which is not followed",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+#: Places below which every folder of a path is opened by itself.
+_roots: Final[set[str]] = set()
+
+
+def follow_root(root: Path, *, has_folders: bool = False) -> None:
+    """Follow `root`, which a user named, also if it is a link with the name of a partition's directory.
+
+    With `has_folders`, no link is followed in any folder below it.
+    """
+    if has_folders or (_OF_ROOT.fullmatch(root.name) and root.is_symlink()):
+        _roots.add(str(root))
+
+
+def link_message(directory: str | Path) -> str:
+    """The reason why a symbolic link is not read as a directory of a root, and advice."""
+    return (
+        f"{directory} is a symbolic link, which is not followed: put the directory in its place, or mount it there "
+        "(mount --bind)"
+    )
+
+
+def refuse_link(directory: Path) -> None:
+    """Raise LogDirError for a directory of a root that is a symbolic link."""
+    if directory.is_symlink():
+        raise _refused(link_message(directory))
+
+
+def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """os.open for a regular file. Raises LogDirError for a link or another kind of file, OSError."""
+    directory, name = split(path)
+    directory_fd = open_names(directory)
+    try:
+        fd = os.open(name, flags | _ALWAYS, mode, dir_fd=directory_fd)
+    except OSError as error:
+        refusal = _refusal(path, name, directory_fd) if error.errno in _NOT_OPENED else None
+        if refusal is not None:
+            raise refusal from None
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(directory_fd)
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise _not_regular(path, kind)
+    return fd
+
+
+def open_directory(directory: str | Path) -> int:
+    """A descriptor of a directory, for listing, flushing or locking it. Raises LogDirError for a link, OSError."""
+    return _open_directory(directory, _DIRECTORY | os.O_RDONLY)
+
+
+def open_names(directory: str | Path) -> int:
+    """A descriptor for the `dir_fd` of calls that use names in `directory`. Raises LogDirError for a link, OSError."""
+    return _open_directory(directory, _NAMES_ONLY)
+
+
+def _open_directory(directory: str | Path, flags: int) -> int:
+    if _roots and (root := _root_of(str(directory))) is not None:
+        return _open_folder(root, str(directory), flags)
+    try:
+        return os.open(directory, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if not _is_link(error, directory):
+            raise
+    if _OF_ROOT.fullmatch(os.path.basename(directory)):
+        raise _refused(link_message(directory))
+    return os.open(directory, flags)
+
+
+def _root_of(directory: str) -> str | None:
+    while directory not in _roots:
+        directory, separator, _ = directory.rpartition(os.sep)
+        if not separator:
+            return None
+    return directory
+
+
+def _open_folder(root: str, directory: str, flags: int) -> int:
+    """Open the folders from `root` to `directory`, one in the other."""
+    folder, *below = [root, *directory[len(root) :].split(os.sep)[1:]]
+    fd = os.open(root, flags)
+    for name in below:
+        folder = os.path.join(folder, name)
+        outer = fd
+        try:
+            fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=outer)
+        except OSError as error:
+            if _is_link(error, folder):
+                raise _refused(link_message(folder)) from None
+            error.filename = directory
+            raise
+        finally:
+            os.close(outer)
+    return fd
+
+
+def _is_link(error: OSError, directory: str | Path) -> bool:
+    # Linux answers ENOTDIR, others ELOOP.
+    return error.errno in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK) and os.path.islink(directory)
+
+
+def scan(directory: str | Path) -> Iterator[os.DirEntry[str]]:
+    """os.scandir of a directory of a root. Raises LogDirError for a link, OSError.
+
+    The path of an entry is only its name.
+    """
+    fd = open_directory(directory)
+    try:
+        with os.scandir(fd) as entries:
+            yield from entries
+    finally:
+        os.close(fd)
+
+
+def split(path: str | Path) -> tuple[str, str]:
+    """The directory and the name of a path."""
+    directory, name = os.path.split(path)
+    return directory or os.curdir, name
+
+
+def _refusal(path: str | Path, name: str, directory_fd: int) -> LogDirError | None:
+    try:
+        kind = stat.S_IFMT(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode)
+    except OSError:
+        return None
+    return None if kind == stat.S_IFREG else _not_regular(path, kind)
+
+
+def _not_regular(path: str | Path, kind: int) -> LogDirError:
+    found = _KINDS.get(kind, "a file of another kind")
+    return _refused(f"{path} is {found}; expected a regular file: remove it, and restore the file if it held records")
+
+
+def _refused(message: str) -> LogDirError:
+    error = LogDirError(message)
+    error.strerror = message  # for errors that say what the call was made for
+    return error
