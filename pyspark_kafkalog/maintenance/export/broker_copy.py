@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker, NewBroker, finish_new_broker
 from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, copy_file, is_log, link_file, unfinished_copy
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, BrokerImage, MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.root.adopt.adopt import adoption_lock, check_ends, next_producer_id_after, refuse_signs_of_life
+from pyspark_kafkalog.root.adopt.adopt import adoption_lock, check_logs, next_producer_id_after, refuse_signs_of_life
 from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogSummary, adopt_log
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan, TopicPlan, make_plan
 from pyspark_kafkalog.root.bootstrap import METADATA_VERSION_4_1, METADATA_VERSION_FEATURE
@@ -97,7 +97,7 @@ class _Source:
         if missing:
             raise UnknownTopicError(f"there is no topic {missing[0]!r} in {root.path}")
         topics = tuple(each for name, each in known.items() if names is None or name in names)
-        check_ends(plan)
+        check_logs(replace(plan, topics=topics))
         found = {
             partition: root.partition(partition.topic, partition.partition)
             for topic in topics

@@ -31,7 +31,9 @@ from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import list_snapshots, read_pointer, read_snapshot
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of
+from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
+from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -318,6 +320,7 @@ def check_broker_root(root: Path) -> list[Finding]:
         offsets = {name: _read(root / name, sink, advice=None) for name in CHECKPOINTS}
         _check_named_directories(root, offsets, sink)
         _check_topic_ids(root, sink)
+        _check_broker_metadata(root, sink)
         _check_entries(root, sink, None)
         return sink.result()
 
@@ -328,21 +331,49 @@ def _check_named_directories(
     root: Path, offsets: Mapping[str, Mapping[TopicPartition, int]], sink: FindingSink
 ) -> None:
     """Check that each partition of a broker's checkpoints, which it writes for all its logs, has its directory."""
-    pending = {each.name.rpartition(".")[0] for each in root.iterdir() if _LEFTOVER_DIR.fullmatch(each.name)}
+    names = set(os.listdir(root))
+    pending = {name.rpartition(".")[0] for name in names if _LEFTOVER_DIR.fullmatch(name)}
     named = {**offsets[RECOVERY_POINT_CHECKPOINT], **offsets[REPLICATION_OFFSET_CHECKPOINT]}
     for topic_partition, offset in named.items():
-        if partition_path(root, topic_partition).exists():
+        if str(topic_partition) in names:
             continue
         is_deleted = str(topic_partition) in pending
         sink.add(
             Severity.WARNING if is_deleted or not offset else Severity.ERROR,
             "directory-missing",
-            partition_path(root, topic_partition),
+            f"{root}/{topic_partition}",
             offset=offset,
             expected=f"the directory of a partition that the broker's checkpoints have up to offset {offset}",
             found="one that is pending deletion" if is_deleted else "none",
             advice="restore it from a copy, unless its topic was deleted: committed records are missing",
         )
+
+
+def _check_broker_metadata(root: Path, sink: FindingSink) -> None:
+    """Check that all records of a broker's metadata log can be read, and that no adoption has stopped half-way."""
+    directory = root / METADATA_DIR
+    damage = read_broker_metadata(directory).damage if directory.is_dir() else None
+    if damage is not None:
+        sink.add(
+            Severity.ERROR,
+            "metadata-log",
+            directory,
+            expected="records that can all be read",
+            found=damage,
+            advice="restore the log from another node of the cluster, or upgrade pyspark_kafkalog: until then, "
+            "configurations, topics or entries may be missing",
+        )
+    for name in (WORK_DIR, KEPT_METADATA_DIR):
+        if (root / name).is_dir():
+            sink.add(
+                Severity.ERROR,
+                "unfinished-adoption",
+                root / name,
+                expected="a broker's directory, or an adopted one",
+                found="a directory of an adoption that has not ended",
+                advice="run kafkalog adopt again, which completes it; or remove what it left and start the broker: "
+                f"rename {KEPT_METADATA_DIR} back to {METADATA_DIR}, and delete {WORK_DIR}",
+            )
 
 
 def _check_topic_ids(root: Path, sink: FindingSink) -> None:

@@ -3,7 +3,8 @@
 A broker can still mount the adopted directory.
 
     1  refuse a running broker, take its lock; make the plan, which changes nothing
-    2  unlink .kafka_cleanshutdown: from here on a broker, or the next attempt, recovers the logs
+    2  make the directory of step 5, which tells verify of a half conversion; unlink .kafka_cleanshutdown: from here on
+       a broker, or the next attempt, recovers the logs
     3  rename strays, create missing partitions, write missing topic ids
     4  recover each log as the broker would, and close it; its state is now known
     5  build the commit log, with the states of all partitions, in a separate directory
@@ -11,7 +12,9 @@ A broker can still mount the adopted directory.
     7  rename the new commit log to `__cluster_metadata-0`: this decides
 
 A crash before step 7 leaves a broker's directory: the broker may start again, or another adoption may, which repeats
-all steps from the state that it finds. After step 7 the directory is native, with all commits of step 5.
+all steps from the state that it finds. After step 7 the directory is native, with all commits of step 5. What would
+stop step 4 or 5 is looked for in step 1, in a dry run too. Damage of a cleanly stopped broker's logs that only step 4
+meets puts the file of step 2 back: these logs are as they were, or closed again.
 
 A broker holds a POSIX record lock on `.lock` while it runs; the kernel releases it when the process ends, also in a
 crash. An adoption takes two locks on the same file: an flock, as writers of this package do, and an open file
@@ -35,7 +38,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, LogDirError
+from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.access.acl import acl_record
 from pyspark_kafkalog.metadata.access.client_quotas import quota_records
 from pyspark_kafkalog.metadata.access.scram import credential_record
@@ -60,6 +63,7 @@ from pyspark_kafkalog.root.adopt.logs import (
     AdoptedLog,
     LogSummary,
     adopt_log,
+    check_log,
     transactions_of_plan,
     transactions_of_root,
 )
@@ -81,6 +85,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import (
+    CLEAN_SHUTDOWN_FILE,
     read_topic_id,
     remove_clean_shutdown,
     was_clean_shutdown,
@@ -89,7 +94,6 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 )
 from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
-from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -182,17 +186,19 @@ def adopt(
         refuse_signs_of_life(root)
         plan = make_plan(root, server_properties=server_properties, create_missing=create_missing, rng=rng)
         check_outside(plan.broker_config.rsm_config_location, root)
-        check_ends(plan)
+        check_logs(plan)
+        _check_writable(plan)
         notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
         plan = replace(plan, notes=(*plan.notes, *notes))
         if local_only:
             plan = without_remote_storage(plan)
         if dry_run:
             return _outcome(plan, {}, plan.next_producer_id, transactions_of_plan(plan, clock), dry_run=True)
-        _prepare_directories(plan, fs)
-        logs = _adopt_logs(plan, clock, fs)
-        next_producer_id = next_producer_id_after(plan, logs)
-        _build(plan, logs, next_producer_id, clock, rng, fs)
+        with _clean_again_after_damage(plan, fs):
+            _prepare_directories(plan, fs)
+            logs = _adopt_logs(plan, clock, fs)
+            next_producer_id = next_producer_id_after(plan, logs)
+            _build(plan, logs, next_producer_id, clock, rng, fs)
         _replace_metadata_log(plan, fs)
         return _outcome(plan, logs, next_producer_id, transactions_of_root(root, clock, fs))
 
@@ -215,20 +221,40 @@ def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
     )
 
 
-def check_ends(plan: AdoptionPlan) -> None:
-    """After a clean shutdown, check that each log is undamaged up to its high watermark, since a broker recovers none.
+def check_logs(plan: AdoptionPlan) -> None:
+    """Check what would stop the adoption of a log, or lose records in it; changes nothing.
 
-    Checked before any change: `.kafka_cleanshutdown` is removed first, and the next attempt would truncate the damage.
+    After a clean shutdown each log must be undamaged up to its high watermark, since a broker recovers none: the next
+    attempt, without `.kafka_cleanshutdown`, would truncate the damage. Raises LogDirError, DiskFormatError.
     """
-    if not plan.clean_shutdown:
-        return
     high_watermarks = _high_watermarks(plan.root)
     for topic_partition in _partitions(plan):
-        high_watermark = high_watermarks.get(topic_partition, 0)
-        if high_watermark > plan.log_starts.get(topic_partition, 0):
-            LogReader(LocalExtents(partition_path(plan.root, topic_partition)), topic_partition).check_end(
-                high_watermark
-            )
+        high_watermark = high_watermarks.get(topic_partition, 0) if plan.clean_shutdown else 0
+        start_offset = plan.log_starts.get(topic_partition, 0)
+        check_log(partition_path(plan.root, topic_partition), topic_partition, start_offset, high_watermark)
+
+
+def _check_writable(plan: AdoptionPlan) -> None:
+    for directory in (plan.root, *(partition_path(plan.root, each) for each in _partitions(plan))):
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise LogDirError(f"{directory} cannot be written to: adopt as the user who runs the broker")
+
+
+@contextmanager
+def _clean_again_after_damage(plan: AdoptionPlan, fs: FileSystem) -> Iterator[None]:
+    """Puts `.kafka_cleanshutdown` back if the block finds damage; it changes no log of a broker that stopped cleanly.
+
+    A failing file system, as a crash, leaves the logs to recovery.
+    """
+    path = plan.root / CLEAN_SHUTDOWN_FILE
+    content = path.read_bytes() if plan.clean_shutdown else None
+    try:
+        yield
+    except KafkalogError:
+        if content is not None:
+            shutil.rmtree(plan.root / WORK_DIR, ignore_errors=True)
+            fs.write_file_atomic(path, content)
+        raise
 
 
 def _high_watermarks(root: Path) -> Mapping[TopicPartition, int]:
@@ -248,6 +274,10 @@ def _partitions(plan: AdoptionPlan) -> Iterator[TopicPartition]:
 
 
 def _prepare_directories(plan: AdoptionPlan, fs: FileSystem) -> None:
+    work = plan.root / WORK_DIR
+    if not work.exists():
+        fs.mkdir(work)
+    fs.fsync_dir(plan.root)
     remove_clean_shutdown(plan.root, fs=fs)
     fs.fsync_dir(plan.root)
     for stray in plan.strays:

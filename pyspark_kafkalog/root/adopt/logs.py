@@ -12,12 +12,13 @@ for the user; it fails neither the adoption nor the dry run.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -29,11 +30,14 @@ from pyspark_kafkalog.root.transactions.open_transactions import (
     open_transactions_of,
 )
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, TransactionState, read_transaction_states
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, refuse_link
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState, load_read_only
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -43,6 +47,8 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
     segment_file,
 )
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 
 
@@ -104,6 +110,46 @@ def adopt_log(
         log.suspend()
         raise
     return AdoptedLog(state, max((largest_producer_id, *log.producers.producers)), max(found_bytes - kept_bytes, 0))
+
+
+def check_log(directory: Path, topic_partition: TopicPartition, log_start_offset: int, high_watermark: int) -> None:
+    """Check what `adopt_log` refuses, and that no record is lost by the checkpointed offsets; changes nothing.
+
+    The log must be whole up to `high_watermark`, 0 if its recovery decides where it ends. The log start is the larger
+    of the checkpoint's and the first segment's. Raises LogDirError, DiskFormatError.
+    """
+    refuse_link(directory)
+    LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
+    listing = PartitionListing.read(directory)
+    bases = listing.base_offsets
+    if not bases or listing.log_swaps:
+        return  # recovery finishes swaps first
+    for base_offset in bases:
+        _check_first_batch(directory, base_offset)
+    end_offset = load_read_only(directory).log_end_offset
+    if log_start_offset > end_offset > bases[0]:
+        raise LogDirError(
+            f"{directory}: {LOG_START_OFFSET_CHECKPOINT} has the log start {log_start_offset}, above the end of the "
+            f"log, {end_offset}: adopting would delete all records, offsets {bases[0]} to {end_offset - 1}. Bring the "
+            "missing segments here, or remove the partition's line from the checkpoint to keep the records"
+        )
+    if end_offset - bases[-1] > MAX_RELATIVE_OFFSET + 1:
+        raise CorruptRecordError(
+            file=str(segment_file(directory, bases[-1], LOG_SUFFIX)),
+            position=0,
+            expected=f"offsets of at most {bases[-1] + MAX_RELATIVE_OFFSET}, the largest that its indexes can hold",
+            found=str(end_offset - 1),
+            advice="copy the records into a topic of a new root instead: reading the directory as it is returns them",
+        )
+    if high_watermark > max(log_start_offset, bases[0]):
+        LogReader(LocalExtents(directory), topic_partition).check_end(high_watermark)
+
+
+def _check_first_batch(directory: Path, base_offset: int) -> None:
+    """Raise UnsupportedFormatError if the segment begins in an older record format."""
+    with SegmentReader(LocalExtent(directory, base_offset)) as reader, contextlib.suppress(CorruptRecordError):
+        if reader.size_bytes:
+            reader.header_at(0)
 
 
 def _assign_epoch(log: UnifiedLog, epoch: int) -> None:

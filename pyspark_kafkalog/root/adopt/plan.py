@@ -42,6 +42,7 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import (
@@ -134,15 +135,21 @@ class AdoptionPlan:
 def make_plan(root: Path, *, server_properties: Path | None, create_missing: bool, rng: random.Random) -> AdoptionPlan:
     """Make the plan for `root`, a broker's directory. The caller holds its lock.
 
-    Raises LogDirError if `root` is not a log directory, for missing partitions without `create_missing`, and for
-    contradictory topic ids; InvalidConfigError for invalid settings in `server_properties`; DiskFormatError for a
-    damaged meta.properties.
+    Raises LogDirError if `root` is not a log directory, for missing partitions without `create_missing`, for
+    contradictory topic ids, and for records of the metadata log that a later version wrote; InvalidConfigError for
+    invalid settings in `server_properties`; DiskFormatError for a damaged meta.properties.
     """
     found = list_partitions(root)
     check_log_directory(root, found)
     notes: list[str] = []
     directory = _metadata_dir(root)
     metadata = None if directory is None else read_broker_metadata(directory)
+    if metadata is not None and metadata.undecoded is not None:
+        raise LogDirError(
+            f"the broker's metadata log has a record that this version cannot read ({metadata.undecoded}), and what it "
+            f"says would be lost: upgrade pyspark_kafkalog, or move {directory} out of {root} to go by the "
+            "directories alone, with default configurations"
+        )
     properties = _properties(root, rng)
     by_topic: dict[str, list[int]] = {}
     strays = []
@@ -158,6 +165,7 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
         _plan_topic(root, name, numbers, metadata, rng, broker_config, notes)
         for name, numbers in sorted(by_topic.items())
     )
+    _refuse_shared_ids(root, topics)
     if not create_missing:
         _refuse_missing(root, topics)
     _note_omissions(root, metadata, topics, strays, notes)
@@ -195,6 +203,14 @@ def _properties(root: Path, rng: random.Random) -> MetaProperties:
     """The root's identity, with new ids if meta.properties has none."""
     path = root / META_PROPERTIES
     found = read_meta_properties(path) if path.exists() else MetaProperties()
+    if path.exists() and found.node_id is None and found.cluster_id is None:
+        raise DiskFormatError(
+            file=str(path),
+            position=0,
+            expected="the ids of the cluster and the broker",
+            found="neither",
+            advice="restore the file from another directory of the same broker, or move it away for new ids",
+        )
     return MetaProperties(
         cluster_id=found.cluster_id or random_uuid(rng),
         node_id=DEFAULT_NODE_ID if found.node_id is None else found.node_id,
@@ -312,6 +328,17 @@ def adopted_broker_config(
     return BrokerConfig.from_properties(settings)
 
 
+def _refuse_shared_ids(root: Path, topics: Sequence[TopicPlan]) -> None:
+    by_id: dict[str, str] = {}
+    for topic in topics:
+        first = by_id.setdefault(topic.topic_id, topic.name)
+        if first != topic.name:
+            raise LogDirError(
+                f"{root}: topics {first} and {topic.name} have the same topic id {topic.topic_id}, as a copied folder "
+                f"leaves it: move the copy away, or remove its {PARTITION_METADATA} to adopt it as a topic of its own"
+            )
+
+
 def _refuse_missing(root: Path, topics: Sequence[TopicPlan]) -> None:
     lacking = [topic for topic in topics if topic.missing]
     if lacking:
@@ -334,6 +361,10 @@ def _note_omissions(
     strays: Sequence[TopicPartition],
     notes: list[str],
 ) -> None:
+    if metadata is not None and metadata.damage is not None:
+        notes.append(
+            f"{METADATA_DIR} is damaged, so later changes of topics and settings are missing: {metadata.damage}"
+        )
     if metadata is not None:
         elsewhere = sorted(metadata.topics.keys() - {topic.name for topic in topics})
         if elsewhere:
@@ -348,6 +379,12 @@ def _note_omissions(
         if name.endswith(_RENAMED_SUFFIXES) and name not in (KEPT_METADATA_DIR, WORK_DIR)
     )
     notes.extend(f"{name} is left unchanged" for name in ignored)
+    known = {TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions_count)}
+    with contextlib.suppress(DiskFormatError):
+        names = set(os.listdir(root))
+        for each, offset in read_offset_checkpoint(root / REPLICATION_OFFSET_CHECKPOINT).items():
+            if offset and each not in known and str(each) not in names:
+                notes.append(f"{each} has no directory here; the broker's checkpoint has it up to offset {offset}")
 
 
 def _checkpoint(path: Path, notes: list[str]) -> Mapping[TopicPartition, int]:

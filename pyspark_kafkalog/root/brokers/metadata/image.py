@@ -72,11 +72,13 @@ class BrokerLog:
     """The newest whole snapshot in `directory` and the log after it; read once.
 
     `damage` describes the first damage, None if there is none; a torn batch at the end, which a crash leaves, is not
-    damage. `end_offset` is the offset after the last batch read, `leader_epoch` the last epoch.
+    damage. `undecoded`: the first record of an unknown type or version. `end_offset` is the offset after the last
+    batch read, `leader_epoch` the last epoch.
     """
 
     def __init__(self, directory: Path) -> None:
         self.damage: str | None = None
+        self.undecoded: str | None = None
         self.end_offset = 0
         self.leader_epoch = 0
         self._directory = directory
@@ -210,7 +212,8 @@ class BrokerMetadata:
     """The state that a broker's metadata log adds up to.
 
     `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes), `acls` by id. `damage`
-    describes why something may be missing; None if the whole log was read.
+    describes why something may be missing; None if the whole log was read. `undecoded`: the first record of a type or
+    version that this package does not know, which is damage, too.
     """
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
@@ -221,6 +224,7 @@ class BrokerMetadata:
     scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
     client_quotas: dict[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     damage: str | None = None
+    undecoded: str | None = None
     _names: dict[str, str] = field(default_factory=dict)
 
     def apply(self, record: MetadataRecord) -> None:
@@ -289,7 +293,11 @@ class BrokerMetadata:
         try:
             self.acls[record.id] = parse_acl(record)
         except InvalidRecordError as error:  # a later version's: it may deny, so its omission must be reported
-            self.damage = self.damage or str(error)
+            self._not_decoded(str(error))
+
+    def _not_decoded(self, what: str) -> None:
+        self.undecoded = self.undecoded or what
+        self.damage = self.damage or what
 
     def _client_setting(
         self, record: UserScramCredentialRecord | RemoveUserScramCredentialRecord | ClientQuotaRecord
@@ -303,7 +311,7 @@ class BrokerMetadata:
             else:
                 apply_quota_record(self.client_quotas, record)
         except InvalidRecordError as error:  # a later version's
-            self.damage = self.damage or str(error)
+            self._not_decoded(str(error))
 
     def _config(self, record: ConfigRecord) -> None:
         by_resource = {TOPIC_RESOURCE: self.topic_configs, BROKER_RESOURCE: self.broker_configs}
@@ -331,8 +339,8 @@ def read_broker_metadata(directory: Path) -> BrokerMetadata:
         metadata.apply(record)
     for record in committed_records(_metadata_records(log.after_snapshot(), log)):
         metadata.apply(record)
-    if metadata.damage is None:
-        metadata.damage = log.damage
+    metadata.damage = metadata.damage or log.damage
+    metadata.undecoded = metadata.undecoded or log.undecoded
     return metadata
 
 
@@ -347,6 +355,7 @@ def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterato
                     validate_topic_name(record.name)  # it becomes part of paths
                 yield record
             except DiskFormatError as error:
+                log.undecoded = log.undecoded or str(error)
                 log.note(str(error))
             except InvalidTopicError as error:
                 log.note(f"{batch.file} at byte {batch.position}: the record at offset {each.offset}: {error}")
