@@ -47,7 +47,14 @@ from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, discard_staged, remove_abandoned
+from pyspark_kafkalog.storage.staging.staged_file import (
+    StagedFile,
+    discard_staged,
+    is_superseded,
+    remove_abandoned,
+    remove_writes,
+    staged_in,
+)
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -88,7 +95,7 @@ def commit_write(
             else:
                 result = duplicate
     discard_staged(store.root, staged, fs)
-    _remove_abandoned(store, appended, fs)
+    _remove_leftovers(store, write, appended, fs)
     return result
 
 
@@ -335,9 +342,20 @@ def _commit_records(newest: MetadataImage, write: Write, appended: Sequence[Appe
     return [*producer.records, commit, *states]
 
 
-def _remove_abandoned(store: LocalMetadataStore, appended: Sequence[AppendedPartition], fs: FileSystem) -> None:
-    """Remove staged files of dead writes from the partitions written to."""
+def _remove_leftovers(
+    store: LocalMetadataStore, write: Write, appended: Sequence[AppendedPartition], fs: FileSystem
+) -> None:
+    """Remove, from the write's partitions, staged files that no commit will take: see staged_file.py."""
     others = [path for each in appended for path in each.others]
+    if not appended:  # the write was committed before
+        others = [path for each in write.by_partition for path in staged_in(partition_path(store.root, each))]
+    known = None if write.transaction is None else store.image.transactional_ids.get(write.transaction.transactional_id)
+    fenced = () if known is None else known.fenced  # of a batch write these are write ids
+
+    def is_dead(write_id: str) -> bool:
+        return write_id == write.write_id or write_id in fenced or is_superseded(write_id, by=write.write_id)
+
+    remove_writes(others, is_dead, fs)
     if others:
         retention_ms = broker_config(store.image).staging_retention_ms
         with contextlib.suppress(OSError):

@@ -282,6 +282,24 @@ def test_invalid_row_fails_batch_and_leaves_no_record(files: Input, root: Path, 
 
 
 @pytest.mark.full
+def test_restarts_with_a_function_that_fails_leave_the_files_of_one_try(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    files = Input(spark, tmp_path / "input", rows_a_file=25_000)  # more than one Arrow batch of a task
+    files.add_files(1)
+    poisoned = files.stream("if(value = '24999', raise_error('a poison row'), value) value")
+    counts = []
+    for _ in range(3):
+        with pytest.raises(StreamingQueryException, match="a poison row"):
+            run(poisoned, root, tmp_path / "checkpoint", topic="t")
+        counts.append(len(list(root.glob("*/*.staged"))))
+    assert 0 < counts[0] == counts[1] == counts[2]
+    run(files.stream("value"), root, tmp_path / "checkpoint", topic="t")
+    assert sorted(numbers(root)) == list(range(files.rows))
+    assert list(root.glob("*/*.staged")) == []
+
+
+@pytest.mark.full
 def test_stream_between_log_directories_keeps_partitions_and_order_over_restarts(
     spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:

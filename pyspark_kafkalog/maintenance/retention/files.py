@@ -3,7 +3,8 @@
 plan      under the partition's maintenance lock, from the image, the directory and the time indexes
 remove    rename the files below the local log start to `.deleted` (delete_records.py); remove files renamed at least
           file.delete.delay.ms ago, and the directories of deleted topics
-finish    delete from remote storage what commits have dropped, and what killed copies have left (objects/clean_up.py)
+finish    remove staged files of writes that were abandoned for staging.retention.ms; delete from remote storage what
+          commits have dropped, and what killed copies have left (objects/clean_up.py)
 
 The commit that raises log starts drops the remote segments below, as in an object store (objects/retention.py).
 """
@@ -25,9 +26,11 @@ from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, Stored
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
+from pyspark_kafkalog.storage.staging.staged_file import remove_abandoned, staged_files
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -100,5 +103,15 @@ class FileLogs:
             _LOG.warning("log-start-offset-checkpoint is not updated: %s", error)
 
     def finish(self, now_ms: int | None) -> None:
+        self._remove_abandoned()  # first: on a full disk this makes room for what follows
         self._root.remove_deleted_topics(now_ms)
         clean_up_root(self._root, now_ms=now_ms)
+
+    def _remove_abandoned(self) -> None:
+        """Remove the staged files of writes that were abandoned for staging.retention.ms."""
+        root = self._root
+        staged = list(staged_files(root.path))
+        if staged:
+            retention_ms = root.broker_config().staging_retention_ms
+            now_ns = file_system_time_ns(root.path, root.fs)
+            remove_abandoned(root.path, staged, now_ns=now_ns, retention_ms=retention_ms, fs=root.fs)

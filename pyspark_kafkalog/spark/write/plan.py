@@ -24,6 +24,7 @@ from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
 from pyspark_kafkalog.spark.write.kept_roots import keep, kept_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
+from pyspark_kafkalog.storage.staging.staged_file import micro_batch_write_id
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -85,6 +86,16 @@ class WritePlan:
             return ObjectStaging(self.path.open(), self.write_id, task, planned_at=self.planned_at)
         check_identity(self.path, self.identity)
         return LocalStaging(self.path, self.write_id, task, fs=flushing_file_system(LOCAL, self.options.flush))
+
+    def of(self, micro_batch: MicroBatch) -> WritePlan:
+        """The plan of `micro_batch`: in a directory the names of staged files tell query, batch and run.
+
+        A later try of the batch, and the abort of this one, find the files by that.
+        """
+        if isinstance(self.path, StoreAddress):
+            return self
+        ids = micro_batch.query_id, micro_batch.batch_id, micro_batch.run_id
+        return replace(self, write_id=micro_batch_write_id(*ids))
 
     def check_identity(self, identity: RootIdentity | None) -> None:
         """Raise LogDirError unless the path has the root with `identity` now; None accepts any."""

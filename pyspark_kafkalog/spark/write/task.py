@@ -1,13 +1,14 @@
 """The work of a write's tasks: Arrow batches -> partitions -> record batches -> one `.staged` file per partition.
 
-batch.py and stream.py commit the tasks' files on the driver. A task that crashes leaves staged files that nothing
-refers to; clean-up removes them by age.
+The driver commits the tasks' files (writers.py). A task that fails, is killed, or is the second copy of another leaves
+staged files that nothing refers to: storage/staging/staged_file.py says what removes them. A task whose input fails,
+such as a UDF, sees only the end of its input: its file is whole, and stays like the others.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,7 +20,7 @@ from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, staged_files
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, remove_writes, staged_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,16 +169,13 @@ def staged_in_order(messages: Iterable[WriterCommitMessage | None]) -> list[Stag
     return [staged for message in sorted(tasks, key=lambda each: each.partition_id) for staged in message.staged]
 
 
-def remove_staged(path: Path | StoreAddress, write_ids: Sequence[str]) -> None:
-    """Remove the staged files of these writes from the root at `path`, also of tasks whose message came too late.
+def remove_staged(path: Path | StoreAddress, write_ids: Collection[str]) -> None:
+    """Remove the staged files of these writes from the root at `path`, also of tasks without a message.
 
-    Files that a task stages after this, before it is stopped, remain until clean-up removes them by age. On an object
-    store all is left to the clean-up: a commit whose outcome is unknown may name the objects.
+    Files that a task stages after this, before it is stopped, remain to the next try, or to the clean-up by age. On an
+    object store all is left to the clean-up: a commit whose outcome is unknown may name the objects.
     """
-    if isinstance(path, StoreAddress):
+    if isinstance(path, StoreAddress) or not write_ids:
         return
-    prefixes = tuple(f"{write_id}-" for write_id in write_ids)
     with contextlib.suppress(FileNotFoundError):
-        for staged in staged_files(path):
-            if staged.name.startswith(prefixes):
-                LOCAL.unlink_if_there(staged)
+        remove_writes(staged_files(path), lambda write_id: write_id in write_ids, LOCAL)

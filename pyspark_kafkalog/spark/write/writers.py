@@ -11,8 +11,9 @@ again, a lower one fails, and planning a write with an id fences all writers tha
 
 *Streaming.* Each micro-batch is committed once, whatever crashes and however often it is replayed.
 
-    worker that plans, one per micro-batch   creates a writer; its write id is in the names of the staged files
-    task                                     stages records; its message identifies the query and its run
+    worker that plans, one per micro-batch   creates a writer
+    task                                     stages records; query, batch and run are in the names of the staged files
+                                             and in its message
     worker that commits                      creates another writer, which gets the messages of the tasks and commits to
                                              the root that its own plan has opened
 
@@ -27,8 +28,8 @@ A query creates the root in its first micro-batch (batch id 0) only, and commits
 later micro-batch must find the id. If it is missing, the volume is not mounted or the directory is another one, and the
 query fails instead of writing elsewhere.
 
-A crash before the commit leaves staged files that nothing refers to; clean-up removes them by age. A crash after the
-commit, but before Spark has recorded the batch as done, leads to a replay.
+A crash before the commit leaves staged files that nothing refers to; the next try of the batch removes them. A crash
+after the commit, but before Spark has recorded the batch as done, leads to a replay.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         micro_batch = MicroBatch.of_task(context)
         plan = self.plan.with_new_root(micro_batch) if self.plan.is_new else self.plan
+        plan = plan.of(micro_batch)
         message = stage(plan, iterator, micro_batch=micro_batch)
         return StreamStagedMessage(message.partition_id, message.staged, plan.write_id, micro_batch, plan.identity)
 
@@ -186,6 +188,9 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         return self._root
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: remove the staged files of the tasks whose messages name their write."""
+        """On the driver: remove the staged files of all tasks, if the message of one names query, batch and run.
+
+        Without a message they remain to the next try of the batch: Spark tells an abort the number of the batch only.
+        """
         write_ids = {message.write_id for message in messages if isinstance(message, StreamStagedMessage)}
-        remove_staged(self.plan.path, sorted(write_ids))
+        remove_staged(self.plan.path, write_ids)

@@ -6,19 +6,33 @@ Kafka ignores the suffix. The file holds record batches back to back with offset
 the final ones. The task's result includes a table of the batches, so the commit need not scan the file. A crash before
 the commit leaves the file behind; nothing refers to it.
 
-Abandoned files, which dead tasks, drivers and machines left, are removed by age. A write is alive while any of its
-files, in any partition, is younger than `staging.retention.ms`. Commits find staged files of other writes in the
-partitions that they write to, and check the old ones among them afterwards. To avoid a search for the younger files of
-a long write each time, the old ones get the modification time of its youngest. A crash in between leaves files to the
-next commit. Ages are measured by the clock of the file system, which sets the files' times: a writer whose own clock is
-ahead must not take the files of active writers for old ones.
+Failed tasks, second copies of tasks and killed processes leave files that no commit will take. These go
+
+    with the commit      files of the same write, of the same query up to the micro-batch, and of fenced incarnations,
+                         in the partitions written to
+    with the abort       all files of the write; a second copy of a task that still runs may leave one
+    with the next try    the write id of a micro-batch names query, batch and run: a task that writes to a partition
+                         first removes what earlier runs have left there for this batch, or for batches before it
+    by age               the others: see below
+
+A run that is not the newest one may thus remove files of the newer run, which then fails and is started again: two
+runs of a query at once are an error, and one of them is fenced.
+
+*By age.* A write is alive while any of its files, in any partition, is younger than `staging.retention.ms`. Retention
+looks at all partitions. Commits find staged files of other writes in the partitions that they write to, and check the
+old ones among them afterwards. To avoid a search for the younger files of a long write each time, the old ones get the
+modification time of its youngest. A crash in between leaves files to the next commit. Ages are measured by the clock of
+the file system, which sets the files' times: a writer whose own clock is ahead must not take the files of active
+writers for old ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,6 +58,10 @@ from pyspark_kafkalog.units import NS_PER_MS
 
 #: Half of the 1024 files that a process may have open by default; finishing opens a few more.
 _OPEN_FILES_MAX: Final = 512
+_MICRO_BATCH: Final = re.compile(r"([0-9a-f]{32})b([0-9]{1,19})r([0-9a-f]{32})")
+#: The directories, with query and run, from which this process has removed what earlier runs left; see `_first_visit`.
+_VISITED: Final[dict[tuple[Path, str, str], None]] = {}
+_VISITED_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,56 @@ class StagedFile:
 def write_id_of(name: str) -> str:
     """The write id in a staged file's name."""
     return name.rpartition("-")[0]
+
+
+def micro_batch_write_id(query_id: str, batch_id: int, run_id: str) -> str:
+    """The write id of one run's try of a micro-batch."""
+    return f"{_hex_id(query_id)}b{batch_id}r{_hex_id(run_id)}"
+
+
+def _hex_id(text: str) -> str:
+    """Spark's ids are UUIDs; other texts become one."""
+    try:
+        return uuid.UUID(text).hex
+    except ValueError:
+        return uuid.uuid5(uuid.NAMESPACE_OID, text).hex
+
+
+def is_superseded(write_id: str, by: str) -> bool:
+    """Whether both are of micro-batches of one query, and `by` is another try of the batch, or of a later one."""
+    mine, other = _MICRO_BATCH.fullmatch(by), _MICRO_BATCH.fullmatch(write_id)
+    return (
+        write_id != by
+        and mine is not None
+        and other is not None
+        and mine[1] == other[1]
+        and int(other[2]) <= int(mine[2])
+    )
+
+
+def remove_writes(paths: Iterable[Path], is_dead: Callable[[str], bool], fs: FileSystem) -> None:
+    """Remove the staged files whose write id `is_dead`. Never raises OSError."""
+    for path in paths:
+        if is_dead(write_id_of(path.name)):
+            _discard(path, fs)
+
+
+def _remove_earlier_tries(directory: Path, write_id: str, fs: FileSystem) -> None:
+    """Remove what earlier runs left in the directory, if the write is a micro-batch. Never raises OSError."""
+    micro_batch = _MICRO_BATCH.fullmatch(write_id)
+    if micro_batch is not None and _first_visit(directory, micro_batch[1], micro_batch[3]):
+        remove_writes(staged_in(directory), lambda other: is_superseded(other, write_id), fs)
+
+
+def _first_visit(directory: Path, query: str, run: str) -> bool:
+    """Whether this process writes to the directory for the first time in this run: later there is nothing to remove."""
+    key = directory, query, run
+    if key in _VISITED:
+        return False
+    while len(_VISITED) >= _VISITED_MAX:
+        del _VISITED[next(iter(_VISITED))]
+    _VISITED[key] = None
+    return True
 
 
 def discard_staged(root: Path, staged: Iterable[StagedFile], fs: FileSystem) -> None:
@@ -214,8 +282,11 @@ class StagingTask:
 
     def writer(self, topic_partition: TopicPartition, fs: FileSystem) -> StagedFileWriter:
         """A writer of the task's file for the partition. Raises UnknownTopicError if the partition has no directory."""
+        directory = partition_path(self.root, topic_partition)
         if self.is_scratch:
-            partition_path(self.root, topic_partition).mkdir(exist_ok=True)
+            directory.mkdir(exist_ok=True)
+        else:
+            _remove_earlier_tries(directory, self.write_id, fs)
         return StagedFileWriter(
             self.root, topic_partition, write_id=self.write_id, task=self.task, fs=fs, open_files=self.open_files
         )
@@ -265,15 +336,21 @@ def _settle(ages: dict[Path, int], too_old_ns: int, fs: FileSystem) -> None:
                 fs.set_modified(path, youngest_ns)
 
 
-def staged_files(root: Path) -> Iterable[Path]:
-    """The staged files of all partitions. Raises OSError."""
+def staged_files(root: Path) -> Iterator[Path]:
+    """The staged files in all partitions; a partition that cannot be listed is left out. Raises OSError."""
     with os.scandir(root) as directories:
         for directory in directories:
-            if parse_partition_dir(directory.name) is None or directory.is_symlink():
-                continue
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                for name in PartitionListing.read(Path(directory.path)).staged:
-                    yield Path(directory.path, name)
+            if parse_partition_dir(directory.name) is not None and directory.is_dir(follow_symlinks=False):
+                yield from staged_in(Path(directory.path))
+
+
+def staged_in(directory: Path) -> list[Path]:
+    """The staged files in the directory of a partition; none if it cannot be listed."""
+    try:
+        with os.scandir(directory) as entries:
+            return [directory / entry.name for entry in entries if entry.name.endswith(STAGED_SUFFIX)]
+    except OSError:
+        return []
 
 
 def _modified_ns(path: Path) -> int | None:

@@ -275,3 +275,20 @@ def test_retry_with_staged_file_of_deleted_segment_is_rejected(
     assert act(log_dir.root)[0].segments_dropped > 0
     with pytest.raises(UnknownTopicError):
         log_dir.commit_staged(staged)
+
+
+def test_staged_files_of_abandoned_writes_are_removed_by_age_also_where_nobody_writes(log_dir: LogDir) -> None:
+    log_dir.alter_broker_configs(add={"staging.retention.ms": str(DAY_MS)})
+    log_dir.create_topic("orders", partitions=3)
+    root = log_dir.path
+    assert isinstance(root, Path)
+    now_s = (root / "orders-0").stat().st_mtime
+    for write, ages_s in (("dead", [90_000, 200_000]), ("live", [90_000, 10]), ("new", [10])):
+        for partition, age_s in enumerate(ages_s, start=1):
+            path = root / f"orders-{partition}" / f"{write}-0.staged"
+            path.write_bytes(b"x")
+            os.utime(path, (now_s - age_s, now_s - age_s))
+    apply_retention(log_dir.root, dry_run=True)
+    assert len(list(root.glob("*/dead-0.staged"))) == 2
+    apply_retention(log_dir.root, topics=["orders"])
+    assert sorted(path.name for path in root.glob("*/*.staged")) == ["live-0.staged", "live-0.staged", "new-0.staged"]

@@ -165,8 +165,44 @@ def test_only_one_attempt_of_task_is_committed(query: Query) -> None:
     assert len(query.staged_files()) == 2
     query.commit(0, [second])
     assert query.values() == ["a"]
+    assert query.staged_files() == []
     query.commit(0, [first])
     assert query.values() == ["a"]
+
+
+@pytest.mark.file_roots
+def test_replay_that_is_skipped_leaves_no_file_of_other_attempts(query: Query) -> None:
+    query.run(0, ["a"])
+    writer = fresh_writer(query.root)
+    first, _ = (query.task(writer, 0, 0, ["a"], "run 2", "query") for _ in range(2))
+    query.commit(0, [first])
+    assert query.staged_files() == []
+
+
+@pytest.mark.file_roots
+def test_tries_of_a_micro_batch_that_always_fails_leave_the_files_of_the_last_one(query: Query) -> None:
+    """No task has a message, so the abort has nothing to find the files by."""
+    other = query.stage(3, [["of another query"]], query="other")
+    for number in range(5):
+        query.stage(3, [["a"], ["b"], ["c"]], run=f"run {number}")
+        fresh_writer(query.root).abort([None, None, None], 3)
+        assert len(query.staged_files()) == 4
+    query.run(0, [])
+    query.run(3, ["a"], ["b"], ["c"], run="run 5")
+    assert len(query.staged_files()) == 1
+    query.run(0, [], query="other")
+    query.commit(3, other)
+    assert query.values() == ["a", "b", "c", "of another query"]
+    assert query.staged_files() == []
+
+
+@pytest.mark.file_roots
+def test_abort_finds_files_of_tasks_without_a_message_by_query_batch_and_run(query: Query) -> None:
+    mine = query.stage(3, [["a"], ["b"]], run="run 1")
+    later, other = query.stage(4, [["c"]], run="run 1"), query.stage(3, [["d"]], query="other")
+    fresh_writer(query.root).abort([mine[0], None], 3)
+    left = sorted(each.name for message in (*later, *other) for each in message.staged)  # type: ignore[union-attr]
+    assert sorted(path.name for path in query.staged_files()) == left
 
 
 @pytest.mark.file_roots
@@ -291,6 +327,17 @@ def test_planning_batch_write_fences_earlier_one(query: Query) -> None:
     write_batch(query, fast, "fast")
     write_batch(query, slow, "slow")  # by now the version is there
     assert query.values() == ["fast"]
+
+
+@pytest.mark.file_roots
+def test_commit_removes_files_of_failed_attempts_and_of_fenced_tries(query: Query) -> None:
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["a"], pa.string())})
+    killed, again, foreign = (batch_writer(query.root, 1, app_id) for app_id in ("app", "app", "other app"))
+    for attempt, writer in enumerate((killed, again, foreign)):
+        query._enter_task(FakeTask(0, 100 + attempt, {}))
+        writer.write(iter([batch]))
+    write_batch(query, again, "a")
+    assert [path.name for path in query.staged_files()] == [f"{foreign.plan.write_id}-102.staged"]
 
 
 @pytest.mark.parametrize("given", [{"txnAppId": "a"}, {"txnVersion": "1"}])
