@@ -68,6 +68,8 @@ from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segmen
 _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "merge-segments"
+#: A task opens the log directory once for so many partitions.
+_TASK_PARTITIONS: Final = 16
 
 
 def merge_segments(
@@ -314,7 +316,7 @@ def _merge(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[Partit
 
 @dataclass(frozen=True, slots=True)
 class MergeJob:
-    """The job: a task for each partition; on an object root one for all whose runs are in the same objects."""
+    """The job: a task for some partitions; on an object root one for all whose runs are in the same objects."""
 
     @property
     def action(self) -> str:
@@ -329,7 +331,8 @@ class MergeJob:
         """Merge; on an object root, clean up afterwards."""
         root = job_run.open().native()
         if not isinstance(root, ObjectRoot):
-            yield from run_chunks(tasks, partitions, partial(_merge, job_run), action=ACTION)
+            work = partial(_merge, job_run)
+            yield from run_chunks(tasks, partitions, work, action=ACTION, partitions_max=_TASK_PARTITIONS)
             return
         slices = merge_tasks(root.store.image, partitions, tasks.slots)
         yield from run_groups(tasks, slices, partial(_merge, job_run), action=ACTION)

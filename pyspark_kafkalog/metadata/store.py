@@ -132,6 +132,7 @@ class MetadataStore:
             store.log.check_reaches(store.refresh().next_offset, highest)
         if store.refresh_to_head().format_version is None:
             raise LogDirError(f"creating the log directory {root} was not finished: create it again")
+        _CACHE.put(store._cache_key(), store._loaded)
         return store
 
     @staticmethod

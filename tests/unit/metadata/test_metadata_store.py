@@ -297,6 +297,16 @@ def test_new_incarnation_takes_over_transactional_id_and_fences_old_ones(store: 
     assert after.fenced[-1] == "run-19"
 
 
+def test_root_that_was_opened_is_opened_again_without_reading_its_snapshot(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_root(root)
+    forget_images()
+    first = MetadataStore.open(root)
+    monkeypatch.setattr(MetadataStore, "_load", lambda store: pytest.fail("the image was read again"))
+    assert MetadataStore.open(root).image is first.image
+
+
 def test_image_is_cached_per_root_in_a_process(root: Path) -> None:
     store = create_root(root)
     add_topic(store)
