@@ -27,7 +27,7 @@ from served_clients import PARTITIONS, Process, run_again
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
-from pyspark_kafkalog.errors import CommitStateUnknownError, ProducerFencedError
+from pyspark_kafkalog.errors import CommitStateUnknownError, LowerVersionError, ProducerFencedError
 from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import time_ms
@@ -92,7 +92,7 @@ def write_versions(process: Process, role: str, root: str, at: int) -> None:
             )
         except CommitStateUnknownError as error:
             process.notes.add("error", client=client, error=str(error))
-        except ProducerFencedError:
+        except (ProducerFencedError, LowerVersionError):
             process.notes.add("ended", txn=transaction, committed=False)
             log_dir, incarnation = LogDir.open(root), uuid.uuid4().hex  # a later run, which fences the rival
         else:

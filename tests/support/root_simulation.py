@@ -53,6 +53,7 @@ from pyspark_kafkalog.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     InvalidRecordError,
+    LowerVersionError,
     OffsetOutOfRangeError,
     ProducerFencedError,
     TopicExistsError,
@@ -310,7 +311,7 @@ class Rival(Actor):
         transaction = WriteTransaction(writer.name, write.version, uuid.uuid4().hex)
         try:
             result = self.log_dir.commit_staged(stage(self, write), transaction=transaction)
-        except (UnknownTopicError, InvalidRecordError, ProducerFencedError):
+        except (UnknownTopicError, InvalidRecordError, LowerVersionError, ProducerFencedError):
             return
         self.simulation.wrote(write, result)
 
