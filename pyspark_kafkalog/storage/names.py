@@ -127,11 +127,16 @@ def partition_path(directory: Path, topic_partition: TopicPartition) -> Path:
     or a client, and no path may lead out of a log directory.
     """
     topic, number = topic_partition.topic, topic_partition.partition
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not is_partition_name(topic_partition):
         validate_topic_name(topic)
-    if not 0 <= number <= INT32_MAX:
         raise InvalidPartitionsError(f"expected a partition from 0 to {INT32_MAX}, found {number} of topic {topic!r}")
     return directory / f"{topic}-{number}"
+
+
+def is_partition_name(topic_partition: TopicPartition) -> bool:
+    """Whether a directory can have the partition's name: the topic consists of valid characters, the number fits."""
+    topic, number = topic_partition.topic, topic_partition.partition
+    return _TOPIC.fullmatch(topic) is not None and topic not in (".", "..") and 0 <= number <= INT32_MAX
 
 
 def child_path(directory: Path, name: str) -> Path:

@@ -29,7 +29,7 @@ from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, is_partition_name
 
 CHECKPOINT_VERSION: Final = 0
 
@@ -181,4 +181,7 @@ def lower_cleaned_offset(root: Path, partition: TopicPartition, offset: int, *, 
 def _parse_entry(fields: Sequence[str]) -> tuple[TopicPartition, int]:
     if len(fields) != 3:
         raise ValueError("a topic, a partition and an offset")
-    return TopicPartition(fields[0], parse_int(fields[1], 32)), parse_int(fields[2], 64)
+    topic_partition = TopicPartition(fields[0], parse_int(fields[1], 32))
+    if not is_partition_name(topic_partition):
+        raise ValueError("a topic of a valid name and a partition of 0 or more")
+    return topic_partition, parse_int(fields[2], 64)

@@ -21,7 +21,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.verify.root import check_metadata
+from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_metadata
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, encode_commit
 from pyspark_kafkalog.metadata.image import image_records
 from pyspark_kafkalog.metadata.messages.metadata_records import (
@@ -181,6 +181,8 @@ def test_topic_of_brokers_metadata_log_that_leads_elsewhere_is_told_and_left_out
     assert list(found.topics) == ["innocent"]
     assert found.damage is not None
     assert "the record at offset 0: topic name" in found.damage
+    told = [each.found for each in check_broker_root(directory.parent) if each.what == "metadata-log"]
+    assert told == [found.damage] == [found.undecoded]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,14 @@ def test_configurations_that_this_root_cannot_have_are_left_out_and_reported() -
     assert [each.split("=")[0] for each in refused] == ["retention.ms", "no.such.config"]
 
 
+def test_topic_whose_name_leads_elsewhere_is_refused_and_others_follow() -> None:
+    names = ("../x", "/abs/x", "", ".", "..", "a/b", "a\0b", "a\nb", "a" * 250)
+    hostile = (replace(ORDERS, name=name, topic_id=encode_uuid(bytes([65 + at]) * 16)) for at, name in enumerate(names))
+    planned = plan(EMPTY, leader(ORDERS, *hostile))
+    assert kinds(planned).count(EventKind.TOPIC_REFUSED) == len(names)
+    assert list(applied(EMPTY, planned).topics) == list(planned.followed) == ["orders"]
+
+
 def test_defaults_of_topics_follow_and_other_settings_stay() -> None:
     image = replace(EMPTY, broker_configs={"": {"num.partitions": "3", "log.segment.bytes": "1048577"}})
     planned = plan(image, leader(cluster_configs={"log.retention.ms": "5", "num.partitions": "9"}))

@@ -354,11 +354,11 @@ def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterato
                 if isinstance(record, TopicRecord):
                     validate_topic_name(record.name)  # it becomes part of paths
                 yield record
-            except DiskFormatError as error:
-                log.undecoded = log.undecoded or str(error)
-                log.note(str(error))
-            except InvalidTopicError as error:
-                log.note(f"{batch.file} at byte {batch.position}: the record at offset {each.offset}: {error}")
+            except (DiskFormatError, InvalidTopicError) as error:
+                where = f"{batch.file} at byte {batch.position}: the record at offset {each.offset}: "
+                text = str(error) if isinstance(error, DiskFormatError) else where + str(error)
+                log.undecoded = log.undecoded or text
+                log.note(text)
 
 
 def committed_records(records: Iterator[MetadataRecord]) -> Iterator[MetadataRecord]:
