@@ -365,6 +365,11 @@ def _default(name: str) -> Any:
     return _OWN[name].default
 
 
+#: The configuration with which a broker checks access control entries, and Kafka's class for it.
+AUTHORIZER_CONFIG: Final = "authorizer.class.name"
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Broker-level configuration, parsed. Each field except `properties` is the config of its name with `.` for `_`;

@@ -50,8 +50,9 @@ class LeaderDescription:
     `topics` by name: the selected ones. `unreadable`: selected topics that exist but cannot be read, with the reason.
     `cluster_configs`: the topics' defaults of the whole cluster, as broker settings (log.segment.bytes), without those
     that are Kafka's own. `group_configs` by group: the configurations that were set for single groups. It, `acls` and
-    `quotas` are None where the leader cannot or may not say. `has_topics`: it names any, selected or not; a broker that
-    has just started may not know them yet.
+    `quotas` are None where the leader cannot or may not say. `has_authorizer`: it checks access control
+    entries, whether it says which or not. `has_topics`: it names any, selected or not; a broker that has just started
+    may not know them yet.
     """
 
     cluster_id: str
@@ -60,6 +61,7 @@ class LeaderDescription:
     cluster_configs: Mapping[str, str] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] | None = None
     acls: tuple[Acl, ...] | None = None
+    has_authorizer: bool = False
     quotas: Quotas | None = None
     has_topics: bool = True
 

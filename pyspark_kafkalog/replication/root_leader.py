@@ -32,6 +32,7 @@ from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, end_of_epoch, e
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -101,6 +102,7 @@ class RootLeader:
             cluster_configs={name: value for name, value in configs.items() if name in TOPIC_DEFAULTS},
             group_configs=None if image is None else image.group_configs,
             acls=None if image is None else tuple(image.acls.values()),
+            has_authorizer=AccessControl(self._root).has_authorizer(),
             quotas=None if image is None else image.client_quotas,
         )
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG, STANDARD_AUTHORIZER
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, validate_topic_configs
 from pyspark_kafkalog.errors import InvalidAclError, InvalidConfigError, KafkalogError
@@ -235,10 +236,15 @@ class _Plan:
 
     def change_access(self, rng: random.Random) -> None:
         """Make the access control entries and the quotas those of the leader, if they are known."""
-        records = [*self._acl_records(rng), *self._quota_records()]
+        records = [*self._authorizer_records(), *self._acl_records(rng), *self._quota_records()]
         if records:
             self.records += records
             self._note(EventKind.ACCESS_CHANGED, f"{len(records)} access control entries and quotas")
+
+    def _authorizer_records(self) -> Iterator[MetadataRecord]:
+        """Check entries here too, from now on: a copy is not open because its leader has no entry, or shows none."""
+        if self._leader.has_authorizer and AUTHORIZER_CONFIG not in self._defaults:
+            yield admin.broker_config_record(AUTHORIZER_CONFIG, STANDARD_AUTHORIZER)
 
     def _acl_records(self, rng: random.Random) -> Sequence[MetadataRecord]:
         if self._leader.acls is None:

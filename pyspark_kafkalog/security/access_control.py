@@ -58,8 +58,7 @@ from pyspark_kafkalog.metadata.access.acl import (
     ResourceType,
 )
 from pyspark_kafkalog.metadata.access.hosts import HostRange, canonical_host, is_range
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
+from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
@@ -150,6 +149,8 @@ class Authorizer:
     ) -> None:
         self.super_users = super_users
         self.allows_without_acl = allows_without_acl
+        #: Whether a client that does not say who it is may do what no entry allows.
+        self.is_open = allows_without_acl or ANONYMOUS in super_users
         self._resources: dict[ResourceType, _Resources] = {}
         for acl in acls:
             self._resources.setdefault(acl.resource_type, _Resources()).add(acl)
@@ -275,6 +276,13 @@ class AccessControl:
         self._root.native().commit(build, operation="remove access control entries")
         return sorted(removed)
 
+    def has_authorizer(self) -> bool:
+        """Whether a server checks entries, also if there are none: the settings, or entries, tell so."""
+        if self._root.is_broker_directory:
+            return self._broker_metadata().has_authorizer
+        broker = self._root.native().broker_config()
+        return bool(broker.authorizer_class_name or broker.super_users or self._all())
+
     def authorizer(self) -> Authorizer:
         """Decides by these entries, super.users and allow.everyone.if.no.acl.found."""
         if self._root.is_broker_directory:
@@ -287,5 +295,7 @@ class AccessControl:
     def _all(self) -> Collection[Acl]:
         if not self._root.is_broker_directory:
             return self._root.native().store.image.acls.values()
-        directory = self._root.directories[0] / METADATA_DIR
-        return read_broker_metadata(directory).acls.values() if directory.is_dir() else ()
+        return self._broker_metadata().acls.values()
+
+    def _broker_metadata(self) -> BrokerMetadata:
+        return read_metadata_of(self._root.directories)

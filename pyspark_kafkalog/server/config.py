@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.server.security.listener import check_entries
 from pyspark_kafkalog.server.security.settings import SecuritySettings
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.units import MIB
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.protocol import Root
 
 _PORT_MAX: Final = 65535
 
@@ -59,8 +63,19 @@ class ServerConfig:
     threads: int = 8
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
-    def check(self) -> None:
-        """Raises InvalidOptionError if a server with these settings would be open to whom it must not be."""
-        for address in (self.listen, self.shared):
-            if address is not None:
-                self.security.check(address.host)
+    def check(self, root: Root) -> None:
+        """Raises InvalidOptionError if a server over `root` with these settings would be open to others unasked."""
+        for host in self.hosts:
+            self.security.check(host)
+        if self.open_host is not None:
+            check_entries(root, self.open_host)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Where the server listens."""
+        return tuple(each.host for each in (self.listen, self.shared) if each is not None)
+
+    @property
+    def open_host(self) -> str | None:
+        """Where it listens for clients that need not say who they are (`relies_on_entries`); None: nowhere."""
+        return next(filter(self.security.relies_on_entries, self.hosts), None)

@@ -75,7 +75,7 @@ class Server:
 
         Raises OSError if the address is in use, InvalidOptionError for security settings that cannot be used.
         """
-        self._config.check()
+        self._config.check(self._root)
         missing = why_no_re2_patterns()
         if missing is not None:
             _LOG.warning("%s", missing)

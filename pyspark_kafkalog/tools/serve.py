@@ -88,7 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_security(parser: argparse.ArgumentParser) -> None:
     """Who may connect."""
-    group = parser.add_argument_group("security", "without TLS and SASL the server listens on this machine only")
+    group = parser.add_argument_group(
+        "security",
+        "without client certificates, SASL or access control entries the server listens on this machine only",
+    )
     group.add_argument("--tls-cert", metavar="FILE", type=Path, help="PEM file of the server's certificate and chain")
     group.add_argument("--tls-key", metavar="FILE", type=Path, help="PEM file of its key")
     group.add_argument(
@@ -136,6 +139,9 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--workers must be at least 1, not {options.workers}")
     if options.workers > 1:
         _check_workers(options)
+        shared = ServerConfig(listen=listen, read_only=options.read_only, security=security)
+        if shared.open_host is not None:
+            shared.check(_root(options, shared))  # a worker would end for it again and again
         from pyspark_kafkalog.server.process.workers import supervise
 
         supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))

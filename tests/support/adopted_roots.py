@@ -87,6 +87,21 @@ def write_metadata_log(root: Path, records: Sequence[MetadataRecord]) -> Path:
     return directory
 
 
+def append_to_metadata_log(root: Path, first_offset: int, records: Sequence[MetadataRecord | bytes]) -> None:
+    """Append one batch; bytes are the value of a record that this package cannot read."""
+    batch = [
+        Record(
+            offset=first_offset + at,
+            timestamp_ms=0,
+            key=None,
+            value=each if isinstance(each, bytes) else encode_record(each),
+        )
+        for at, each in enumerate(records)
+    ]
+    with (root / METADATA_DIR / "00000000000000000000.log").open("ab") as log:
+        log.write(encode_batch(batch, leader_epoch=1))
+
+
 def transactions_with_coordinator(tmp_path: Path) -> Path:
     """A broker's directory with a transaction open in each partition of a topic, and with `__transaction_state`.
 

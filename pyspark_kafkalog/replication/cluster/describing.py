@@ -198,11 +198,16 @@ def _set_for_cluster(synonyms: Iterable[tuple[int, str, str | None]], name: str)
     return next((value for source, each, value in synonyms if source in sources and each == name), None)
 
 
-def cluster_acls(call: CallNode) -> tuple[Acl, ...] | None:
-    """All access control entries; None if the client may not read them, or the cluster has no authorizer.
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """Whether the cluster checks access control entries, and all of them; None if the client may not read them."""
 
-    Raises LeaderUnavailableError.
-    """
+    has_authorizer: bool
+    acls: tuple[Acl, ...] | None
+
+
+def cluster_access(call: CallNode) -> ClusterAccess:
+    """Who may do what at the cluster. Raises LeaderUnavailableError."""
     request = DescribeAclsRequest(
         resource_type_filter=_ANY,
         resource_name_filter=None,
@@ -215,14 +220,14 @@ def cluster_acls(call: CallNode) -> tuple[Acl, ...] | None:
     try:
         response = call(request, DescribeAclsResponse)
     except UnsupportedApiError:
-        return None
+        return ClusterAccess(has_authorizer=False, acls=None)
     if response.error_code in _NOT_PERMITTED:
-        return None
+        return ClusterAccess(response.error_code != ErrorCode.SECURITY_DISABLED, None)
     if response.error_code != ErrorCode.NONE:
         raise LeaderUnavailableError(
             f"the access control entries cannot be read: {response.error_message or error_text(response.error_code)}"
         )
-    return tuple(sorted({acl for resource in response.resources for acl in _acls_of(resource)}))
+    return ClusterAccess(True, tuple(sorted({acl for resource in response.resources for acl in _acls_of(resource)})))
 
 
 def _acls_of(resource: DescribeAclsResource) -> Iterator[Acl]:

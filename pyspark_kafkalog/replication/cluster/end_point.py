@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 
 from pyspark_kafkalog.errors import LeaderUnavailableError, UnsupportedApiError
+from pyspark_kafkalog.metadata.access.acl import Acl
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.client import FRAME_BYTES_MAX
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
@@ -52,7 +53,7 @@ from pyspark_kafkalog.replication.cluster.describing import (
     KnownConfigs,
     broker_configs,
     client_quotas,
-    cluster_acls,
+    cluster_access,
     group_configs,
     pieces,
 )
@@ -167,6 +168,7 @@ class ClusterLeader:
         self._fetch_sources: dict[str, _FetchSource] = {}
         self._nodes: dict[Address, NodeConnection] = {}
         self._last_answered: Address | None = None
+        self._has_authorizer = False  # as of the last answer
 
     def describe(self, selects: SelectsTopic) -> LeaderDescription:
         """See `LeaderEndPoint`. Also raises AuthenticationError."""
@@ -190,10 +192,16 @@ class ClusterLeader:
                 unreadable=unreadable,
                 cluster_configs=self._known_or("configurations", lambda: self._cluster_configs(view)) or {},
                 group_configs=self._known_or("groups", lambda: group_configs(self._call_any)),
-                acls=self._known_or("entries", lambda: cluster_acls(self._call_any)),
+                acls=self._known_or("entries", self._entries),
+                has_authorizer=self._has_authorizer,
                 quotas=self._known_or("quotas", lambda: client_quotas(self._call_any)),
                 has_topics=bool(response.topics),
             )
+
+    def _entries(self) -> tuple[Acl, ...] | None:
+        found = cluster_access(self._call_any)
+        self._has_authorizer = found.has_authorizer
+        return found.acls
 
     def _known_or(self, what: str, ask: Callable[[], _T | None]) -> _T | None:
         """What `ask` has returned lately. After None, a refusal, it is asked again only after `metadata_max_age_ms`.

@@ -22,7 +22,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.config.broker import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS, BrokerConfig
+from pyspark_kafkalog.config.broker import (
+    AUTHORIZER_CONFIG,
+    BROKER_CONFIGS,
+    DYNAMIC_BROKER_CONFIGS,
+    STANDARD_AUTHORIZER,
+    BrokerConfig,
+)
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.access.acl import Acl
@@ -325,6 +331,10 @@ def adopted_broker_config(
                 notes.append(f"broker: left out {name}={value}: {error}")
             else:
                 settings[name] = value
+    config = BrokerConfig.from_properties(settings)
+    if metadata is not None and metadata.has_authorizer and not (config.authorizer_class_name or config.super_users):
+        settings[AUTHORIZER_CONFIG] = STANDARD_AUTHORIZER
+        notes.append(f"set {AUTHORIZER_CONFIG}: the cluster checks access control entries, so servers do so here too")
     return BrokerConfig.from_properties(settings)
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_broker_metadata
+from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition, partition_path
 
@@ -80,8 +79,7 @@ class ReadOnlyRoot:
     def metadata(self) -> BrokerMetadata:
         """What the metadata log says; nothing without one. Raises OSError if it cannot be read."""
         if self._metadata is None:
-            directory = self.directories[0] / METADATA_DIR
-            self._metadata = read_broker_metadata(directory) if directory.is_dir() else BrokerMetadata()
+            self._metadata = read_metadata_of(self.directories)
         return self._metadata
 
     def _configs_of(self, topic: str) -> Mapping[str, str]:

@@ -72,7 +72,8 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
 
     Raises InvalidOptionError for security settings that cannot be used.
     """
-    gate = Gate(config.security, root, executor=executor, monotonic_ms=monotonic_ms)
+    relies_on_entries = config.open_host is not None
+    gate = Gate(config.security, root, executor=executor, monotonic_ms=monotonic_ms, stays_closed=relies_on_entries)
     waiters, metrics = PartitionWaiters(), ServerMetrics()
     sessions = FetchSessions(lambda: secrets.randbelow(INT32_MAX) + 1, monotonic_ms)
     metrics.watch_fetch_sessions(sessions)

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.hosts import canonical_host
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_broker_metadata
+from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES, PrincipalMapping
 from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
@@ -56,20 +55,27 @@ class Gate:
         *,
         executor: Executor,
         monotonic_ms: Callable[[], int],
+        stays_closed: bool = False,
     ) -> None:
-        """`executor` runs what blocks. Raises InvalidOptionError."""
+        """`executor` runs what blocks; `stays_closed` is as for `AclGuard`. Raises InvalidOptionError."""
         native = None if root.is_broker_directory else root.native()
         self._executor = executor
         self._tls = None if settings.tls is None else TlsFiles(settings.tls)
         self._principal_mapping = PrincipalMapping.parse(
             DEFAULT_RULES if settings.tls is None else settings.tls.principal_mapping
         )
-        broker = BrokerMetadata() if native is not None else _broker_metadata(root)
-        self._refresher = _Refresher(root, executor, monotonic_ms)
+        broker = GrowingMetadata(root.directories if native is None else ())
+        self._refresher = _Refresher(root, broker, executor, monotonic_ms)
         self._refreshing: asyncio.Task[None] | None = None
-        self.guard = AclGuard(root, monotonic_ms=monotonic_ms)
+        self.guard = AclGuard(
+            root,
+            monotonic_ms=monotonic_ms,
+            broker_metadata=lambda: broker.state,
+            is_insecure=settings.is_insecure,
+            stays_closed=stays_closed,
+        )
         self.quotas = ClientQuotas(
-            lambda: broker.client_quotas if native is None else native.store.image.client_quotas,
+            lambda: broker.state.client_quotas if native is None else native.store.image.client_quotas,
             monotonic_ms=monotonic_ms,
         )
         self._limits = ConnectionLimits(
@@ -78,7 +84,7 @@ class Gate:
         self.sasl: SaslAuthenticator | None = None
         if settings.sasl is not None:
             credentials = Credentials(
-                lambda: broker.scram_credentials if native is None else native.store.image.scram_credentials,
+                lambda: broker.state.scram_credentials if native is None else native.store.image.scram_credentials,
                 _secret(native),
             )
             self.sasl = SaslAuthenticator(
@@ -154,8 +160,11 @@ class Gate:
 class _Refresher:
     """Looks for new commits, not more often than a store can bear, however many clients authenticate."""
 
-    def __init__(self, root: Root, executor: Executor, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, root: Root, broker: GrowingMetadata, executor: Executor, monotonic_ms: Callable[[], int]
+    ) -> None:
         self._root = root
+        self._broker = broker
         self._executor = executor
         self._monotonic_ms = monotonic_ms
         self._last_ms: int | None = None
@@ -164,7 +173,12 @@ class _Refresher:
         now_ms = self._monotonic_ms()
         if self._last_ms is None or now_ms - self._last_ms >= _REFRESH_INTERVAL_MS:
             self._last_ms = now_ms
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._root.refresh)
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._look)
+
+    def _look(self) -> None:
+        self._root.refresh()
+        if self._root.is_broker_directory:
+            self._broker.refresh(self._root.directories)
 
 
 def _secret(native: NativeRoot | None) -> bytes:
@@ -172,8 +186,3 @@ def _secret(native: NativeRoot | None) -> bytes:
     if native is None:
         return secrets.token_bytes(32)
     return hashlib.sha256(f"SCRAM {native.store.image.node.incarnation_id}".encode()).digest()
-
-
-def _broker_metadata(root: Root) -> BrokerMetadata:
-    directory = root.directories[0] / METADATA_DIR
-    return read_broker_metadata(directory) if directory.is_dir() else BrokerMetadata()

@@ -6,10 +6,12 @@ authorizer is on if one of these is so:
     authorizer.class.name is set       Kafka's own setting; whatever its value, the rules are StandardAuthorizer's
     super.users is set                 it has no other purpose
     there are entries                  somebody wrote rules, so they hold
+    the listener `stays_closed`        it relies on entries (settings.py): without any, nothing is allowed
 
 A root whose entries were all removed, and with neither setting, is open again: whoever relies on entries sets
-super.users, without which nobody could change them. The entries of a broker's directory are those of the server's
-start.
+super.users, without which nobody could change them. A copy of a cluster that checks entries has
+authorizer.class.name, and a broker's directory whose metadata log tells of an authorizer is not open either, unless the
+server is insecure. Both follow the newest commits, or the broker's metadata log.
 
 Denials go to the logger `kafka.authorizer.logger`, as a broker's do, a bounded number a second (bounded_log.py).
 
@@ -23,6 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, ResourceType
+from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
@@ -38,17 +41,26 @@ AUDIT_LOG: Final = logging.getLogger("kafka.authorizer.logger")
 class AclGuard:
     """The Guard of a server over `root`: see `server/context.py`. Used in the event loop's thread."""
 
-    def __init__(self, root: Root, *, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        root: Root,
+        *,
+        monotonic_ms: Callable[[], int],
+        broker_metadata: Callable[[], BrokerMetadata] = BrokerMetadata,
+        is_insecure: bool = False,
+        stays_closed: bool = False,
+    ) -> None:
+        """`broker_metadata`: the newest of a broker's directory. `stays_closed`: without entries nothing is allowed."""
         self._root = root
         self._native = None if root.is_broker_directory else root.native()
+        self._broker_metadata = broker_metadata
+        self._is_insecure = is_insecure
+        self._none = Authorizer() if stays_closed else None
         self._audit = BoundedLog(AUDIT_LOG, monotonic_ms)
         # What the authorizer was made from: an image keeps these mappings until a commit changes them.
         self._acls: Mapping[str, Acl] | None = None
         self._settings: Mapping[str, Mapping[str, str]] | None = None
         self._authorizer: Authorizer | None = None
-        if self._native is None:
-            entries = AccessControl(root).entries()
-            self._authorizer = Authorizer(entries) if entries else None
 
     @property
     def is_on(self) -> bool:
@@ -94,9 +106,14 @@ class AclGuard:
             image = self._native.store.image
             if image.acls is not self._acls or image.broker_configs is not self._settings:
                 self._acls, self._settings = image.acls, image.broker_configs
-                config = self._native.broker_config()
-                is_on = bool(config.authorizer_class_name or config.super_users or image.acls)
-                self._authorizer = AccessControl(self._root).authorizer() if is_on else None
+                control = AccessControl(self._root)
+                self._authorizer = control.authorizer() if control.has_authorizer() else self._none
+            return self._authorizer
+        metadata = self._broker_metadata()
+        if metadata.acls is not self._acls:
+            self._acls = metadata.acls
+            is_on = bool(metadata.acls) or (metadata.has_authorizer and not self._is_insecure)
+            self._authorizer = Authorizer(metadata.acls.values()) if is_on else self._none
         return self._authorizer
 
 

@@ -1,6 +1,8 @@
 """Which addresses a server may listen on: without TLS or SASL only those of this machine.
 
-Whoever reaches an open listener reads and writes everything, so that has to be asked for by name.
+Whoever reaches an open listener reads and writes everything, so that has to be asked for by name. TLS without client
+certificates or SASL hides what is sent, and tells nobody who sends it: all clients are ANONYMOUS, and what they may do
+is what access control entries allow (`relies_on_entries`).
 """
 
 from __future__ import annotations
@@ -8,9 +10,14 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.server.security.authentication.sasl import PLAIN
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.protocol import Root
 
 
 def _addresses(host: str) -> set[str]:
@@ -29,8 +36,7 @@ def check_listener(
 ) -> None:
     """Raises InvalidOptionError for a listener that leaves the log directory open to other machines.
 
-    `has_client_certificates`: TLS clients must show one. An empty `host` stands for all addresses. TLS or SASL is
-    enough: without client certificates and SASL, TLS lets everybody in, but that is what access control is for.
+    `has_client_certificates`: TLS clients must show one. An empty `host` stands for all addresses.
     """
     if has_client_certificates and not has_tls:
         raise InvalidOptionError("client certificates need TLS: expected --tls-cert and --tls-key")
@@ -39,6 +45,18 @@ def check_listener(
     raise InvalidOptionError(
         f"listening on {host or 'all addresses'} without TLS or SASL would open the log directory to everybody who "
         "reaches it: give --tls-cert and --tls-key, or --sasl, or listen on 127.0.0.1, or add --insecure"
+    )
+
+
+def check_entries(root: Root, host: str) -> None:
+    """Raises InvalidOptionError if `root` has nothing that limits clients who do not say who they are."""
+    control = AccessControl(root)
+    if control.has_authorizer() and not control.authorizer().is_open:
+        return
+    raise InvalidOptionError(
+        f"listening on {host or 'all addresses'} with TLS alone would open the log directory to everybody who reaches "
+        "it: its clients say not who they are, and no access control entry or super.users limits what they may do; "
+        "give --tls-client-ca, or --sasl, or add entries (kafkalog acls), or listen on 127.0.0.1, or add --insecure"
     )
 
 

@@ -8,7 +8,7 @@ from pyspark_kafkalog.server.security.authentication.principal_mapping import Pr
 from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
 from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.server.security.limits import ConnectionSettings
-from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
+from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms, is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +20,21 @@ class SecuritySettings:
     is_insecure: bool = False
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
 
+    @property
+    def _has_client_certificates(self) -> bool:
+        return self.tls is not None and self.tls.client_auth == ClientAuth.REQUIRED
+
+    def relies_on_entries(self, host: str) -> bool:
+        """Whether other machines reach the host and need not say who they are: entries alone keep anybody out."""
+        is_authenticated = self.sasl is not None or self._has_client_certificates
+        return not (is_authenticated or self.is_insecure or is_loopback(host))
+
     def check(self, host: str) -> None:
         """Raises InvalidOptionError if a server with these settings must not listen on the host, or cannot be."""
         check_listener(
             host,
             has_tls=self.tls is not None,
-            has_client_certificates=self.tls is not None and self.tls.client_auth == ClientAuth.REQUIRED,
+            has_client_certificates=self._has_client_certificates,
             has_sasl=self.sasl is not None,
             is_insecure=self.is_insecure,
         )

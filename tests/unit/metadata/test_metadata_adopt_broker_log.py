@@ -9,6 +9,7 @@ import pytest
 from adopted_roots import ID_A, ID_B, ID_C, clock, config_record, contents, copy_of, topic_records, write_metadata_log
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.config.broker import STANDARD_AUTHORIZER
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
@@ -104,6 +105,18 @@ def test_what_no_broker_reads_from_its_metadata_log_is_adopted_from_server_prope
     assert {note.split("=")[0] for note in outcome.notes if "left out" in note} == {
         f"broker: left out {name}" for name in planted
     }
+
+
+def test_adopted_root_checks_entries_if_the_metadata_log_tells_that_the_cluster_did(broker_root: Path) -> None:
+    write_metadata_log(
+        broker_root,
+        [
+            *topic_records("codecs-none", topic_id_of(broker_root), {}, {}, {}),
+            config_record(4, "", "super.users", "User:admin"),
+        ],
+    )
+    log_dir = LogDir.adopt(broker_root, clock=clock)
+    assert dict(log_dir.broker_configs()) == {"authorizer.class.name": STANDARD_AUTHORIZER}
 
 
 @pytest.mark.parametrize(

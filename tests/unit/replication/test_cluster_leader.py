@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from pathlib import Path
+from typing import cast
 
 import pytest
 from certificates import Authority, common_name
@@ -20,10 +21,13 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.client_settings import ClientSettings, StoreSettings, TlsClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest
 from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponseEpochEndOffset
+from pyspark_kafkalog.protocol.messages.security import DescribeAclsResponse
 from pyspark_kafkalog.protocol.messages.topics import DescribeConfigsRequest
 from pyspark_kafkalog.replication.cluster.connections import Address, client_opener, parse_addresses
+from pyspark_kafkalog.replication.cluster.describing import CallNode, ClusterAccess, cluster_access
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -437,6 +441,22 @@ def test_what_is_not_permitted_is_not_asked_at_each_description(
     cluster.clock.now_s += 271
     leader.describe(lambda _: True)
     assert cluster.received[1, ApiKey.DESCRIBE_ACLS] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "has_authorizer"),
+    [
+        (ErrorCode.NONE, True),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, True),
+        (ErrorCode.SECURITY_DISABLED, False),
+    ],
+)
+def test_cluster_that_refuses_to_show_its_entries_has_an_authorizer(error: ErrorCode, has_authorizer: bool) -> None:
+    def call(request: ApiMessage, response: type[ApiMessage]) -> ApiMessage:
+        return DescribeAclsResponse(error_code=error)
+
+    found = cluster_access(cast("CallNode", call))
+    assert found == ClusterAccess(has_authorizer, () if error == ErrorCode.NONE else None)
 
 
 def test_server_that_accepts_and_is_silent_is_an_error_after_the_timeout() -> None:

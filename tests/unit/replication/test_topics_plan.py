@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG, STANDARD_AUTHORIZER
 from pyspark_kafkalog.config.group import HEARTBEAT_INTERVAL as INTERVAL
 from pyspark_kafkalog.config.group import SESSION_TIMEOUT as SESSION
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
@@ -114,6 +115,14 @@ def test_defaults_of_topics_follow_and_other_settings_stay() -> None:
     image = replace(EMPTY, broker_configs={"": {"num.partitions": "3", "log.segment.bytes": "1048577"}})
     planned = plan(image, leader(cluster_configs={"log.retention.ms": "5", "num.partitions": "9"}))
     assert dict(broker_configs(applied(image, planned))) == {"num.partitions": "3", "log.retention.ms": "5"}
+
+
+def test_copy_of_a_leader_that_checks_entries_checks_them_for_good_whether_it_shows_some_or_not() -> None:
+    image = followed(leader(has_authorizer=True))
+    assert dict(broker_configs(image)) == {AUTHORIZER_CONFIG: STANDARD_AUTHORIZER}
+    assert plan(image, leader(has_authorizer=True)).records == ()
+    assert plan(image, leader(has_authorizer=False)).records == ()
+    assert plan(image, leader(cluster_configs={AUTHORIZER_CONFIG: "", "super.users": "User:eve"})).records == ()
 
 
 def test_topic_created_again_is_not_followed() -> None:

@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from adopted_roots import ID_A, ID_B, append_to_metadata_log, config_record, copy_of, write_metadata_log
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.access.acl import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    acl_record,
+)
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AccessControlEntryRecord,
+    MetadataRecord,
+    NoOpRecord,
+    RemoveAccessControlEntryRecord,
+)
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root.brokers.metadata import image
+from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
+from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import ServerContext, Session
+from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
+from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.server.security.guard import AclGuard
 from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
+from pyspark_kafkalog.server.security.settings import SecuritySettings
 
 TOPIC, READ = ResourceType.TOPIC, AclOperation.READ
 
@@ -105,6 +131,130 @@ def test_denial_that_refuses_nothing_is_not_logged(log_dir: LogDir, caplog: pyte
         assert caplog.messages == []
         assert not guard.allows(session("User:eve"), READ, TOPIC, "orders")
     assert len(caplog.messages) == 1
+
+
+@pytest.fixture
+def broker_root(tmp_path: Path) -> Path:
+    """A broker's directory with one topic, and a metadata log of one record."""
+    root = copy_of("codecs-none", tmp_path)
+    write_metadata_log(root, [NoOpRecord()])
+    return root
+
+
+def broker_guard(root: Path, **options: bool) -> tuple[AclGuard, Callable[[], None]]:
+    """A guard over a broker's directory, and what looks for changes of it."""
+    opened = LogDir.open(root).root
+    metadata = GrowingMetadata(opened.directories)
+    guard = AclGuard(opened, monotonic_ms=Clock(), broker_metadata=lambda: metadata.state, **options)
+    return guard, lambda: metadata.refresh(opened.directories)
+
+
+def test_entries_of_a_brokers_directory_are_those_of_its_growing_metadata_log(
+    broker_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, refresh = broker_guard(broker_root)
+    assert guard.allows(session(), READ, TOPIC, "orders")
+    append_to_metadata_log(broker_root, 1, [acl_record(ID_A, acl())])
+    refresh()
+    assert guard.allows(session(), READ, TOPIC, "orders")
+    assert not guard.allows(session("User:eve"), READ, TOPIC, "orders")
+    append_to_metadata_log(broker_root, 2, [RemoveAccessControlEntryRecord(id=ID_A), acl_record(ID_B, acl("others"))])
+    refresh()
+    assert not guard.allows(session(), READ, TOPIC, "orders")
+    before = guard._current()
+    with monkeypatch.context() as patch:
+        patch.delattr(image, "read_broker_metadata")
+        append_to_metadata_log(broker_root, 4, [NoOpRecord()])
+        refresh()
+    assert guard._current() is before
+
+
+def test_metadata_log_that_is_gone_leaves_the_entries_as_they_were(broker_root: Path) -> None:
+    append_to_metadata_log(broker_root, 1, [acl_record(ID_A, acl())])
+    guard, refresh = broker_guard(broker_root)
+    shutil.rmtree(broker_root / METADATA_DIR)
+    with pytest.raises(FileNotFoundError):
+        refresh()
+    assert not guard.allows(session("User:eve"), READ, TOPIC, "orders")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        config_record(4, "", "super.users", "User:root"),
+        config_record(4, "1", "authorizer.class.name", "some.Authorizer"),
+        AccessControlEntryRecord(
+            id=ID_A,
+            resource_type=TOPIC,
+            resource_name="orders",
+            pattern_type=PatternType.LITERAL,
+            principal="User:ann",
+            host="*",
+            operation=99,
+            permission_type=PermissionType.DENY,
+        ),
+        bytes([1, AccessControlEntryRecord.schema().api_key, 77]),
+    ],
+    ids=["super users", "authorizer", "entry of a later version", "record of a later version"],
+)
+def test_directory_of_a_cluster_with_an_authorizer_and_no_readable_entry_is_open_only_when_asked(
+    broker_root: Path, record: MetadataRecord | bytes
+) -> None:
+    append_to_metadata_log(broker_root, 1, [record])
+    guard, _ = broker_guard(broker_root)
+    assert not guard.allows(session("User:root"), READ, TOPIC, "orders")
+    guard, _ = broker_guard(broker_root, is_insecure=True)
+    assert guard.allows(session(), READ, TOPIC, "orders")
+
+
+def test_damaged_metadata_log_may_hide_entries(broker_root: Path) -> None:
+    append_to_metadata_log(broker_root, 1, [acl_record(ID_A, acl())])
+    log = broker_root / METADATA_DIR / "00000000000000000000.log"
+    damaged = bytearray(log.read_bytes())
+    damaged[-1] ^= 1
+    log.write_bytes(damaged)
+    assert not broker_guard(broker_root)[0].allows(session(), READ, TOPIC, "orders")
+
+
+def test_record_of_a_later_version_that_is_no_entry_hides_none(broker_root: Path) -> None:
+    append_to_metadata_log(broker_root, 1, [bytes([1, 127, 0])])
+    assert broker_guard(broker_root)[0].allows(session(), READ, TOPIC, "orders")
+
+
+def test_listener_that_relies_on_entries_allows_nothing_without_them(log_dir: LogDir) -> None:
+    guard = AclGuard(log_dir.root, monotonic_ms=Clock(), stays_closed=True)
+    assert not guard.allows(session(), READ, TOPIC, "orders")
+    log_dir.access_control().add([acl()])
+    assert guard.allows(session(), READ, TOPIC, "orders")
+    log_dir.access_control().remove(AclFilter())
+    assert not guard.allows(session(), READ, TOPIC, "orders")
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({}, True),
+        ({"super.users": "User:ANONYMOUS"}, True),
+        ({"authorizer.class.name": "x", "allow.everyone.if.no.acl.found": "true"}, True),
+        ({"authorizer.class.name": "x"}, False),
+        ({"super.users": "User:root"}, False),
+    ],
+)
+def test_tls_alone_protects_a_root_that_checks_entries(
+    log_dir: LogDir, settings: dict[str, str], is_refused: bool
+) -> None:
+    log_dir.alter_broker_configs(add=settings)
+    tls = TlsSettings(Path("cert"), Path("key"))
+    everywhere = ServerConfig(listen=Address("0.0.0.0", 0), security=SecuritySettings(tls=tls))
+    with pytest.raises(InvalidOptionError, match="--insecure") if is_refused else nullcontext():
+        everywhere.check(log_dir.root)
+    replace(everywhere, listen=Address("127.0.0.1", 0)).check(log_dir.root)
+    replace(everywhere, security=SecuritySettings(tls=tls, is_insecure=True)).check(log_dir.root)
+    replace(everywhere, security=SecuritySettings(tls=tls, sasl=SaslSettings(("PLAIN",)))).check(log_dir.root)
+    for client_auth in ClientAuth:
+        certificates = TlsSettings(Path("cert"), Path("key"), Path("ca"), client_auth)
+        config = replace(everywhere, security=SecuritySettings(tls=certificates))
+        assert (config.open_host is None) == (client_auth is ClientAuth.REQUIRED)
 
 
 def check(host: str, **settings: bool) -> None:

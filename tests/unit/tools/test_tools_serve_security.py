@@ -16,6 +16,12 @@ MINE = ("--listen", "127.0.0.1:0")
     [
         (OPEN, "--insecure"),
         ((*OPEN, "--workers", "2"), "--insecure"),
+        ((*OPEN, "--tls-cert", "c", "--tls-key", "k"), "with TLS alone"),
+        ((*OPEN, "--tls-cert", "c", "--tls-key", "k", "--workers", "2"), "with TLS alone"),
+        (
+            (*OPEN, "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a", "--tls-client-auth", "requested"),
+            "alone",
+        ),
         ((*MINE, "--sasl", "PLAIN"), "PLAIN sends passwords"),
         ((*MINE, "--sasl", "GSSAPI"), "no SASL mechanism GSSAPI"),
         ((*MINE, "--tls-cert", "server.pem"), "belong together"),

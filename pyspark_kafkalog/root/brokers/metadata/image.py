@@ -7,18 +7,23 @@ It is read up to the first damage. The broker may be running: an incomplete batc
 crash.
 
 Unknown record types and versions are ignored. Records between a BeginTransactionRecord and an EndTransactionRecord
-apply together; after an AbortTransactionRecord, or without an end, they do not apply.
+apply together; after an AbortTransactionRecord, or without an end, they do not apply. A log that is damaged, or has an
+access control entry that cannot be read, does not say whom the entries keep out: it counts as that of a cluster with an
+authorizer (`BrokerMetadata.has_authorizer`). `GrowingMetadata` follows the log of a running broker.
 
 Source of the rules: org.apache.kafka.image.loader.MetadataBatchLoader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import errno
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, InvalidTopicError
 from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
@@ -32,6 +37,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -56,6 +62,11 @@ from pyspark_kafkalog.units import MIB
 _BATCH_BYTES_MAX: Final = 64 * MIB
 #: The records of a larger snapshot are not kept in memory all at once.
 _KEPT_BYTES_MAX: Final = 32 * MIB
+#: Where the value of a record has its API key, and that of an AccessControlEntryRecord.
+_API_KEY_AT: Final = 1
+_ENTRY_API_KEY: Final = bytes([AccessControlEntryRecord.schema().api_key])
+#: Settings that say that a cluster checks access control entries.
+_AUTHORIZER: Final = (AUTHORIZER_CONFIG, "super.users")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,8 @@ class BrokerLog:
         self.undecoded: str | None = None
         self.end_offset = 0
         self.leader_epoch = 0
+        #: Whether there may be access control entries that were not read.
+        self.hides_entries = False
         self._directory = directory
         self._has_footer = False
 
@@ -134,6 +147,7 @@ class BrokerLog:
                     at += header.size_bytes
             except DiskFormatError as error:
                 self.note(str(error))
+                self.hides_entries = True
 
     def _decode(self, data: bytes, at: int, header: BatchHeader, file: str, start_offset: int) -> BrokerBatch:
         """The batch in `data`, which is at byte `at` of `file`."""
@@ -213,7 +227,8 @@ class BrokerMetadata:
 
     `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes), `acls` by id. `damage`
     describes why something may be missing; None if the whole log was read. `undecoded`: the first record of a type or
-    version that this package does not know, which is damage, too.
+    version that this package does not know, which is damage, too. `hides_entries`: access control entries may be
+    missing.
     """
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
@@ -225,7 +240,18 @@ class BrokerMetadata:
     client_quotas: dict[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     damage: str | None = None
     undecoded: str | None = None
+    hides_entries: bool = False
     _names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_authorizer(self) -> bool:
+        """Whether the cluster seems to check access control entries.
+
+        Its nodes do so by their server.properties, which are elsewhere. Entries tell of it, and so do settings that
+        somebody made for brokers, although no broker takes these from its metadata log.
+        """
+        own = self.broker_configs.values()
+        return bool(self.acls) or self.hides_entries or any(each.get(name) for each in own for name in _AUTHORIZER)
 
     def apply(self, record: MetadataRecord) -> None:
         """Apply one record. Records of unknown topics are ignored."""
@@ -294,6 +320,7 @@ class BrokerMetadata:
             self.acls[record.id] = parse_acl(record)
         except InvalidRecordError as error:  # a later version's: it may deny, so its omission must be reported
             self._not_decoded(str(error))
+            self.hides_entries = True
 
     def _not_decoded(self, what: str) -> None:
         self.undecoded = self.undecoded or what
@@ -341,6 +368,7 @@ def read_broker_metadata(directory: Path) -> BrokerMetadata:
         metadata.apply(record)
     metadata.damage = metadata.damage or log.damage
     metadata.undecoded = metadata.undecoded or log.undecoded
+    metadata.hides_entries |= log.hides_entries
     return metadata
 
 
@@ -359,6 +387,90 @@ def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterato
                 text = str(error) if isinstance(error, DiskFormatError) else where + str(error)
                 log.undecoded = log.undecoded or text
                 log.note(text)
+                log.hides_entries |= each.value[_API_KEY_AT : _API_KEY_AT + 1] == _ENTRY_API_KEY
+
+
+def read_metadata_of(directories: Sequence[Path]) -> BrokerMetadata:
+    """The state of the metadata log in the first of a root's directories; nothing without one. Raises OSError."""
+    directory = directories[0] / METADATA_DIR if directories else None
+    return BrokerMetadata() if directory is None or not directory.is_dir() else read_broker_metadata(directory)
+
+
+class GrowingMetadata:
+    """The `state` of the metadata log in the first of a root's directories, to which a running broker appends.
+
+    Its controller appends a NoOpRecord twice a second. A refresh reads the batches after those that it knows, and all
+    of the log only if they say something, or if there are other files. The state is replaced, never changed.
+    """
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._read(directories)
+
+    def refresh(self, directories: Sequence[Path]) -> None:
+        """Read what has changed. Raises OSError, and keeps the state, if the log cannot be read or is gone."""
+        files = _files_of(directories)
+        if self._files and not files:
+            raise FileNotFoundError(errno.ENOENT, "the metadata log is gone", str(self._files[0].parent))
+        if files != self._files or self._has_news():
+            self._read(directories)
+
+    def _read(self, directories: Sequence[Path]) -> None:
+        self._files = _files_of(directories)
+        logs = [each for each in self._files if each.suffix == LOG_SUFFIX]
+        self._position = _end_of(logs[-1]) if logs else 0  # before the rest: what is appended meanwhile is news
+        self.state = read_metadata_of(directories)
+
+    def _has_news(self) -> bool:
+        logs = [each for each in self._files if each.suffix == LOG_SUFFIX]
+        if not logs:
+            return False
+        if logs[-1].stat().st_size < self._position:
+            return True
+        try:
+            for size_bytes, data in _batches_from(logs[-1], self._position):
+                if not _says_nothing(data, logs[-1], self._position):
+                    return True
+                self._position += size_bytes
+        except DiskFormatError:
+            return True
+        return False
+
+
+def _files_of(directories: Sequence[Path]) -> tuple[Path, ...]:
+    """The snapshots and segments of the metadata log, in order; none without one. Raises OSError."""
+    directory = directories[0] / METADATA_DIR if directories else None
+    if directory is None or not directory.is_dir():
+        return ()
+    snapshots = [path for _, _, path in _snapshots(directory)]
+    logs = [segment_file(directory, each, LOG_SUFFIX) for each in list_base_offsets(directory)]
+    return (*snapshots, *logs)
+
+
+def _end_of(path: Path) -> int:
+    """The byte after the last whole batch that can be read. Raises OSError."""
+    position = 0
+    with contextlib.suppress(DiskFormatError):
+        for size_bytes, _ in _batches_from(path, 0):
+            position += size_bytes
+    return position
+
+
+def _batches_from(path: Path, position: int) -> Iterator[tuple[int, bytes]]:
+    """Size and bytes of the whole batches from that byte on. Raises OSError, DiskFormatError."""
+    with open_to_read(path) as stream:
+        stream.seek(position)
+        while (found := _read_batch(stream, position, str(path))) is not None:
+            data, header = found
+            yield header.size_bytes, data
+            position += header.size_bytes
+
+
+def _says_nothing(data: bytes, path: Path, position: int) -> bool:
+    """Whether the batch, at byte `position` of the file, has NoOpRecords only. Raises DiskFormatError."""
+    batch = decode_batch(data, 0, file=str(path), file_position=position)
+    return not batch.header.is_control and all(
+        each.value is not None and isinstance(decode_record(each.value), NoOpRecord) for each in batch.records
+    )
 
 
 def committed_records(records: Iterator[MetadataRecord]) -> Iterator[MetadataRecord]:
