@@ -22,6 +22,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError, MissingPackageError
 from pyspark_kafkalog.protocol.client_settings import StoreSettings, TlsClientSettings
+from pyspark_kafkalog.storage.filesystem import warn_if_others_read
 
 _PEM_BEGIN: Final = b"-----BEGIN "
 _JKS_MAGIC: Final = bytes.fromhex("feedfeed")
@@ -62,12 +63,15 @@ def _show(context: ssl.SSLContext, settings: TlsClientSettings) -> None:
     data = _read("ssl.keystore", settings.key_store)
     if data is None:
         return
+    if settings.key_store.location is not None and not settings.key_store.pem:
+        warn_if_others_read(settings.key_store.location, "the key of ssl.keystore.location")
     password = settings.key_password
     if not data.lstrip().startswith(_PEM_BEGIN):
         password = secrets.token_urlsafe()
         data = _pem_of_key("ssl.keystore", data, settings.key_store.password, written_password=password)
     with tempfile.TemporaryDirectory(prefix="kafkalog-tls-") as directory:  # readable by this user alone
         file = Path(directory) / "keystore.pem"
+        file.touch(0o600)
         file.write_bytes(data)
         try:
             # The text prevents that OpenSSL asks for a password on the terminal.

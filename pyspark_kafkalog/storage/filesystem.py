@@ -26,8 +26,10 @@ import contextlib
 import errno
 import functools
 import io
+import logging
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,12 +45,15 @@ from pyspark_kafkalog.units import NS_PER_MS
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer
 
+_LOG: Final = logging.getLogger(__name__)
 
 #: The end of the name of a file that `write_file_atomic` is writing; it has a random part before.
 TEMPORARY_SUFFIX: Final = ".tmp"
 TEMPORARY: Final = re.compile(r"(\.[0-9a-f]{16})?\.tmp$")
 
 _COPY_CHUNK_BYTES: Final = 8 << 20
+#: The permissions of a file's group and of all others.
+_OTHERS: Final = 0o077
 
 _FREE_SPACE: Final = (
     "free blocks or inodes with kafkalog retention, delete-records or topics --delete, which work on a full disk, or "
@@ -144,6 +149,13 @@ def read_file(path: Path) -> bytes:
     """All bytes of a file of a log directory. Raises LogDirError for a link or a pipe, OSError."""
     with open_to_read(path) as stream:
         return stream.read()
+
+
+def warn_if_others_read(path: Path, what: str) -> None:
+    """Log a warning if other users may read or change a file that holds a secret. Raises OSError."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & _OTHERS:
+        _LOG.warning("other users may open %s, %s (mode %04o): expected 0600", path, what, mode)
 
 
 def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], advice: str) -> bytes:

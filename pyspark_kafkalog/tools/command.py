@@ -122,11 +122,18 @@ def time_ms(text: str) -> int:
     return found
 
 
+#: Names of clients' properties that hold a secret.
+_SECRET = re.compile(r"password|jaas|ssl\.keystore\.key")
+
+
 def parse_properties_options(texts: Iterable[str], file: Path | None = None) -> dict[str, str]:
     """Each text's NAME=VALUE, which overrides the properties file if one is given. Raises UsageError."""
     from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
+    from pyspark_kafkalog.storage.filesystem import warn_if_others_read
 
     properties = {} if file is None else read_properties_file(file)
+    if file is not None and any(_SECRET.search(name) for name in properties):
+        warn_if_others_read(file, "which has passwords or keys")
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:

@@ -17,6 +17,30 @@ CONF = Path(__file__).parents[3] / "conf"
 SERVICES = sorted((CONF / "systemd").glob("*.service"))
 TIMERS = sorted((CONF / "systemd").glob("*.timer"))
 KNOWN_COMMANDS = {name for group in COMMANDS.values() for name in group}
+HARDENING = {
+    "UMask": "0027",
+    "NoNewPrivileges": "yes",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateTmp": "yes",
+    "PrivateDevices": "yes",
+    "ProtectKernelTunables": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectControlGroups": "yes",
+    "ProtectClock": "yes",
+    "ProtectHostname": "yes",
+    "ProtectProc": "invisible",
+    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+    "RestrictNamespaces": "yes",
+    "RestrictRealtime": "yes",
+    "RestrictSUIDSGID": "yes",
+    "LockPersonality": "yes",
+    "RemoveIPC": "yes",
+    "CapabilityBoundingSet": "",
+    "SystemCallArchitectures": "native",
+    "SystemCallFilter": "@system-service",
+}
 #: Metrics that Prometheus makes itself.
 MADE_BY_PROMETHEUS = {"up"}
 
@@ -43,6 +67,17 @@ def test_service_runs_valid_kafkalog_command(path: Path) -> None:
     check_command(service["ExecStart"])
     assert service["User"] == "kafkalog"
     assert service["EnvironmentFile"] == "/etc/kafkalog/kafkalog.env"
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_service_writes_nothing_but_its_own_and_gets_no_privileges(path: Path) -> None:
+    parsed = unit(path)
+    service = parsed["Service"]
+    assert {name: service[name] for name in HARDENING} == HARDENING
+    assert service["ReadWritePaths"] == parsed["Unit"]["RequiresMountsFor"]
+    assert "MemoryDenyWriteExecute" not in service  # numba and Java compile while they run
+    for directory in ("CacheDirectory", "StateDirectory"):
+        assert (f"{directory}Mode" in service) == (directory in service)
 
 
 @pytest.mark.parametrize("path", TIMERS, ids=lambda path: path.name)
@@ -101,3 +136,36 @@ def test_container_recipe_runs_valid_kafkalog_commands() -> None:
     check_command(warm_up)
     (example,) = re.findall(r"docker run .* kafkalog (\w+ --path \S+)$", recipe, re.M)
     check_command(f"kafkalog {example}")
+
+
+def test_container_has_a_versioned_base_and_a_user_of_its_own() -> None:
+    recipe = (CONF / "container" / "Containerfile").read_text(encoding="utf-8")
+    (base,) = re.findall(r"^FROM (\S+)$", recipe, re.M)
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+", base)
+    steps = re.findall(r"^([A-Z]+) (.*)$", recipe, re.M)
+    (user,) = (value for step, value in steps if step == "USER")
+    assert user not in ("root", "0")
+    assert f"--shell /usr/sbin/nologin {user}" in recipe
+    assert [step for step, _ in steps][-3:] == ["USER", "ENTRYPOINT", "CMD"]
+    assert not re.search(r"chmod.*(777|\+w|a\+rwx)", recipe)
+
+
+def test_build_context_is_what_the_package_is_built_of_without_keys() -> None:
+    lines = (CONF.parent / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    assert patterns[0] == "*"
+    sent = {line[1:] for line in patterns if line.startswith("!")}
+    assert sent == {"LICENSE", "README.md", "conf", "jobs", "pyproject.toml", "pyspark_kafkalog", "setup.cfg"}
+    assert all((CONF.parent / each).exists() for each in sent)
+    assert {"**/*.pem", "**/*.key", "**/*.p12", "**/.env"} <= set(patterns)
+    named = re.findall(
+        r"= (?:file: )?((?:jobs|conf)[\w/.*]*|README.md|LICENSE)$", (CONF.parent / "setup.cfg").read_text(), re.M
+    )
+    assert {each.split("/")[0] for each in named} <= sent
+
+
+def test_example_of_a_container_publishes_an_open_server_on_this_machine_only() -> None:
+    for page in (CONF.parent / "docs").glob("*.md"):
+        for command in re.findall(r"docker run [^\n]*(?:\\\n[^\n]*)*", page.read_text(encoding="utf-8")):
+            published = re.findall(r"(?:-p|--publish) (\S+)", command)
+            assert "--insecure" not in command or all(each.startswith("127.0.0.1:") for each in published), page.name

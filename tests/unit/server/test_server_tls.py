@@ -21,7 +21,13 @@ from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.authentication.distinguished_name import subject_name
-from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings, TlsTransport, server_context
+from pyspark_kafkalog.server.security.authentication.tls import (
+    ClientAuth,
+    TlsFiles,
+    TlsSettings,
+    TlsTransport,
+    server_context,
+)
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile, send_pieces
 
 
@@ -129,6 +135,15 @@ def test_client_is_the_subject_of_its_certificate(
 
     assert meet(settings(authority, server, ClientAuth.REQUIRED), serve, client, executor) == b""
     assert found == ["CN=app,O=Example\\, Inc."]
+
+
+def test_key_that_other_users_may_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Authority(tmp_path).sign("server", common_name("server"))
+    for mode in (0o600, 0o400, 0o640, 0o604):
+        server.key.chmod(mode)
+        TlsFiles(TlsSettings(server.certificate, server.key))
+        assert [f"mode {mode:04o}" in each for each in caplog.messages] == [True] * (mode in (0o640, 0o604))
+        caplog.clear()
 
 
 @pytest.mark.parametrize("client_auth", [ClientAuth.REQUESTED, ClientAuth.REQUIRED])

@@ -38,6 +38,7 @@ from pyspark_kafkalog.server.sending import (
     shut_down,
     within,
 )
+from pyspark_kafkalog.storage.filesystem import warn_if_others_read
 
 _LOG: Final = logging.getLogger(__name__)
 #: What is encrypted in one call, and read from a file at once.
@@ -112,6 +113,7 @@ class TlsFiles:
         self._files = [each for each in (settings.certificate, settings.key, settings.client_ca) if each is not None]
         self._state = _state(self._files)
         self.context: ssl.SSLContext = server_context(settings)
+        warn_if_others_read(settings.key, "the key of TLS")
 
     def reload(self) -> None:
         """Make the context again if a file has changed. Reads files; called by one thread at a time."""
