@@ -46,11 +46,11 @@ from pyspark_kafkalog.groups.offsets_topic import (
     Expired,
     append_records,
     change_locked,
+    ensure_offsets_topic,
     find_expired,
-    group_lock,
-    group_names,
     offsets_filter,
     offsets_partitions,
+    partition_lock,
 )
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
@@ -116,7 +116,7 @@ class Group:
         """The partition of `__consumer_offsets` with the group's records; None if it has none."""
         partitions = offsets_partitions(self._root)
         if partitions and not self._root.is_broker_directory:
-            partitions = [group_partition(self.group_id, len(partitions))]
+            partitions = (group_partition(self.group_id, len(partitions)),)
         # A broker's directory may hold only some of the partitions, so their total number is unknown.
         logs = (self._logs.caught_up(self._root, each) for each in partitions)
         return next((log for log in logs if log.has(self.group_id)), None)
@@ -163,8 +163,13 @@ class Group:
         """
         records = self._offset_records(offsets, metadata)
         if records:
-            with group_lock(self._root, self.group_id, keeps_records=True):
-                append_records(self._root, self.group_id, records, flush=flush)
+            number = self._number()
+            with partition_lock(self._root, number, keeps_records=True):
+                append_records(self._root, number, records, flush=flush)
+
+    def _number(self) -> int:
+        """The partition of `__consumer_offsets` that the group's records go to. The topic exists afterwards."""
+        return group_partition(self.group_id, ensure_offsets_topic(self._root))
 
     def _offset_records(self, offsets: AnyOffsets, metadata: str) -> dict[bytes, bytes | None]:
         root = self._root.native()
@@ -214,10 +219,10 @@ class Group:
 
         def change() -> dict[TopicPartition, int]:
             offsets = self._reset_offsets(to, partitions, notify)
-            append_records(self._root, self.group_id, self._offset_records(offsets, ""))
+            append_records(self._root, self._number(), self._offset_records(offsets, ""))
             return offsets
 
-        return change_locked(self._root, self.group_id, change)
+        return change_locked(self._root, self._number(), change)
 
     def _reset_offsets(
         self, target: ResetTarget, partitions: Iterable[AnyPartition] | None, notify: Callable[[str], None]
@@ -239,7 +244,7 @@ class Group:
         return describe_group(
             self.group_id,
             log.records(self.group_id),
-            topic_names=TopicIds(self._root),
+            topic_names=lambda topic_id: self._root.topic_name(topic_id) or topic_id,
             with_members=self._root.is_broker_directory,
         )
 
@@ -253,7 +258,7 @@ class Group:
         def change(log: GroupLog) -> list[TopicPartition]:
             keys = {*log.records(self.group_id), *log.pending_keys(self.group_id)}
             had = {key: found for key in keys if (found := parse_offset_key(key)) is not None and found in chosen}
-            append_records(self._root, self.group_id, dict.fromkeys(had))
+            append_records(self._root, self._number(), dict.fromkeys(had))
             return sorted(set(had.values()))
 
         return self._change(change)
@@ -269,7 +274,7 @@ class Group:
             tombstones |= dict.fromkeys(log.pending_keys(self.group_id))
             # Even if the group has no such record, as a broker does: a broker that replays the log drops the group.
             tombstones.setdefault(group_key(GroupMetadataKey(group=self.group_id)))
-            append_records(self._root, self.group_id, tombstones)
+            append_records(self._root, self._number(), tombstones)
 
         self._change(change)
 
@@ -293,7 +298,7 @@ class Group:
 
         def change(log: GroupLog) -> list[TopicPartition]:
             found = self._expired(log, older_than_ms, now_ms)
-            append_records(self._root, self.group_id, dict.fromkeys(found.keys))
+            append_records(self._root, self._number(), dict.fromkeys(found.keys))
             return list(found.partitions)
 
         return self._change(change)
@@ -315,7 +320,7 @@ class Group:
                 raise self._unknown()
             return change(log)
 
-        return change_locked(self._root, self.group_id, locked)
+        return change_locked(self._root, self._number(), locked)
 
     def _unknown(self) -> UnknownGroupError:
         return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._root.path}")
@@ -330,7 +335,7 @@ class Group:
 def expire_offsets(
     root: Root, *, partitions: Collection[int] | None = None, now_ms: int | None = None, dry_run: bool = False
 ) -> dict[str, list[TopicPartition]]:
-    """Delete the offsets that are older than offsets.retention.minutes, one commit for each group that has any.
+    """Delete the offsets that are older than offsets.retention.minutes, with one commit for a partition that has any.
 
     `partitions` are those of `__consumer_offsets` to go through, by default all. Returns the partitions of the deleted
     offsets by group. `now_ms` is the current time, by default the clock's. With `dry_run` nothing is deleted.
@@ -342,27 +347,40 @@ def expire_offsets(
     now_ms = native.clock() if now_ms is None else now_ms
     older_than_ms = now_ms - native.broker_config().offsets_retention_minutes * MINUTE_MS
     expired: dict[str, list[TopicPartition]] = {}
-    for name in group_names(root, partitions):
-        try:
-            gone = Group(root, name).expire_offsets(older_than_ms, now_ms=now_ms, dry_run=dry_run)
-        except UnknownGroupError:
-            continue  # deleted meanwhile
-        if gone:
-            expired[name] = gone
+    for number in offsets_partitions(root):
+        if partitions is None or number in partitions:
+            expiry = _Expiry(root, number, older_than_ms, now_ms)
+            found = expiry.find()
+            if found and not dry_run:
+                found = change_locked(root, number, expiry.delete)
+            expired |= {name: list(each.partitions) for name, each in found.items() if each.partitions}
     return expired
 
 
-class TopicIds:
-    """Maps topic ids to names; lists the topics on the first call. An unknown id is returned as it is."""
+@dataclass(frozen=True, slots=True)
+class _Expiry:
+    """What expires in one partition of `__consumer_offsets`."""
 
-    def __init__(self, root: Root) -> None:
-        self._root = root
-        self._names: dict[str | None, str] | None = None
+    root: Root
+    number: int
+    older_than_ms: int
+    now_ms: int
 
-    def __call__(self, topic_id: str) -> str:
-        if self._names is None:
-            self._names = {self._root.topic(name).topic_id: name for name in self._root.topics()}
-        return self._names.get(topic_id, topic_id)
+    def find(self) -> dict[str, Expired]:
+        """By group, in order."""
+        log = GroupLogs.of(self.root).caught_up(self.root, self.number)
+        is_current = offsets_filter(self.root, log)
+        found = {
+            name: find_expired(log, name, is_current, older_than_ms=self.older_than_ms, now_ms=self.now_ms)
+            for name in sorted(log.groups())
+        }
+        return {name: each for name, each in found.items() if each.keys}
+
+    def delete(self) -> dict[str, Expired]:
+        """Delete it with one commit. The caller holds the partition's lock."""
+        found = self.find()
+        append_records(self.root, self.number, {key: None for each in found.values() for key in each.keys})
+        return found
 
 
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:

@@ -4,7 +4,7 @@ The first commit creates the topic; each change of a group is one append and com
 compiled encoder: a change has few records, and loading the encoder takes a second and 50 MB, also in the planner of a
 streaming query, which commits its progress here.
 
-A writer holds the lock of the group's partition from reading the group's state to appending the change. A deletion and
+A writer holds the lock of the groups' partition from reading the group's state to appending the change. A deletion and
 a concurrent commit therefore leave the group either deleted as a whole or with all offsets of the commit.
 
 A crash leaves a whole change or none of it, as with any append. A crash between creating the topic and the append
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -42,7 +42,6 @@ from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
     group_of_key,
-    group_partition,
     parse_offset_key,
     parse_offset_value,
 )
@@ -114,12 +113,15 @@ def _is_expired(committed: OffsetAndMetadata, empty_since_ms: int, older_than_ms
     return max(committed.commit_timestamp_ms, empty_since_ms) < older_than_ms
 
 
-def offsets_partitions(root: Root) -> list[int]:
+def offsets_partitions(root: Root) -> Sequence[int]:
     """The partitions of `__consumer_offsets` in this directory: none before the first commit of a group.
 
     A broker's directory may hold only some of the topic's partitions. Symbolic links are not followed: partitions whose
     directories are links are left out.
     """
+    if not root.is_broker_directory:
+        topic = root.native().store.image.topics.get(OFFSETS_TOPIC)
+        return range(0 if topic is None else len(topic.partitions))
     if OFFSETS_TOPIC not in root.topics():
         return []
     return [each.partition for each in root.topic(OFFSETS_TOPIC, without_links=True).partitions]
@@ -137,7 +139,7 @@ _BATCH_BYTES: Final = 256 << 10
 #: What a record has besides key and value, at most: lengths, a time, an offset, the number of headers.
 _RECORD_OVERHEAD_BYTES: Final = 32
 
-#: Of a change of a group with commits to its partition, of any group. Each means that another writer succeeded.
+#: Of a change of groups with commits to their partition, of any group. Each means that another writer succeeded.
 _CONFLICTS_MAX: Final = 50
 
 #: Name of the lock file in the partition's directory; Kafka ignores it.
@@ -149,42 +151,42 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def group_lock(root: Root, group: str, *, keeps_records: bool = False) -> Iterator[None]:
-    """Lock the group against changes for the block, and refresh the root. Readers do not need the lock.
+def partition_lock(root: Root, number: int, *, keeps_records: bool = False) -> Iterator[None]:
+    """Lock the groups of a partition against changes for the block, and refresh the root. Readers do not need the lock.
 
-    `keeps_records`: what the block writes does not depend on the group's records, so changes by others do not matter
+    `keeps_records`: what the block writes does not depend on the groups' records, so changes by others do not matter
     to it; on an object store its commit then does not conflict with theirs (see `NativeRoot.locked_partition`).
 
     Raises LogDirError if another process holds the lock for too long.
     """
-    topic_partition = _partition_of(group, ensure_offsets_topic(root))
+    topic_partition = TopicPartition(OFFSETS_TOPIC, number)
     with root.native().locked_partition(topic_partition, _LOCK_FILE, may_change=keeps_records):
         yield
 
 
-def change_locked(root: Root, group: str, change: Callable[[], T]) -> T:
-    """Call `change`, which appends to the group what it makes of its records, under the group's lock.
+def change_locked(root: Root, number: int, change: Callable[[], T]) -> T:
+    """Call `change`, which appends to a partition what it makes of its records, under the partition's lock.
 
     It is called again if its commit conflicts with another, which happens on object stores, where nobody waits.
 
-    Raises CommitConflictError after `_CONFLICTS_MAX` of them, LogDirError as `group_lock`.
+    Raises CommitConflictError after `_CONFLICTS_MAX` of them, LogDirError as `partition_lock`.
     """
     for _ in range(_CONFLICTS_MAX - 1):
-        with contextlib.suppress(CommitConflictError), group_lock(root, group):
+        with contextlib.suppress(CommitConflictError), partition_lock(root, number):
             return change()
-    with group_lock(root, group):
+    with partition_lock(root, number):
         return change()
 
 
-def append_records(root: Root, group: str, records: GroupRecords, *, flush: FlushMode = "fsync") -> None:
-    """Append a group's records, value by key, None for a tombstone. All become visible at once.
+def append_records(root: Root, number: int, records: GroupRecords, *, flush: FlushMode = "fsync") -> None:
+    """Append records of groups to their partition, value by key, None for a tombstone. All become visible at once.
 
-    The caller holds the group's lock.
+    The caller holds the partition's lock.
     """
     if not records:
         return
     native = root.native()
-    topic_partition = _partition_of(group, ensure_offsets_topic(root))
+    topic_partition = TopicPartition(OFFSETS_TOPIC, number)
     staging = root.staging(uuid.uuid4().hex, flush=flush)
     writer = staging.task.writer(topic_partition, staging.fs)
     try:
@@ -196,20 +198,16 @@ def append_records(root: Root, group: str, records: GroupRecords, *, flush: Flus
         writer.discard()
         raise
     try:
-        topic_id = root.topic(OFFSETS_TOPIC).topic_id or ""
+        topic_id = native.store.image.topic(OFFSETS_TOPIC).topic_id
         root.commit_staged(staging.hand_over(staged, {OFFSETS_TOPIC: topic_id}), flush=flush)
     except BaseException:
         staging.discard(staged)
         raise
 
 
-def _partition_of(group: str, partitions_count: int) -> TopicPartition:
-    return TopicPartition(OFFSETS_TOPIC, group_partition(group, partitions_count))
-
-
 def ensure_offsets_topic(root: Root) -> int:
     """The topic's number of partitions; creates the topic, with Kafka's settings for it, if it does not exist."""
-    if OFFSETS_TOPIC not in root.topics():
+    if not offsets_partitions(root):
         config = root.native().broker_config()
         with contextlib.suppress(TopicExistsError):  # another process created it meanwhile
             root.create_topic(
@@ -222,7 +220,7 @@ def ensure_offsets_topic(root: Root) -> int:
                 },
             )
         root.refresh()
-    return len(root.topic(OFFSETS_TOPIC).partitions)
+    return len(root.native().store.image.topic(OFFSETS_TOPIC).partitions)
 
 
 def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.planned import PlannedPartition
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, TopicDescription
 from pyspark_kafkalog.root.staging import Staged, Staging
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, committed_before, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -119,8 +119,13 @@ class NativeRoot(_Unguarded, ABC):
 
     def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
         topic = self._store.image.topic(name)
-        partitions = tuple(self._snapshot(topic, partition) for partition in topic.partitions)
+        partitions = PartitionSnapshots(
+            len(topic.partitions), lambda number: self._snapshot(topic, topic.partitions[number])
+        )
         return TopicDescription(name, topic.topic_id, topic.configs, partitions)
+
+    def topic_name(self, topic_id: str) -> str | None:
+        return self._store.image.topic_names.get(topic_id)
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         return tuple(each.partition for each in self._store.image.topic(topic).partitions)

@@ -120,6 +120,10 @@ class Root(Protocol):
         """
         ...
 
+    def topic_name(self, topic_id: str) -> str | None:
+        """The topic with that id; None if there is none."""
+        ...
+
     def log_config(self, topic: str) -> LogConfig:
         """The topic's configuration: its overrides, else the broker-level settings, else Kafka's defaults."""
         ...

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -181,6 +181,39 @@ class PartitionSnapshot:
         return max(self.log_end_offset - self.high_watermark, 0)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PartitionSnapshots(Sequence[PartitionSnapshot]):
+    """The partitions of a topic as of one time, each described when it is asked for: there may be 10,000 of them.
+
+    Compares and pickles as the tuple of them.
+    """
+
+    size: int
+    describe: Callable[[int], PartitionSnapshot]
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, at: int) -> PartitionSnapshot: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[PartitionSnapshot, ...]: ...
+    def __getitem__(self, at: int | slice) -> PartitionSnapshot | tuple[PartitionSnapshot, ...]:
+        chosen = range(self.size)[at]
+        return self.describe(chosen) if isinstance(chosen, int) else tuple(map(self.describe, chosen))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionSnapshots | tuple) and self[:] == other[:]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self[:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self[:],)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
     """One topic: its id as Kafka's Uuid text (None where a broker's directory has none) and configuration overrides.
@@ -191,5 +224,5 @@ class TopicDescription:
     name: str
     topic_id: str | None
     configs: Mapping[str, str]
-    partitions: tuple[PartitionSnapshot, ...]
+    partitions: Sequence[PartitionSnapshot]
     links: tuple[int, ...] = ()

@@ -196,6 +196,10 @@ class GuardedRoot:
 
     # Reading
 
+    def topic_name(self, topic_id: str) -> str | None:
+        name = self._root.topic_name(topic_id)
+        return name if name is not None and self.allows(AclOperation.DESCRIBE, _TOPIC, name) else None
+
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         self.check(AclOperation.DESCRIBE, _TOPIC, topic)
         return self._root.partition_numbers(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_key,
     offset_value,
 )
-from pyspark_kafkalog.groups.offsets_topic import append_records, group_lock
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -165,8 +166,9 @@ def test_offsets_of_recreated_topic_are_not_fetched(log_dir: LogDir, group: Grou
 def commit_without_id(log_dir: LogDir, name: str, offset: int, *, expires_ms: int = -1) -> None:
     """Commit for P0 without the topic's id, as brokers do in transactions and for clients that set a retention time."""
     committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=NOW_MS, expire_timestamp_ms=expires_ms)
-    with group_lock(log_dir.root, name):
-        append_records(log_dir.root, name, {offset_key(name, P0): offset_value(committed)})
+    number = group_partition(name, ensure_offsets_topic(log_dir.root))
+    with partition_lock(log_dir.root, number):
+        append_records(log_dir.root, number, {offset_key(name, P0): offset_value(committed)})
     log_dir.refresh()
 
 
@@ -192,6 +194,39 @@ def test_offset_without_topic_id_is_of_the_topic_that_existed_when_it_was_commit
     assert log_dir.root.native().store.image.topic("orders").offsets_ends == ()
     commit_without_id(log_dir, "anew", 3, expires_ms=expires_ms)
     assert offsets_of(log_dir.group("anew")) == {P0: 3}
+
+
+def test_groups_and_appends_describe_no_partitions_that_they_do_not_use(
+    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many partitions a topic has: its id and their number are in the image."""
+    counts = []
+    for size in (2, 200):
+        name, described = f"of-{size}", []
+        log_dir.create_topic(name, partitions=size)
+        one = pa.table({"value": ["v"]})
+        log_dir.append(name, one, partition=0)
+        log_dir.group("g").commit({(name, 0): 0})
+        with monkeypatch.context() as patch:
+            snapshot = type(log_dir.root)._snapshot  # type: ignore[attr-defined]
+            patch.setattr(
+                type(log_dir.root),
+                "_snapshot",
+                lambda *of, described=described, snapshot=snapshot: described.append(of) or snapshot(*of),
+            )
+            log_dir.append(name, one, partition=0)
+            log_dir.group("g").commit({(name, 0): 1})
+            log_dir.group("g").lag([name])
+            log_dir.group("g").describe()
+            assert len(log_dir.ensure_topic(name).partitions) == size
+            log_dir.group("g").delete()
+        counts.append(len(described))
+        topic = log_dir.topic(name)
+        assert topic.partitions == tuple(log_dir.partition(name, number) for number in range(size))
+        if log_dir.root.directories:  # as in a UDF's closure
+            assert pickle.loads(pickle.dumps(topic)) == topic
+        assert topic.partitions[-1].partition == size - 1
+    assert counts[0] == counts[1] < 30
 
 
 def test_second_fetch_reads_only_new_records(log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnknownGroupError
+from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.group_log import GroupLog
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
@@ -65,6 +66,19 @@ def test_retention_deletes_expired_offsets_and_groups_without_offsets(log_dir: L
     assert log_dir.groups() == ("live",)
     assert list(log_dir.group("live").fetch()) == [P1]
     assert sum(filter(None, expired_in(apply_retention(log_dir.root)).values())) == 0
+
+
+def test_groups_of_one_partition_expire_in_one_commit(log_dir: LogDir, clock: Clock) -> None:
+    names = [f"group-{number}" for number in range(20)]
+    for name in names:
+        log_dir.group(name).commit({P0: 0}, flush="os")
+    clock.now_ms += WEEK_MS + 1
+    log_dir.refresh()
+    version = log_dir.version
+    assert expire_offsets(log_dir.root).keys() == {"idle", "live", *names}
+    log_dir.refresh()
+    assert len([each for each in log_dir.history() if each.offset >= version]) == 3
+    assert log_dir.groups() == ()
 
 
 def test_dry_run_counts_expired_offsets_and_deletes_none(log_dir: LogDir) -> None:

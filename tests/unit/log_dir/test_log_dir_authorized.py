@@ -57,7 +57,7 @@ UNCHECKED_OF_GROUP = {
     "root": "is the guarded root",
 }
 #: Names of Root that return what the principal may describe, and not the rest: a test below each.
-FILTERED = {"group_configs", "topics"}
+FILTERED = {"group_configs", "topic_name", "topics"}
 #: Names of GuardedRoot beyond those of Root.
 OF_GUARD = {"allows", "check", "check_cluster", "coordinator_root"}
 NAME = "orders"
