@@ -4,8 +4,8 @@ A handler is a coroutine function (context, request) -> response message; None: 
 with acks 0). Handlers run in the event loop's thread. What blocks (files, stores, commits of topics) runs by
 `ServerContext.run` in a thread; reading the image, and refreshing it on a file system, does not block.
 
-A handler answers errors in the response, as Kafka does; a KafkalogError that it raises becomes the response of
-`dispatch.error_response`; anything else is a defect: it is logged and closes the connection.
+A handler answers errors in the response, as Kafka does. What it raises becomes a response in which everything has that
+error (dispatch.py). An error that is no KafkalogError or OSError is a defect: it is logged, and answered as unknown.
 """
 
 from __future__ import annotations

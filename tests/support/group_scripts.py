@@ -171,6 +171,8 @@ _ONE_MEMBER: Final = Script(
         sync("another protocol", _SAVED, protocol_name="sticky"),
         sync("another protocol type", _SAVED, protocol_type="connect"),
         sync("unknown member", "m"),
+        sync("no protocol", _SAVED, protocol_name=None),
+        sync("no protocol type", _SAVED, protocol_type=None),
         sync("assignment", _SAVED, (_SAVED, b"all")),
         sync("assignment again", _SAVED),
         heartbeat("of the member"),

@@ -16,6 +16,9 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 #: The timestamps of records: near the clocks of the servers, which refuse those that lie an hour ahead.
 NOW_MS: Final = int(time.time() * 1000)
 UNKNOWN_ID: Final = "AAAAAAAAAAAAAAAAAAAAAg"
+#: Of a batch of one record, as if it had two.
+_TWO: Final = {"records_count": 2, "last_offset_delta": 1}
+_BEFORE_1970: Final = {"base_timestamp_ms": -5000, "max_timestamp_ms": -4999}
 _DAY_MS: Final = 24 * 3600 * 1000
 _MIB: Final = 1 << 20
 
@@ -151,6 +154,7 @@ _PRODUCE_REFUSED: Final = Script(
         produce(
             "transactional without id", batch(producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True)
         ),
+        produce("record that its batch does not hold", batch(values=(b"a",), header=_TWO)),
         fetch("nothing but the good", 0),
     ),
 )
@@ -175,6 +179,11 @@ _PRODUCE_SETTINGS: Final = Script(
         produce("too early", batch(timestamp_ms=NOW_MS - _DAY_MS), topic="late"),
         produce("too late", batch(timestamp_ms=NOW_MS + _DAY_MS), topic="late"),
         produce("no time", batch(header={"base_timestamp_ms": -1, "max_timestamp_ms": -1}), topic="late"),
+        produce("before 1970, too early", batch(header=_BEFORE_1970), topic="late"),
+        produce("before 1970", batch(header=_BEFORE_1970), topic="small"),
+        produce(
+            "before 1970 with another largest time", batch(header=_BEFORE_1970 | {"max_timestamp_ms": 7}), topic="small"
+        ),
         *(
             produce(f"{each.name} to {topic}", batch(compression=each, values=(b"v" * 100,) * 3), topic=topic)
             for topic in ("gzip", "plain")
@@ -227,6 +236,8 @@ _IDEMPOTENT: Final = Script(
         ),
         _init("producer id that comes without a transactional id", save="q", producer_id=5, producer_epoch=0),
         _init("empty transactional id", save="q", transactional_id=""),
+        _init("producer id alone", save="q", producer_id=5),
+        _init("epoch alone", save="q", producer_epoch=5),
     ),
 )
 

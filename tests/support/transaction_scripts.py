@@ -142,6 +142,8 @@ _COMMITTED: Final = Script(
         add_offsets("offsets of an empty group", ""),
         offsets("of the transaction", 5),
         offsets("of a member that there is not", 5, member_id="m", generation_id=3),
+        offsets("of no producer", 5, producer_id=-1, epoch=-1),
+        offsets("of a negative producer", 5, producer_id=-5, epoch=-1),
         committed_offsets("in the middle"),
         committed_offsets("stable ones, in the middle", require_stable=True),
         end("commit", committed=True),
@@ -230,13 +232,21 @@ _REFUSED: Final = Script(
 )
 
 
-def _markers(name: str, epoch: int, *, committed: bool, producer_id: Any = 4321, topic: Any = None) -> Call:
+def _markers(
+    name: str,
+    epoch: int,
+    *,
+    committed: bool,
+    producer_id: Any = 4321,
+    topic: Any = None,
+    coordinator_epoch: int = 3,
+) -> Call:
     marker = {
         "producer_id": producer_id,
         "producer_epoch": epoch,
         "transaction_result": committed,
         "topics": [{"name": Name("t") if topic is None else topic, "partition_indexes": (0, 7)}],
-        "coordinator_epoch": 3,
+        "coordinator_epoch": coordinator_epoch,
     }
     return Call(name=name, key=ApiKey.WRITE_TXN_MARKERS, fields={"markers": [marker]})
 
@@ -249,6 +259,10 @@ _MARKERS: Final = Script(
         _markers("later epoch", 3, committed=True),
         _markers("earlier epoch", 1, committed=False),
         _markers("unknown topic", 4, committed=True, topic="nope"),
+        _markers("no producer", -1, committed=True, producer_id=-1),
+        _markers("no epoch", -1, committed=True),
+        _markers("negative epoch", -3, committed=True),
+        _markers("earlier coordinator", 5, committed=True, coordinator_epoch=1),
         Call(name="no markers", key=ApiKey.WRITE_TXN_MARKERS, fields={"markers": []}),
         fetch("of them", 0),
         fetch("of them, committed", 0, isolation_level=1),

@@ -18,15 +18,16 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
 from pyspark_kafkalog.metadata.access.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.pieces import Piece
+from pyspark_kafkalog.metadata.messages.schema import FieldSpec
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
@@ -178,20 +179,82 @@ class Exchange:
         request = Request(parsed.api.key, parsed.api_version, parsed.client_id, body, self.session, self.is_long)
         try:
             return await self.handler(self.context, request)
+        except CloseConnection:
+            raise
         except (KafkalogError, OSError) as error:
             _LOG.warning("%s failed: %s", parsed.api.key.name, error)
-            return self._error_response(error)
+            return self._error_response(body, error)
+        except Exception as error:
+            _LOG.exception("%s failed", parsed.api.key.name)
+            return self._error_response(body, error)
 
-    def _error_response(self, error: BaseException) -> Message:
-        """A response that has an error code of its own says it. Raises CloseConnection for any other."""
+    def _error_response(self, body: Message, error: BaseException) -> Message:
+        """The response with the error for all that was asked for. Raises CloseConnection if it has no place for one."""
+        values = _ErrorValues(self.parsed.api_version, int(error_code_of(error)), str(error))
         response = self.parsed.api.response
-        names = {each.attribute for each in response.schema().spec.fields}
-        if "error_code" not in names:
+        answer = response(**values.of(response, response.schema().spec.fields, body, body.schema().spec.fields))
+        if not values.is_told or getattr(body, "acks", None) == 0:
             raise CloseConnection(f"{self.api_key.name} failed: {error}")
-        values: dict[str, object] = {"error_code": error_code_of(error)}
-        if "error_message" in names:
-            values["error_message"] = str(error)
-        return response(**values)
+        return answer
+
+
+@dataclass(slots=True)
+class _ErrorValues:
+    """Makes a response in which everything has failed (Kafka: AbstractRequest.getErrorResponse).
+
+    A response has an error code of its own, or one for each element of an array, such as the partitions of a topic.
+    The elements are those of the array of the request whose fields have the most of these names.
+    """
+
+    version: int
+    error_code: int
+    text: str
+    is_told: bool = False
+
+    def of(
+        self, cls: type[Message], fields: Sequence[FieldSpec], asked: object, asked_fields: Sequence[FieldSpec]
+    ) -> dict[str, Any]:
+        """The values of a response or one of its elements, for what is `asked`."""
+        fields = [each for each in fields if self.version in each.versions]
+        asked_fields = [each for each in asked_fields if self.version in each.versions]
+        known = {each.attribute for each in asked_fields}
+        values: dict[str, Any] = {}
+        for each in fields:
+            if each.attribute.endswith("error_code"):
+                values[each.attribute] = self.error_code
+                self.is_told = True
+            elif each.attribute == "error_message":
+                values[each.attribute] = self.text
+            elif each.struct is None and not each.is_array and each.attribute in known:
+                value = getattr(asked, each.attribute)
+                if value is not None:
+                    values[each.attribute] = value
+        if "error_code" in values:
+            return values
+        for each in fields:
+            if each.is_array and each.struct is not None:
+                struct = cls.STRUCTS[each.attribute]
+                values[each.attribute] = tuple(self._elements(struct, each.struct, asked, asked_fields))
+        return values
+
+    def _elements(
+        self, cls: type[Message], fields: Sequence[FieldSpec], asked: object, asked_fields: Sequence[FieldSpec]
+    ) -> Iterator[Message]:
+        fields = [each for each in fields if self.version in each.versions]
+        names = {each.attribute for each in fields}
+        first = next((each for each in fields if not each.attribute.endswith(("error_code", "error_message"))), None)
+        arrays = [each for each in asked_fields if each.is_array]
+        of_structs = [each for each in arrays if each.struct is not None]
+        if of_structs:
+            chosen = max(of_structs, key=lambda each: len(names & {field.attribute for field in each.struct or ()}))
+            for element in getattr(asked, chosen.attribute) or ():
+                yield cls(**self.of(cls, fields, element, chosen.struct or ()))
+            return
+        of_values = [each for each in arrays if first is not None and each.element == first.element]
+        for chosen in of_values[:1]:
+            for element in getattr(asked, chosen.attribute) or ():
+                named = {first.attribute: element} if first is not None else {}
+                yield cls(**self.of(cls, fields, None, ()), **named)
 
 
 @dataclass(frozen=True, slots=True)

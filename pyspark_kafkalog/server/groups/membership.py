@@ -50,6 +50,7 @@ _LEAVES: Final = -1
 _KNOWN_ID_FROM, _SKIPS_ASSIGNMENT_FROM, _PROTOCOL_TYPE_FROM = 4, 9, 7
 _LEAVES_MANY_FROM: Final = 3
 _OWN_ID_FROM: Final = 1
+_SYNC_NAMES_PROTOCOL_FROM: Final = 5
 #: An assignment is sent so often, until the member has acknowledged it.
 _TOLD_MAX: Final = 10
 _TOLD_MEMBERS_MAX: Final = 100_000
@@ -154,6 +155,8 @@ class MembershipHandlers:
     async def sync(self, context: ServerContext, request: Request) -> wire.SyncGroupResponse:
         body = request.body
         assert isinstance(body, wire.SyncGroupRequest)
+        if request.api_version >= _SYNC_NAMES_PROTOCOL_FROM and None in (body.protocol_type, body.protocol_name):
+            return _sync_response(SyncAnswer(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         asked = SyncRequest(
             member_id=body.member_id,
             instance_id=body.group_instance_id,

@@ -46,6 +46,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.leader.units import CommitUnit
 from pyspark_kafkalog.root.transactions.appends import coordinator_append, marker_batch
 from pyspark_kafkalog.root.transactions.ending import Markers
@@ -53,6 +54,7 @@ from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, Transacti
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, status_name
 from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.turns import gather_in_turns, in_turns, results_in_turns
 from pyspark_kafkalog.storage.names import TopicPartition, validate_topic_name
@@ -231,7 +233,9 @@ def _producers(context: ServerContext, topic: str, partition: int) -> PartitionR
 
 async def _write(context: ServerContext, marker: WritableTxnMarker, may_write: bool) -> WritableTxnMarkerResult:
     partitions = [TopicPartition(topic.name, each) for topic in marker.topics for each in topic.partition_indexes]
-    if may_write:
+    if may_write and (marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch < 0):
+        by_partition = await _refused(context, partitions, marker)
+    elif may_write:
         data = marker_batch(
             Markers(
                 producer_id=marker.producer_id,
@@ -262,6 +266,19 @@ async def _write(context: ServerContext, marker: WritableTxnMarker, may_write: b
     )
 
 
+async def _refused(
+    context: ServerContext, partitions: Sequence[TopicPartition], marker: WritableTxnMarker
+) -> dict[TopicPartition, ErrorCode]:
+    """The errors for a producer that cannot be. A broker fails for one without id or epoch, whatever the partition."""
+    if marker.producer_id == NO_PRODUCER_ID or marker.producer_epoch == NO_PRODUCER_EPOCH:
+        return dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+    image, unknown = context.image(), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return {
+        each: unknown if image.find(each.topic, each.partition) is None else ErrorCode.INVALID_PRODUCER_EPOCH
+        async for each in in_turns(partitions)
+    }
+
+
 async def _append(
     context: ServerContext, partitions: Sequence[TopicPartition], data: bytes
 ) -> dict[TopicPartition, ErrorCode]:
@@ -280,7 +297,7 @@ async def _append(
 
 def _marker_error(topic_partition: TopicPartition, result: object) -> ErrorCode:
     if isinstance(result, ProducerFencedError):
-        return ErrorCode.INVALID_PRODUCER_EPOCH
+        return error_code_of(result)
     if isinstance(result, (KafkalogError, OSError)):
         _LOG.warning("a marker for %s was not written: %s", topic_partition, result)
         return ErrorCode.REQUEST_TIMED_OUT

@@ -171,7 +171,12 @@ def offsets_batch(
     *,
     now_ms: int,
 ) -> bytes:
-    """The transactional batch with the records of a group's offsets."""
+    """The transactional batch with the records of a group's offsets; empty for a producer that cannot be.
+
+    No transaction is of such a producer, so its batch is never appended.
+    """
+    if producer.producer_id < 0 or producer.producer_epoch < 0:
+        return b""
     records = [
         Record(
             offset=at,

@@ -108,12 +108,13 @@ class ProducerHandlers:
 
     def _check_init(self, context: ServerContext, request: Request, body: InitProducerIdRequest) -> ErrorCode:
         name = body.transactional_id
+        has_id, has_epoch = body.producer_id != NO_PRODUCER_ID, body.producer_epoch != NO_PRODUCER_EPOCH
         if name is None:
-            may_write = may_write_idempotently(context, request)
-            return ErrorCode.NONE if may_write else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            if not may_write_idempotently(context, request):
+                return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return ErrorCode.NONE if has_id is has_epoch else ErrorCode.INVALID_REQUEST
         if not may_write_as(context, request, name):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        has_id, has_epoch = body.producer_id != NO_PRODUCER_ID, body.producer_epoch != NO_PRODUCER_EPOCH
         if not name or has_id is not has_epoch:
             return ErrorCode.INVALID_REQUEST
         if not 0 < body.transaction_timeout_ms <= context.broker_config().transaction_max_timeout_ms:

@@ -14,8 +14,8 @@ for that, as in Kafka. The usual append, which needs neither of them, is accepte
 All batches of an append are checked before the first is stored, and nothing here writes.
 
 Source of the rules: UnifiedLog.analyzeAndValidateRecords and LogValidator of org.apache.kafka.storage.internals.log.
-Where Kafka stores a row that no reader could use, it is refused or corrected: a timestamp below -1 is invalid, and
-uncompressed batches are renumbered as compressed ones are.
+Where Kafka stores a row that no reader could use, it is refused or corrected: uncompressed batches are renumbered as
+compressed ones are, and records of a wrong structure are refused in compressed batches, too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from pyspark_kafkalog.record.kernels.validate import (
 )
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs
 from pyspark_kafkalog.storage.log.unified_log import check_batch_size, stamp
-from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.units import INT64_MAX, INT64_MIN
 
 #: The name in errors for batches that are not in a file yet.
 REQUEST: Final = "<produce request>"
@@ -152,8 +152,8 @@ def validate_batches(
 
     Coordinators (not `is_client`) may write control batches, and batches of producers without sequences.
 
-    Raises CorruptRecordError for damage, InvalidRecordError (RecordTooLargeError, InvalidTimestampError, ...) for what
-    a leader refuses.
+    Raises CorruptRecordError for damage on the way, of which a CRC tells, so that a client tries again. Raises
+    InvalidRecordError (RecordTooLargeError, InvalidTimestampError, ...) for what a leader refuses for good.
     """
     given = as_bytes_array(data)
     _check_first_size(given, config)
@@ -168,7 +168,10 @@ def validate_batches(
     check_batch_size(int(batches["size_bytes"].max()), config)
     verify_crcs(stored, batches, data_position=0, file=REQUEST)
     _check_headers(batches, is_client=is_client)
-    found = _check_records(stored, batches, config, now_ms)
+    try:
+        found = _check_records(stored, batches, config, now_ms)
+    except CorruptRecordError as error:  # their CRC is right: the client has made them so
+        raise InvalidRecordError(f"at byte {error.position}: expected {error.expected}, found {error.found}") from error
     codecs = _stored_codecs(batches, config)
     rewritten = (codecs != batches["attributes"] & COMPRESSION_MASK) | ~found.is_numbered
     if rewritten.any():
@@ -318,7 +321,8 @@ def _check_records(stored: NDArray[np.uint8], batches: NDArray[np.void], config:
         if config.compact and not has_key.all():
             raise _refused(np.flatnonzero(has_key == 0) + before, "a compacted topic accepts no record without a key")
         _check_timestamps(table, counts, timestamps, before, config, now_ms)
-        largest.append(np.maximum.reduceat(timestamps, np.cumsum(counts) - counts))
+        # As in Kafka, a batch with none but earlier records has no largest timestamp.
+        largest.append(np.maximum(np.maximum.reduceat(timestamps, np.cumsum(counts) - counts), NO_TIMESTAMP))
         numbered.append(is_numbered.view(np.bool_))
         first += len(rows)
     return _Found(np.concatenate(largest), np.concatenate(numbered))
@@ -354,7 +358,7 @@ def _check_timestamps(
 
 def _timestamp_bounds(config: LogConfig, now_ms: int) -> tuple[int, int]:
     """The first and the last timestamp that the topic accepts at the time `now_ms`; it accepts -1 (none), too."""
-    earliest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    earliest = max(now_ms - config.message_timestamp_before_max_ms, INT64_MIN)
     return earliest, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
 
 

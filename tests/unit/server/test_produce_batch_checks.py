@@ -14,7 +14,7 @@ from patience import PATIENCE_S
 from transaction_servers import Coordinated, run
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CorruptRecordError
+from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -216,11 +216,11 @@ def test_batch_is_checked_again_if_the_configuration_of_its_topic_has_changed(
 
 def test_error_of_a_refused_batch_holds_nothing_of_its_content(server: Coordinated) -> None:
     refused = batch_of(bytes(64 * MIB), CompressionType.GZIP)
-    with pytest.raises(CorruptRecordError):
+    with pytest.raises(InvalidRecordError):
         leader_append.validate_batches(
             refused, next_offset=0, leader_epoch=0, config=LogConfig.from_properties({}), now_ms=1
         )
     (error,) = server.served.commit(CommitUnit.of(LeaderAppend(topic_partition=TopicPartition("a", 0), data=refused)))
-    assert isinstance(error, CorruptRecordError)
+    assert isinstance(error, InvalidRecordError)
     assert error.__traceback__ is error.__cause__ is error.__context__ is None
     server.close()

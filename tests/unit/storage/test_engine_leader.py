@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -22,8 +23,8 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
-from pyspark_kafkalog.record.header import TimestampType
-from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, TimestampType, parse_header
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch, seal
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records, truncated_state
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, indexed_transactions
 from pyspark_kafkalog.storage.log.producers import (
@@ -190,6 +191,31 @@ def test_damaged_batch_is_refused(at: int, logs: OpenLogs) -> None:
         assert log.log_end_offset == 0
     with pytest.raises((CorruptRecordError, InvalidRecordError)):
         append_as_follower(log, check_batches(bytes(data) if whole else bytes(data)[:-1]))
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+def test_records_of_before_1970_are_stored_and_read(compression: CompressionType, logs: OpenLogs) -> None:
+    data = encode_batch(
+        [Record(offset=at, timestamp_ms=5 + at, key=b"k", value=b"v") for at in range(2)], compression=compression
+    )
+    header = parse_header(data, 0, file="", file_position=0)
+    log = logs()
+    for at, largest_ms in enumerate((-4999, 7)):
+        early = replace(header, base_timestamp_ms=-5000, max_timestamp_ms=largest_ms)
+        append_as_leader(log, seal(early, data[RECORD_BATCH_OVERHEAD_BYTES:]), leader_epoch=0)
+        found = stored(log, 2 * at)
+        assert [each.timestamp_ms for each in found.records] == [-5000, -4999]
+        assert found.header.max_timestamp_ms == -1  # as a broker stores it
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+def test_records_that_a_client_has_made_wrongly_are_refused_for_good(
+    compression: CompressionType, logs: OpenLogs
+) -> None:
+    data = encode_batch([Record(offset=0, timestamp_ms=T0, key=b"k", value=b"v")], compression=compression)
+    header = replace(parse_header(data, 0, file="", file_position=0), records_count=2, last_offset_delta=1)
+    with pytest.raises(InvalidRecordError):
+        append_as_leader(logs(), seal(header, data[RECORD_BATCH_OVERHEAD_BYTES:]), leader_epoch=0)
 
 
 def test_wrong_record_count_is_refused(logs: OpenLogs) -> None:
