@@ -134,13 +134,6 @@ KNOWN: Final = (
         fields=("error_code", "member_id"),
     ),
     KnownAnswer(
-        name="group with nothing but offsets of an open transaction",
-        reason="such a group exists when the transaction is committed; both errors abort it",
-        script="transactions",
-        calls=("of a member that there is not",),
-        fields=("*.error_code",),
-    ),
-    KnownAnswer(
         name="duplicate of a transactional producer",
         reason=_DUPLICATE,
         script="transactions",
