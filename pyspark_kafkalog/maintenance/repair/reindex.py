@@ -283,17 +283,22 @@ def copied_snapshot(root: FileRoot, topic_partition: TopicPartition, offset: int
 def _read_entries(path: Path) -> tuple[ProducerStateEntry, ...] | None:
     try:
         return read_snapshot(path)
-    except (FileNotFoundError, CorruptIndexError):
+    except (FileNotFoundError, CorruptIndexError, LogDirError):
         return None
 
 
 def _content(path: Path, size_bytes: int) -> bytes | None:
-    """The file's bytes, None without a file; of one longer than `size_bytes`, only one byte more than that."""
+    """The file's bytes, None without a file; of one longer than `size_bytes`, only one byte more than that.
+
+    A link or a pipe counts as a file with other bytes.
+    """
     try:
         with open_to_read(path) as file:
             return file.read(size_bytes + 1)
     except FileNotFoundError:
         return None
+    except LogDirError:
+        return bytes(size_bytes + 1)
 
 
 def _last_offset(path: Path, base_offset: int) -> int:

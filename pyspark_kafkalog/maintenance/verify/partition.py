@@ -86,11 +86,9 @@ def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit
 
 def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
     """Sizes of the `.log` files by base offset, and the offsets of the producer snapshots."""
-    if directory.is_symlink():  # reported by check_directory
-        return {}, set()
     try:
         listing = PartitionListing.read(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # a missing or unreadable directory, or a link: check_directory reports it
         return {}, set()
     sizes: dict[int, int] = {}
     for base_offset in listing.base_offsets:

@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.verify.batches import BatchWalk
 from pyspark_kafkalog.maintenance.verify.findings import REINDEX, REPAIR, Finding, FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify.indexes import (
@@ -254,6 +255,16 @@ class _Check:
                     found="no file",
                     advice=REINDEX,
                 )
+            return None
+        except LogDirError as error:  # a link or a pipe
+            self.sink.add(
+                Severity.ERROR,
+                "unreadable",
+                self.path(suffix),
+                expected="an index of the segment",
+                found=str(error),
+                advice=REINDEX,
+            )
             return None
         closing.callback(os.close, fd)
         return fd

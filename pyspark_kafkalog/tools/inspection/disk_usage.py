@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -58,6 +58,7 @@ from pyspark_kafkalog.tools.command import (
     describe_topic,
     node_id_in,
     node_id_of,
+    one_line,
     positive,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
@@ -141,8 +142,11 @@ class StoredFile:
     disk_bytes: int
 
 
-def list_root(root: Path) -> Iterator[StoredFile]:
-    """All files below `root`, by directory, except those deleted meanwhile. Raises LogDirError, OSError."""
+def list_root(root: Path, failed: Callable[[OSError], None]) -> Iterator[StoredFile]:
+    """All files below `root`, by directory, except those deleted meanwhile. Raises LogDirError, OSError.
+
+    `failed` takes the error of a partition whose directory cannot be listed.
+    """
     try:
         with os.scandir(root) as entries:
             top = sorted(entries, key=lambda entry: entry.name)
@@ -153,7 +157,10 @@ def list_root(root: Path) -> Iterator[StoredFile]:
             yield from _stored(entry, None, "other")
         else:
             topic_partition = parse_partition_dir(entry.name)
-            yield from _list_directory(Path(entry.path), topic_partition, is_gone=entry.name.endswith("-delete"))
+            try:
+                yield from _list_directory(Path(entry.path), topic_partition, is_gone=entry.name.endswith("-delete"))
+            except OSError as error:
+                failed(error)
 
 
 def list_object_root(root: ObjectRoot) -> Iterator[StoredFile]:
@@ -332,7 +339,8 @@ _UsageName = tuple[Any, ...]
 
 def _run_du(options: argparse.Namespace) -> int:
     """Print the sizes to sys.stdout."""
-    by_name, total = _add_up(_files(options), options.by)
+    failures = _Failures("du")
+    by_name, total = _add_up(_files(options, failures), options.by)
     names = sorted(by_name, key=_in_order)
     if options.sort == "size":
         names.sort(key=lambda name: (by_name[name].size_bytes, by_name[name].remote_bytes), reverse=True)
@@ -352,15 +360,27 @@ def _run_du(options: argparse.Namespace) -> int:
             ),
         ),
     )
-    return 0
+    return failures.exit_code
 
 
-def _files(options: argparse.Namespace) -> Iterable[StoredFile]:
+@dataclass(slots=True)
+class _Failures:
+    """The partitions that a command has left out; the reasons go to sys.stderr."""
+
+    command: str
+    exit_code: int = 0
+
+    def add(self, error: OSError) -> None:
+        sys.stderr.write(f"kafkalog {self.command}: {one_line(error)}\n")
+        self.exit_code = 1
+
+
+def _files(options: argparse.Namespace, failures: _Failures) -> Iterable[StoredFile]:
     if isinstance(options.path, str):
         files: Iterable[StoredFile] = list_object_root(_object_root(options.path))
     else:
         paths = split_paths(options.path)
-        files = chain.from_iterable(chain(list_root(each), list_remote_segments(each)) for each in paths)
+        files = chain.from_iterable(chain(list_root(each, failures.add), list_remote_segments(each)) for each in paths)
     if options.topic is None:
         return files
     from pyspark_kafkalog.tools.command import topic_pattern
@@ -439,8 +459,9 @@ def _run_log_dirs(options: argparse.Namespace) -> int:
         by_node.setdefault(_NO_NODE if node_id is None else node_id, []).append(directory)
     nodes = _chosen_brokers(options.broker_list, sorted(by_node))
     selected = {name for name in options.topic_list.split(",") if name}
+    failures = _Failures("log-dirs")
     brokers = [
-        {"broker": node, "logDirs": [_log_dir_tree(LogDir.open(each), selected) for each in by_node[node]]}
+        {"broker": node, "logDirs": [_log_dir_tree(LogDir.open(each), selected, failures) for each in by_node[node]]}
         for node in nodes
     ]
     tree = {"brokers": brokers, "version": 1}
@@ -448,7 +469,7 @@ def _run_log_dirs(options: argparse.Namespace) -> int:
     output.text("Querying brokers for log directories information\n")
     output.text(f"Received log directory information from brokers {','.join(map(str, nodes))}\n")
     sys.stdout.write(json_text(tree) + "\n")  # Kafka's JSON in both forms, with its null for no error
-    return 0
+    return failures.exit_code
 
 
 def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
@@ -465,17 +486,20 @@ def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
     return [node for node in nodes if not asked or node in map(int, asked)]
 
 
-def _log_dir_tree(log_dir: LogDir, selected: Collection[str]) -> dict[str, Any]:
+def _log_dir_tree(log_dir: LogDir, selected: Collection[str], failures: _Failures) -> dict[str, Any]:
     from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 
     native = None if log_dir.is_broker_directory else log_dir.root.native()
     sizes = _object_sizes(native) if isinstance(native, ObjectRoot) else None
-    partitions = [
-        _size_tree(each, sizes)
-        for name in log_dir.topics()
-        if not selected or name in selected
-        for each in describe_topic("log-dirs", log_dir, name).partitions
-    ]
+    partitions = []
+    for topic in log_dir.topics():
+        if selected and topic not in selected:
+            continue
+        for each in describe_topic("log-dirs", log_dir, topic).partitions:
+            try:
+                partitions.append(_size_tree(each, sizes))
+            except OSError as error:
+                failures.add(error)
     path = log_dir.path
     location = absolute_paths(path) if isinstance(path, Path) else path
     return {"partitions": partitions, "error": None, "logDir": str(location)}
