@@ -29,6 +29,7 @@ import io
 import logging
 import os
 import re
+import resource
 import stat
 import threading
 import time
@@ -490,6 +491,25 @@ def flush_earlier(root: Path, fs: FileSystem) -> None:
     if (root / UNFLUSHED_MARKER).exists():
         os.sync()
         fs.unlink_if_there(root / UNFLUSHED_MARKER)
+
+
+#: What a process asks for at most: some kernels allow any number, and tools loop over all that are allowed.
+_DESCRIPTORS_MAX: Final = 1 << 20
+
+
+def raise_descriptor_limit() -> None:
+    """Raise this process's limit of open files to what it may have (ulimit -Hn)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def share_of_descriptors(share: int, most: int) -> int:
+    """How many files one user of many may keep open: a part of what the process may open, and at most `most`."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if soft == resource.RLIM_INFINITY else max(min(soft // share, most), 1)
 
 
 def time_ms() -> int:

@@ -424,15 +424,18 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Make SIGTERM end the block as Ctrl-C does, so that unfinished work is recorded."""
+    """Make SIGTERM and SIGHUP end the block as Ctrl-C does, so that unfinished work is recorded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
+
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ending_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def utc_time(timestamp_ms: int) -> str:

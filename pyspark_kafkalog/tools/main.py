@@ -100,9 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pyspark_kafkalog.tools.set_up import complete
 
         complete(_top_level_parser(), command_parser)
+    is_process = arguments is None
+    if is_process:
+        _open_standard_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] not in _MODULES:
         return _top_level(arguments)
+    if is_process:
+        from pyspark_kafkalog.storage.filesystem import raise_descriptor_limit
+
+        raise_descriptor_limit()
     command = arguments[0]
     parser = command_parser(command)
     for stream in (sys.stdout, sys.stderr):
@@ -121,6 +128,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return exit_code
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of standard streams that are closed.
+
+    Otherwise the next file that is opened gets the number of one, and takes what is printed.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            assert opened == fd, "lower numbers are open by now"
+            os.set_inheritable(fd, True)
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
 
 
 def load_command(name: str) -> Command:

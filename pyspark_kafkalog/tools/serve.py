@@ -3,7 +3,7 @@
 Producers, consumers, Kafka Streams, Connect and Kafka's own tools connect to it as to a broker. A log directory that
 does not exist is created. A broker's directory, stopped or running, is served read-only. Several servers may serve one
 log directory, beside Spark jobs and maintenance; each of them can be killed at any time. The address is printed once
-the server listens. SIGTERM and Ctrl-C end it after its last commit, with exit code 0.
+the server listens. SIGTERM, SIGHUP and Ctrl-C end it after its last commit, with exit code 0.
 
 examples:
   kafkalog serve --path /data/log --listen 127.0.0.1:9092
@@ -19,19 +19,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import gc
 import os
-import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_path_or_remote_storage,
     add_read_to_log_end,
+    one_line,
     open_log_dir,
 )
 from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
 #: How often a worker looks whether the process that started it still runs.
 _SUPERVISOR_POLL_S = 1.0
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 #: New objects until the youngest are collected; such collections until the next older generation is.
 _COLLECTION_THRESHOLDS = (20_000, 10, 20)
 
@@ -157,8 +162,22 @@ def run(options: argparse.Namespace) -> int:
         read_only=options.read_only,
         security=security,
     )
-    asyncio.run(_serve(_root(options, config), config, options.supervisor))
+    with _naming_read_only(options):
+        asyncio.run(_serve(_root(options, config), config, options.supervisor))
     return 0
+
+
+@contextlib.contextmanager
+def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
+    """Let the error of a place that cannot be written name the option with which it can be served."""
+    try:
+        yield
+    except OSError as error:
+        causes = (error, error.__cause__)
+        is_denied = any(isinstance(each, OSError) and each.errno in _NOT_WRITABLE for each in causes)
+        if options.read_only or not is_denied or str(options.path) not in str(error):
+            raise
+        raise LogDirError(f"{one_line(error)}; a place that cannot be written is served with --read-only") from error
 
 
 def _security(options: argparse.Namespace) -> SecuritySettings:
@@ -183,6 +202,8 @@ def _security(options: argparse.Namespace) -> SecuritySettings:
     if options.sasl is not None:
         mechanisms = tuple(each.strip() for each in options.sasl.split(","))
         sasl = SaslSettings(mechanisms, max_reauth_ms=options.max_reauth_ms)
+    elif options.max_reauth_ms:
+        raise UsageError("--max-reauth-ms needs --sasl: only clients with SASL authenticate again")
     limits = {"connections_max": options.max_connections, "per_host_max": options.max_connections_per_ip}
     return SecuritySettings(
         tls=tls,
@@ -238,7 +259,7 @@ async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> No
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         loop.add_signal_handler(number, stopped.set)
     server = Server(root, config)
     address = await server.start()

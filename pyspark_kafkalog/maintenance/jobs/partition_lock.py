@@ -25,10 +25,15 @@ from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.storage.below_root import open_directory, open_file, refuse_link
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, pread
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, pread, share_of_descriptors
 
 LOCK_FILE: Final = ".maintenance-lock"
 _TICKET_BYTES: Final = 32
+
+
+def locks_at_once(most: int) -> int:
+    """How many locks a run may hold: at most `most`, and what leaves three of four descriptors to other files."""
+    return share_of_descriptors(8, most)  # a lock takes two
 
 
 class MaintenanceLostError(KafkalogError, RuntimeError):

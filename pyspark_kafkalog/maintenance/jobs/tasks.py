@@ -6,7 +6,7 @@ milliseconds for each call, and has advantages over one job with many tasks: res
 chooses the order, and a lost task (a killed executor, a worker out of memory) loses only its own result. On a cluster
 Spark retries a lost task elsewhere, so calls must be repeatable.
 
-`stop_signal` sets an event on SIGTERM and SIGINT, which tasks check at the points where they can stop. `Throttle`
+`stop_signal` sets an event on SIGTERM, SIGINT and SIGHUP, which tasks check where they can stop. `Throttle`
 limits the bytes that one task reads and writes in a second.
 """
 
@@ -37,7 +37,6 @@ _LOG: Final = logging.getLogger(__name__)
 #: log.cleaner.io.max.bytes.per.second of Kafka's default: no limit.
 NO_LIMIT: Final = float("inf")
 _BURST_S: Final = 0.3  # Kafka's throttler uses intervals of 300 ms
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _POLL_S: Final = 0.25
 
 #: Priorities in the queue of calls.
@@ -279,9 +278,15 @@ class Throttle:
             self._sleep(-self._tokens / self._rate)
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that end a service: SIGTERM, SIGINT, and SIGHUP of a closed terminal unless nohup has ignored it."""
+    has_hang_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if has_hang_up else (signal.SIGTERM, signal.SIGINT)
+
+
 @contextmanager
 def stop_signal() -> Iterator[threading.Event]:
-    """An event that the first SIGTERM or SIGINT sets. A second signal is handled as before the block.
+    """An event that the first of `ending_signals` sets. A second signal is handled as before the block.
 
     Outside of the main thread, where Python allows no signal handlers, the event is never set.
     """
@@ -289,13 +294,13 @@ def stop_signal() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in ending_signals()}
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop.set()
         signal.signal(number, before[signal.Signals(number)])
 
-    for number in _SIGNALS:
+    for number in before:
         signal.signal(number, handle)
     try:
         yield stop

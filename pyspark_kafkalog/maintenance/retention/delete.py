@@ -27,6 +27,7 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
+from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once
 from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
@@ -46,7 +47,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 ACTION: Final = "retention"
 
-#: Partitions that one commit covers, and whose locks, one file descriptor each, are held meanwhile.
+#: Partitions that one commit covers at most, and whose locks are held meanwhile.
 PARTITIONS_A_COMMIT: Final = 128
 
 
@@ -93,8 +94,9 @@ def retain(
     run = _Run(native, _logs_of(native, now_ms=now_ms, dry_run=dry_run), now_ms, dry_run)
     chosen = sorted(native.partitions(topics) if partitions is None else partitions)
     reports: list[PartitionReport] = []
-    for at in range(0, len(chosen), PARTITIONS_A_COMMIT):
-        reports += run.apply(chosen[at : at + PARTITIONS_A_COMMIT])
+    count = locks_at_once(PARTITIONS_A_COMMIT)
+    for at in range(0, len(chosen), count):
+        reports += run.apply(chosen[at : at + count])
     return reports
 
 

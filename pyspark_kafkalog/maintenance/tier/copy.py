@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError, LogDirError
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once, partition_lock
 from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
@@ -165,7 +165,7 @@ class _Run:
         Raises ObjectStoreError.
         """
         room = COMMIT_BYTES
-        for _ in range(min(len(waiting), PARTITIONS_A_COMMIT)):
+        for _ in range(min(len(waiting), locks_at_once(PARTITIONS_A_COMMIT))):
             work = waiting[0]
             if work.is_over:
                 waiting.popleft()

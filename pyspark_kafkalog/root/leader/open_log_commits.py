@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches,
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS, OpenLogs
+from pyspark_kafkalog.root.leader.open_logs import OpenLogs
 from pyspark_kafkalog.root.write import PartitionLogs, truncate_uncommitted
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -132,10 +132,11 @@ class OpenLogCommits:
         """Append to all partitions; returns the new states, and the logs that are still to be flushed."""
         states: dict[TopicPartition, LogState] = {}
         unflushed: list[UnifiedLog] = []
-        for at in range(0, len(appends), OPEN_LOGS):
+        count = self.logs.capacity
+        for at in range(0, len(appends), count):
             self._flush(unflushed)  # the next ones may take their places among the open logs
             unflushed = []
-            for each in appends[at : at + OPEN_LOGS]:
+            for each in appends[at : at + count]:
                 log = each.append_to(self.logs, image)
                 if log is None:
                     self.logs.drop(each.topic_partition)

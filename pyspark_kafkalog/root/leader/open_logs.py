@@ -24,7 +24,7 @@ from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.below_root import open_file
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, share_of_descriptors
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
@@ -36,7 +36,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 
-#: Logs that stay open: each takes three to five of the 1024 descriptors that a process has by default.
+#: Logs that stay open: each takes three to five descriptors. Fewer do where the process may have few.
 OPEN_LOGS: Final = 64
 #: Partitions whose producer state stays in memory.
 KEPT_PRODUCERS: Final = 4096
@@ -90,6 +90,8 @@ class OpenLogs:
     """The logs of the root in the directory `root`. Every call is made under the root's lock, but `close`."""
 
     def __init__(self, root: Path, *, clock: Callable[[], int], fs: FileSystem) -> None:
+        #: Logs that stay open at most.
+        self.capacity = share_of_descriptors(16, OPEN_LOGS)
         self._root = root
         self._clock = clock
         self._fs = fs
@@ -127,7 +129,7 @@ class OpenLogs:
         opened = self._resume(image, topic_partition, state)
         self._logs[topic_partition] = opened
         self._checked.add(topic_partition)
-        while len(self._logs) > OPEN_LOGS:
+        while len(self._logs) > self.capacity:
             self._logs.pop(next(iter(self._logs))).log.suspend()
         return opened
 

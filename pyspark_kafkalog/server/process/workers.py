@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.server.config import Address
 
 _LOG: Final = logging.getLogger(__name__)
@@ -92,9 +93,9 @@ class Supervisor:
 
 
 def supervise(count: int, bootstrap: Address, command: Callable[[int, Address], Sequence[str]]) -> None:
-    """Run workers until SIGTERM or SIGINT. `command` gets a worker's number and the shared address with its port."""
+    """Run workers until a signal. `command` gets a worker's number and the shared address with its port."""
     stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         signal.signal(number, lambda *_: stopped.set())
     # Bound, but never listened on: it keeps the port for the workers, and gets no connections.
     with bound_socket(bootstrap, is_shared=True) as reserved:

@@ -24,6 +24,7 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.server.sending import OpenFile
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.filesystem import share_of_descriptors
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, segment_file
 from pyspark_kafkalog.units import MIB
 
@@ -119,7 +120,9 @@ class Position(NamedTuple):
 class SegmentFiles:
     """The open segments by path."""
 
-    def __init__(self, capacity: int = FILES_MAX) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
+        """`capacity`: by default what the process's descriptors allow, at most FILES_MAX."""
+        capacity = share_of_descriptors(16, FILES_MAX) if capacity is None else capacity
         self._open: RecentlyUsed[str, OpenSegment] = RecentlyUsed(capacity)
 
     def kept(self, path: str) -> tuple[OpenSegment, int] | None:

@@ -31,6 +31,8 @@ _HOSTS_MAX: Final = 10_000
 
 #: Descriptors that connections leave to files: this part of the process's limit, which ulimit -n shows.
 _FILES_SHARE: Final = 4
+#: What open logs, segments, the root and the event loop take.
+_FILES_ENOUGH: Final = 600
 
 
 class TooManyConnectionsError(Exception):
@@ -58,7 +60,8 @@ class ConnectionLimits:
         """`creation_rate`: the new connections a second that a host may open; None: any number."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         # Without descriptors for files nobody could be served, not even who is connected.
-        fitting = descriptors - descriptors // _FILES_SHARE if descriptors >= 0 else settings.connections_max
+        files = max(descriptors // _FILES_SHARE, min(descriptors // 2, _FILES_ENOUGH))
+        fitting = descriptors - files if descriptors >= 0 else settings.connections_max
         self._connections_max = min(settings.connections_max, fitting)
         self._settings = settings
         self._creation_rate = creation_rate
