@@ -166,7 +166,9 @@ def test_description_has_what_is_set_at_the_leader(log_dir: LogDir, leader: Root
     assert topic.leader_epochs == (0, 0)
     assert topic.configs == {"segment.bytes": "1048576", "index.interval.bytes": "100"}
     assert found.cluster_configs == {"log.retention.ms": "1000"}
-    assert found.acls == ()
+    assert (found.acls, found.has_authorizer) == ((), False)
+    log_dir.alter_broker_configs(add={"super.users": "User:root"})
+    assert leader.describe(lambda _: False).has_authorizer
     assert log_dir.identity is not None
     assert found.cluster_id == log_dir.identity.cluster_id
 

@@ -11,15 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adopted_roots import ID_A, append_to_metadata_log, copy_of, write_metadata_log
 from certificates import Authority, common_name
 from patience import PATIENCE_S, wait_until
 from scram_client import ScramClient
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.access.acl import (
+    Acl,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    acl_record,
+)
 from pyspark_kafkalog.metadata.access.client_quotas import USER, alter_quotas, quota_entity
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credentials, upsertion
+from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security import gate
@@ -204,6 +213,17 @@ def test_client_of_a_dual_stack_listener_is_denied_by_the_entry_for_its_address(
             with socket.create_connection((host, port), timeout=PATIENCE_S) as client:
                 seen.append(b"orders" in (ask(client, METADATA) or b""))
     assert seen == [True, False]
+
+
+def test_entries_that_a_running_broker_adds_hold_for_connected_clients(tmp_path: Path) -> None:
+    served = copy_of("codecs-none", tmp_path)
+    write_metadata_log(served, [NoOpRecord()])
+    other = Acl(ResourceType.TOPIC, "*", PatternType.LITERAL, "User:ann", "*", AclOperation.READ, PermissionType.ALLOW)
+    with serve(served, ServerConfig(listen=Address("127.0.0.1", 0))) as bootstrap, connect(bootstrap) as client:
+        assert b"codecs-none" in (ask(client, METADATA) or b"")
+        append_to_metadata_log(served, 1, [NoOpRecord()])
+        append_to_metadata_log(served, 2, [acl_record(ID_A, other)])
+        wait_until(lambda: b"codecs-none" not in (ask(client, METADATA) or b""))
 
 
 def _received(sock: socket.socket) -> bytes:
