@@ -120,6 +120,11 @@ class ObjectChanges:
 
     def set_horizon(self, record: StagingHorizonRecord) -> None:
         is_commit = self._check_place(record.commit_offset)
+        if not 0 <= record.horizon_offset <= self._commit_offset + 1:
+            raise InvalidRecordError(
+                f"a StagingHorizonRecord lets expire what was planned below {record.horizon_offset}: expected an "
+                f"offset from 0 to {self._commit_offset + 1}"
+            )
         self._horizon = StagingHorizon(
             record.horizon_offset,
             self._commit_offset if is_commit else record.commit_offset,

@@ -465,6 +465,17 @@ def test_dropped_segment_that_cannot_be_is_refused(change: dict[str, int]) -> No
         restored(DroppedObjectsRecord(commit_offset=3, segments=(dropped,)))
 
 
+@pytest.mark.parametrize("horizon", [-1, 7, 1 << 62])
+def test_staging_horizon_beyond_log_is_refused(horizon: int) -> None:
+    image = commit(new_root(), StagingHorizonRecord())
+    assert image.next_offset == 6
+    image = commit(image, StagingHorizonRecord(horizon_offset=6))
+    with pytest.raises(InvalidRecordError, match="lets expire"):
+        commit(new_root(), StagingHorizonRecord(horizon_offset=horizon))
+    with pytest.raises(InvalidRecordError, match="lets expire"):
+        restored(StagingHorizonRecord(horizon_offset=horizon << 4, commit_offset=3, timestamp_ms=1))
+
+
 def test_dropped_objects_out_of_order_are_refused() -> None:
     for offsets in ((4, 4), (4, 3), (-1,), (9,)):
         with pytest.raises(InvalidRecordError, match="states commit"):
