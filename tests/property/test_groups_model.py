@@ -24,7 +24,14 @@ from tiers import examples
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError
 from pyspark_kafkalog.groups.group import expire_offsets
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
+from pyspark_kafkalog.groups.offset_records import (
+    OFFSETS_TOPIC,
+    OffsetAndMetadata,
+    group_partition,
+    offset_key,
+    offset_value,
+)
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.merge import merge_segments
@@ -37,7 +44,8 @@ from pyspark_kafkalog.units import HOUR_MS
 EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(30))
 START_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
-ENDS = {TopicPartition("a", 0): 9, TopicPartition("a", 1): 0, TopicPartition("b", 0): 4}
+B0 = TopicPartition("b", 0)
+ENDS = {TopicPartition("a", 0): 9, TopicPartition("a", 1): 0, B0: 4}
 GROUPS = ("one", "two", "three")
 
 groups = st.sampled_from(GROUPS)
@@ -164,11 +172,29 @@ class GroupsMachine(RuleBasedStateMachine):
         if left:
             self.model[group] = left
 
-    @rule(minutes=st.integers(1, 2), writer=writers)
-    def expire(self, minutes: int, writer: int) -> None:
+    @rule(writer=writers, group=groups, offset=st.integers(0, 4))
+    def commit_without_id(self, writer: int, group: str, offset: int) -> None:
+        """As a broker does in a transaction."""
+        root = self.writers[writer].root
+        root.refresh()
+        number = group_partition(group, ensure_offsets_topic(root))
+        committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=self.clock.now_ms)
+        with partition_lock(root, number):
+            append_records(root, number, {offset_key(group, B0): offset_value(committed)})
+        self.model.setdefault(group, {})[B0] = (offset, self.clock.now_ms)
+
+    @rule(minutes=st.integers(0, 2), writer=writers, recreates=st.booleans())
+    def expire(self, minutes: int, writer: int, recreates: bool) -> None:
+        """`recreates`: topic b is deleted and created again before, so its offsets count no more and expire."""
         self.clock.now_ms += minutes * MINUTE_MS + 1
+        if recreates:
+            self.writers[writer].delete_topic("b")
+            self.create_topic(self.writers[writer], "b")
+            self.reader.refresh()
+            assert not any(self.reader.group(group).fetch(["b"]) for group in GROUPS)
+        oldest_ms = self.clock.now_ms - 2 * MINUTE_MS
         expired = {
-            group: sorted(each for each, (_, at_ms) in there.items() if at_ms < self.clock.now_ms - 2 * MINUTE_MS)
+            group: sorted(each for each, (_, at_ms) in there.items() if at_ms < oldest_ms or (recreates and each == B0))
             for group, there in self.model.items()
         }
         assert expire_offsets(self.writers[writer].root) == {group: gone for group, gone in expired.items() if gone}
