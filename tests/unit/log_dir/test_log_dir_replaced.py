@@ -13,6 +13,7 @@ import pytest
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 
 TABLE = pa.table({"value": ["x"]})
@@ -20,7 +21,7 @@ TABLE = pa.table({"value": ["x"]})
 WRITES: dict[str, Callable[[LogDir], object]] = {
     "append": lambda log_dir: log_dir.append("t", TABLE),
     "append with flush os": lambda log_dir: log_dir.append("t", TABLE, flush="os"),
-    "commit": lambda log_dir: log_dir.commit_staged((), transaction=log_dir._transaction("id", 1)),
+    "commit": lambda log_dir: log_dir.commit_staged((), transaction=WriteTransaction("id", 1, "run")),
     "create topic": lambda log_dir: log_dir.create_topic("new"),
     "delete topic": lambda log_dir: log_dir.delete_topic("t"),
     "init transaction": lambda log_dir: log_dir.init_transaction("id", "run"),
