@@ -235,6 +235,7 @@ def check_logs(plan: AdoptionPlan) -> None:
 
 
 def _check_writable(plan: AdoptionPlan) -> None:
+    refuse_link(plan.root / WORK_DIR)
     for directory in (plan.root, *(partition_path(plan.root, each) for each in _partitions(plan))):
         if not os.access(directory, os.W_OK | os.X_OK):
             raise LogDirError(f"{directory} cannot be written to: adopt as the user who runs the broker")

@@ -161,14 +161,14 @@ class TransactionIndex:
         Raises CorruptIndexError for a version other than 0, and, unless the index is open for writing, for more entries
         than the log has room for markers: a crash can have torn the log that a writer recovers.
         """
-        if not self._writable:
-            check_entries(self._path, self._entries, batch_bytes_min=RECORD_BATCH_OVERHEAD_BYTES)
         for position, chunk in self._chunks():
             for at in range(0, len(chunk), TXN_INDEX_ENTRY_BYTES):
                 yield self._parse(chunk, at, position + at)
 
     def _chunks(self) -> Iterator[tuple[int, bytes]]:
         """Position and bytes of some thousand entries at a time."""
+        if not self._writable:
+            check_entries(self._path, self._entries, batch_bytes_min=RECORD_BATCH_OVERHEAD_BYTES)
         slot = 0
         while slot < self._entries:
             count = min(_ENTRIES_A_READ, self._entries - slot)
@@ -183,8 +183,22 @@ class TransactionIndex:
         return _parse_entry(chunk, at, file=str(self._path), position=position)
 
     def collect_aborted(self, start_offset: int, end_offset: int) -> AbortedTxns:
-        """Aborted transactions that overlap [start_offset, end_offset)."""
-        return collect_aborted(self, start_offset, end_offset)
+        """Aborted transactions that overlap [start_offset, end_offset). Raises as iterating, up to the last entry used.
+
+        As `collect_aborted` of all entries, without making objects of those that lie outside of the range.
+        """
+        found: list[AbortedTxn] = []
+        for position, chunk in self._chunks():
+            entries = np.frombuffer(chunk, dtype=TXN_INDEX_ENTRY)
+            decided = np.flatnonzero(entries["last_stable_offset"] >= end_offset)
+            used = entries[: decided[0] + 1] if len(decided) else entries
+            is_wanted = (used["last_offset"] >= start_offset) & (used["first_offset"] < end_offset)
+            is_wanted |= used["version"] != _VERSION  # refused by `_parse`
+            for at in (np.flatnonzero(is_wanted) * TXN_INDEX_ENTRY_BYTES).tolist():
+                found.append(self._parse(chunk, at, position + at))
+            if len(decided):
+                return AbortedTxns(found, is_complete=True)
+        return AbortedTxns(found, is_complete=False)
 
     def append(self, txn: AbortedTxn) -> None:
         """Add an entry. Raises CorruptIndexError if the last entry's marker is not below this one's."""

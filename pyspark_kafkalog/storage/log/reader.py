@@ -147,7 +147,7 @@ class LocalExtents:
         found, unindexed = self._aborted(start_offset, end_offset)
         if unindexed is not None:
             _warn_once(self.directory)
-        return AbortedTransactions(found)
+        return AbortedTransactions(found, is_scanned=True)
 
     def indexed_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions in the range for a job that copies the entries of the `.txnindex` files.

@@ -197,7 +197,8 @@ class SegmentReader:
         segments. Every CRC is checked, even if the header says that the batch is outside the range, as the header may
         be damaged; with `check_crcs=False` the caller checks them. The CRCs do not cover base offsets, which are
         therefore compared with each other. `take_buffer(size)` returns the memory for one run, of `size` bytes or more,
-        if runs must outlive the next one; without it the next run reuses the memory. A run has about `chunk_bytes`.
+        if runs must outlive the next one; without it the next run reuses the memory. The first
+        run has about `chunk_bytes`, later ones twice as much as the one before, up to CHUNK_BYTES.
 
         Raises CorruptRecordError for a damaged batch, or if the file ends inside a batch of the range.
         """
@@ -231,6 +232,7 @@ class SegmentReader:
             if scan.fault is not None:
                 raise scan.fault
             batch_bytes = 0 if scan.consumed_bytes else self._whole_batch_bytes(position)
+            chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES)
 
     def _limit(self, limit_offset: int | None) -> int:
         """The offset that no batch may reach: the next segment's, or the first one that does not fit the indexes."""
