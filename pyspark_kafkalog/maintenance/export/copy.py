@@ -78,6 +78,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import (
+    CLEAN_SHUTDOWN_FILE,
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
@@ -85,7 +86,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.below_root import refuse_link, scan
-from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
+from pyspark_kafkalog.storage.filesystem import TEMPORARY, FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -95,6 +96,8 @@ from pyspark_kafkalog.storage.names import (
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
     offset_file_name,
+    parse_metadata_snapshot,
+    parse_partition_dir,
     parse_segment_file,
     partition_path,
 )
@@ -102,6 +105,21 @@ from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _PIN_SUFFIX: Final = "-exporting-stray"
+#: The files of a copy beside its partitions, and the names of those in its metadata folder that have no offset.
+_COPIED_FILES: Final = frozenset(
+    {
+        META_PROPERTIES,
+        LOCK_FILE,
+        CLEAN_SHUTDOWN_FILE,
+        CLEANER_OFFSET_CHECKPOINT,
+        LOG_START_OFFSET_CHECKPOINT,
+        RECOVERY_POINT_CHECKPOINT,
+        REPLICATION_OFFSET_CHECKPOINT,
+    }
+)
+_OWN_PREFIX: Final = "kafkalog-"
+_QUORUM_STATE: Final = "quorum-state"
+_METADATA_FOLDERS: Final = (METADATA_DIR, KEPT_METADATA_DIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +476,12 @@ def _make_empty(target: Path, fs: FileSystem) -> None:
             f"{target} is neither empty nor a broker's log directory (it has no {META_PROPERTIES}): name another"
         )
     metadata = metadata_dir(target)
+    foreign = next(_foreign_entries(target), None)
+    if foreign is not None:
+        raise LogDirError(
+            f"{foreign} is not of an unfinished copy, although {metadata / FORMAT_MARKER} says that {target} is one: "
+            f"name another directory, or remove {foreign} if it is not needed"
+        )
     for directory in (target, metadata) if metadata.is_dir() else (target,):
         for name, is_dir in [(each.name, each.is_dir(follow_symlinks=False)) for each in scan(directory)]:
             # The marker stays: after a crash, partitions without it would look like a broker's directory.
@@ -467,6 +491,38 @@ def _make_empty(target: Path, fs: FileSystem) -> None:
                 shutil.rmtree(directory / name)
             else:
                 fs.unlink(directory / name)
+
+
+def _foreign_entries(target: Path) -> Iterator[Path]:
+    """What no export has written into `target`. Its marker is no proof: anybody who may write there could make it.
+
+    So the marker has to be of the user who exports, and all else has to have the names of a copy's files.
+    """
+    marker = metadata_dir(target) / FORMAT_MARKER
+    with contextlib.suppress(FileNotFoundError):
+        if marker.lstat().st_uid != os.geteuid():
+            yield marker
+    for entry in scan(target):
+        path = target / entry.name
+        if not entry.is_dir(follow_symlinks=False):
+            if not entry.is_file(follow_symlinks=False) or TEMPORARY.sub("", entry.name) not in _COPIED_FILES:
+                yield path
+        elif entry.name not in _METADATA_FOLDERS and parse_partition_dir(entry.name) is None:
+            yield path
+        else:
+            is_known = _is_metadata_file if entry.name in _METADATA_FOLDERS else _is_log_file
+            for each in scan(path):
+                if not (each.is_file(follow_symlinks=False) and is_known(TEMPORARY.sub("", each.name))):
+                    yield path / each.name
+
+
+def _is_log_file(name: str) -> bool:
+    return name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or parse_segment_file(name) is not None
+
+
+def _is_metadata_file(name: str) -> bool:
+    known = name.startswith(_OWN_PREFIX) or name == _QUORUM_STATE
+    return known or _is_log_file(name) or parse_metadata_snapshot(name) is not None
 
 
 def _partitions(logs: PinnedLogs, image: MetadataImage) -> Iterator[tuple[TopicImage, TopicPartition]]:

@@ -212,6 +212,21 @@ def test_killed_copy_is_rejected_and_completed_by_next_export(original: LogDir, 
         export_to(original.root.native(), target)
 
 
+@pytest.mark.parametrize(
+    "foreign", ["letter.txt", "data/x", "orders-0/notes", "orders-0/more/x", "__cluster_metadata-0/x"]
+)
+def test_export_removes_nothing_that_no_export_has_written(original: LogDir, tmp_path: Path, foreign: str) -> None:
+    target = tmp_path / "copy"
+    kept = target / foreign
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    (target / "__cluster_metadata-0").mkdir(exist_ok=True)
+    (target / "__cluster_metadata-0" / "kafkalog-format").write_bytes(b"unfinished copy\n")
+    with pytest.raises(LogDirError, match="is not of an unfinished copy"):
+        export_to(original.root.native(), target)
+    assert kept.read_text() == "mine"
+
+
 def test_links_of_killed_export_are_removed_by_next_export(original: LogDir, tmp_path: Path) -> None:
     abandoned, used = (original.path / f"__cluster_metadata-0.{name * 32}-exporting-stray" for name in "ab")
     for directory in (abandoned, used):
