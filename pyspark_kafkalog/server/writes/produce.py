@@ -120,7 +120,7 @@ def produce_handler(gate: TransactionGate) -> Handler:
             topics = [await _refused_topic(each.data, each.name, error, turn) for each in topics]
         async with _submitting(request.session, is_check=any(each.is_costly for each in topics)) as is_checking:
             if is_checking:
-                topics = [await _checked(context, checks, each) for each in topics]
+                topics = [await _checked(context, checks, request.session, each) for each in topics]
             submitted = []
             for topic in topics:
                 for each in topic.batches:
@@ -162,7 +162,7 @@ async def _submitting(session: Session, *, is_check: bool) -> AsyncIterator[bool
             del session.attachments[_SUBMITTING]
 
 
-async def _checked(context: ServerContext, checks: BatchChecks, topic: _Topic) -> _Topic:
+async def _checked(context: ServerContext, checks: BatchChecks, session: Session, topic: _Topic) -> _Topic:
     """The topic, whose costly batches are checked."""
     if not topic.is_costly:
         return topic
@@ -172,7 +172,7 @@ async def _checked(context: ServerContext, checks: BatchChecks, topic: _Topic) -
             batches.append(each)
             continue
         try:
-            batches.append(replace(each, append=await checks.check(context, each.append)))
+            batches.append(replace(each, append=await checks.check(context, session, each.append)))
         except KafkalogError as problem:
             error = without_frames(problem)
             batches.append(_Batch(each.index, header=each.header, refused=_committed(context, topic, each, error)))
