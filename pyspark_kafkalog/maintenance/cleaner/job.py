@@ -357,7 +357,8 @@ class CleanerJob:
             and (each.offsets > map_entries or each.read_bytes > share_bytes)
             for each in dirty
         }
-        for report in _clean_all(tasks, job_run, is_large, limits):
+        whole = limits if any(is_large.values()) else TaskLimits.of(config, max(min(tasks.slots, len(dirty)), 1))
+        for report in _clean_all(tasks, job_run, is_large, limits, whole):
             yield record.took(report)
         record.close()
         if isinstance(root, ObjectRoot) and not job_run.dry_run:
@@ -392,9 +393,12 @@ def _inspect(
 
 
 def _clean_all(
-    tasks: Tasks, job_run: JobRun, is_large: Mapping[DirtyPartition, bool], limits: TaskLimits
+    tasks: Tasks, job_run: JobRun, is_large: Mapping[DirtyPartition, bool], limits: TaskLimits, whole: TaskLimits
 ) -> Iterator[PartitionReport]:
-    """Clean the partitions in the given order; large ones one after the other, concurrently with the others."""
+    """Clean the partitions in the given order; large ones one after the other, concurrently with the others.
+
+    `limits` are those of each task of a large partition, `whole` those of a task that cleans a partition alone.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="kafkalog-spread") as coordinator:
         futures: dict[Future[PartitionReport], TopicPartition] = {}
         for each, large in is_large.items():
@@ -402,7 +406,7 @@ def _clean_all(
             if large:
                 future = coordinator.submit(_clean_spread, tasks, job_run, topic_partition, limits)
             else:
-                future = tasks.submit(partial(_clean_whole, job_run, topic_partition, limits))
+                future = tasks.submit(partial(_clean_whole, job_run, topic_partition, whole))
             futures[future] = topic_partition
         for future in tasks.as_completed(futures):
             try:

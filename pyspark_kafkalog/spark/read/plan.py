@@ -95,18 +95,20 @@ def subscribed_topics(existing: Sequence[str], subscription: Subscription) -> li
 
 
 def _assigned_partitions(root: Root, assigned: Sequence[TopicPartition]) -> list[PartitionSnapshot]:
-    _check_topics_exist([each.topic for each in assigned], root.topics())
+    topics = dict.fromkeys(each.topic for each in assigned)
+    _check_topics_exist(topics, root.topics())
+    numbers = {topic: frozenset(root.partition_numbers(topic)) for topic in topics}
     for each in assigned:
-        numbers = root.partition_numbers(each.topic)
-        if each.partition not in numbers:
-            existing = ", ".join(map(str, sorted(numbers)))
+        if each.partition not in numbers[each.topic]:
+            existing = ", ".join(map(str, sorted(numbers[each.topic])))
             raise UnknownTopicError(f"no partition {each}; topic {each.topic} has partitions {existing}")
     return [root.partition(each.topic, each.partition) for each in sorted(assigned)]
 
 
 def _check_topics_exist(requested: Iterable[str], existing: Sequence[str]) -> None:
+    known = frozenset(existing)
     for topic in requested:
-        if topic not in existing:
+        if topic not in known:
             raise UnknownTopicError(f"no topic {topic!r} in this log directory; existing topics: {listed(existing)}")
 
 

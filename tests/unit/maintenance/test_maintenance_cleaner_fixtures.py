@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from cleaner_reference import decode, stored_batches
 from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
@@ -105,6 +106,22 @@ def test_cleaner_job_cleans_all_partitions_dirtiest_first(tmp_path: Path) -> Non
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] > ratios[-1]
     assert all(each.skipped is not None for each in job.run(ThreadTasks(slots=1), job_run, chosen))
+
+
+@pytest.mark.parametrize(("partitions", "passes"), [(1, 1), (2, 2)])
+def test_buffer_is_divided_by_the_partitions_that_are_cleaned_not_by_the_tasks(
+    tmp_path: Path, partitions: int, passes: int
+) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.alter_broker_configs(add={"log.cleaner.dedupe.buffer.size": str(2 << 20)})
+    configs = {"cleanup.policy": "compact", "internal.segment.bytes": "300000"}
+    log_dir.create_topic("t", partitions=partitions, configs=configs)
+    keys = pa.table({"key": [str(each) for each in range(60_000)], "value": ["x"] * 60_000})
+    for partition in range(partitions):
+        log_dir.append("t", keys, partition=partition)
+    job_run = JobRun(path=log_dir.path)
+    reports = list(CleanerJob().run(ThreadTasks(slots=8), job_run, CleanerJob().choose(job_run)))
+    assert [(each.error, each.skipped, each.key_shards) for each in reports] == [(None, None, passes)] * partitions
 
 
 def test_cleaning_clean_log_changes_nothing(tmp_path: Path) -> None:
