@@ -4,8 +4,8 @@ The objects are those of an object root, or what a root on a file system has in 
 
 *Dropped objects.* A merge replaces objects, retention and the deletion of a topic drop them, and so does switching off
 the remote storage of one; the image lists them by the commit that did it. After file.delete.delay.ms they are deleted,
-then a commit says so. Two clean-ups at once, or one that was killed in between, delete the same objects again, which
-changes nothing.
+those of earlier commits first, then a commit says so. Two clean-ups at once, or one that was killed in between, delete
+the same objects again, which changes nothing.
 
 *Orphans* are objects of writes, merges and copies that were abandoned: no commit names them. Their keys tell when they
 were planned, as an offset of the metadata log. A commit sets the staging horizon, behind the commit that set it last,
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, Protocol
 
 from pyspark_kafkalog.metadata.extents import planned_at_of
@@ -68,13 +69,18 @@ def clean_up(
     objects: SegmentStore,
     *,
     layout: OwnLayout = OwnLayout.AIVEN,
-    file_delete_delay_ms: int,
+    delay_ms: Callable[[MetadataImage, DroppedObjectsRecord], int],
     staging_retention_ms: int,
     clock: Callable[[], int],
 ) -> CleanedUp:
-    """Delete dropped objects and orphans. Lists all objects in the store. Raises ObjectStoreError, KafkalogError."""
+    """Delete dropped objects and orphans. Lists all objects in the store. Raises ObjectStoreError, KafkalogError.
+
+    `delay_ms` is how long the objects that a commit has dropped remain.
+    """
     image = _move_horizon(metadata, clock() - staging_retention_ms)
-    due = [each for each in image.dropped if each.timestamp_ms <= clock() - file_delete_delay_ms]
+    # In the order of the commits: that those below an offset are deleted is all that the image can say.
+    now_ms = clock()
+    due = list(takewhile(lambda each: each.timestamp_ms <= now_ms - delay_ms(image, each), image.dropped))
     dropped = _dropped(image, due, layout)
     if dropped:
         objects.delete(dropped)

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
@@ -23,7 +24,7 @@ from pyspark_kafkalog.maintenance.objects.clean_up import CleanedMetadata, Clean
 from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_round
 from pyspark_kafkalog.maintenance.objects.merge_plan import MergePlan
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import DroppedObjectsRecord, MetadataRecord
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -35,6 +36,7 @@ from pyspark_kafkalog.units import HOUR_MS
 _LOG: Final = logging.getLogger(__name__)
 
 _DELETE_DELAY: Final = "log.segment.delete.delay.ms"
+_TOPIC_DELAY: Final = "file.delete.delay.ms"
 
 
 def merge_runs(
@@ -93,8 +95,10 @@ def _added(report: PartitionReport, merged: Merged) -> PartitionReport:
 
 
 def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> CleanedUp:
-    """Delete dropped objects after log.segment.delete.delay.ms, an hour unless it is set, and orphans.
+    """Delete dropped objects after their topic's file.delete.delay.ms, and orphans.
 
+    Its default is log.segment.delete.delay.ms, an hour unless that is set. A data object may be of several topics: it
+    remains for the longest of the delays of all topics.
     `now_ms` is the current time, by default the clock's. Does nothing for a file root without remote storage. Raises
     ObjectStoreError, and the errors of a commit.
     """
@@ -114,7 +118,7 @@ def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> 
         metadata,
         objects,
         layout=layout,
-        file_delete_delay_ms=config.log_config({}).file_delete_delay_ms if is_set else HOUR_MS,
+        delay_ms=partial(_delay_ms, config.log_config({}).file_delete_delay_ms if is_set else HOUR_MS),
         staging_retention_ms=config.staging_retention_ms,
         clock=root.clock if now_ms is None else lambda: now_ms,
     )
@@ -126,6 +130,20 @@ def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> 
             cleaned.orphans_bytes,
         )
     return cleaned
+
+
+def _delay_ms(default_ms: int, image: MetadataImage, dropped: DroppedObjectsRecord) -> int:
+    """How long the objects that a commit has dropped remain; `default_ms` of topics without a setting, or deleted."""
+
+    def of_topic(topic_id: str) -> int:
+        name = image.topic_names.get(topic_id)
+        configs = {} if name is None else image.topics[name].configs
+        return int(configs[_TOPIC_DELAY]) if _TOPIC_DELAY in configs else default_ms
+
+    topic_ids = {each.topic_id for each in dropped.segments}
+    if dropped.data_keys:
+        topic_ids |= image.topic_names.keys()
+    return max(map(of_topic, topic_ids), default=default_ms)
 
 
 @dataclass(frozen=True, slots=True)

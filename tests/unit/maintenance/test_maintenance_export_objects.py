@@ -218,7 +218,11 @@ def delete_dropped(log_dir: LogDir) -> None:
     """What the clean-up does after its delay."""
     root = root_of(log_dir)
     done = clean_up(
-        root.store, root.objects, file_delete_delay_ms=0, staging_retention_ms=86_400_000, clock=lambda: FAR_MS
+        root.store,
+        root.objects,
+        delay_ms=lambda image, dropped: 0,
+        staging_retention_ms=86_400_000,
+        clock=lambda: FAR_MS,
     )
     assert done.dropped_count > 0
 

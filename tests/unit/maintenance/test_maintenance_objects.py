@@ -70,7 +70,7 @@ def clean(root: StoredRoot, *, objects: ObjectStore | None = None, metadata: Met
     return clean_up(
         root.metadata if metadata is None else metadata,
         root.objects if objects is None else objects,
-        file_delete_delay_ms=60_000,
+        delay_ms=lambda image, dropped: 60_000,
         staging_retention_ms=DAY_MS,
         clock=root.place.clock,
     )
@@ -264,7 +264,7 @@ def test_reader_of_old_image_goes_on_in_merged_segments(root: StoredRoot, tmp_pa
     merge(root, A, metadata=old)
     merge(root, B, metadata=old)
     root.place.clock.now_ms += 60_001
-    clean_up(old, root.objects, file_delete_delay_ms=0, staging_retention_ms=DAY_MS, clock=root.place.clock)
+    clean_up(old, root.objects, delay_ms=lambda image, dropped: 0, staging_retention_ms=DAY_MS, clock=root.place.clock)
     assert [key for key in data_and_segments(root) if key.startswith("data/")] == []
     assert root.metadata.image.partition("orders", 0).segments == (), "the reader's image is still the old one"
     since = T0 + 5_000

@@ -256,6 +256,18 @@ def test_mark_of_cleaned_segments_survives_snapshot(log_dir: LogDir) -> None:
     assert [each.is_cleaned for each in image.partition("orders", 0).segments] == before
 
 
+@pytest.mark.parametrize(("delay_ms", "is_deleted"), [(1000, [False, True, True]), (7_200_000, [False, False, True])])
+def test_replaced_objects_remain_for_the_delay_of_their_topic(
+    log_dir: LogDir, delay_ms: int, is_deleted: list[bool]
+) -> None:
+    log_dir.alter_topic("orders", add={"file.delete.delay.ms": str(delay_ms)})
+    fine(clean_partition(log_dir.root, "orders", 0))
+    root = object_root(log_dir)
+    times = (NOW_MS + 999, NOW_MS + 3_600_000, NOW_MS + 7_200_000)
+    counts = [clean_up_root(root, now_ms=each).dropped_count for each in times]
+    assert [sum(counts[: at + 1]) > 0 for at in range(3)] == is_deleted
+
+
 def test_replaced_objects_are_deleted_after_their_delay(log_dir: LogDir) -> None:
     fine(clean_partition(log_dir.root, "orders", 0))
     after = records(log_dir)
