@@ -53,6 +53,12 @@ class _Pending:
     correlation_id: int
 
 
+#: A server ends a connection that begins with a handshake which it does not expect.
+_NO_TLS: Final = (
+    "; if the listener takes no TLS, set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name a listener with TLS"
+)
+
+
 class WireClient:
     """One connection, see the module. `timeout_s` bounds each call as a whole, `frame_bytes_max` each response."""
 
@@ -99,7 +105,8 @@ class WireClient:
             raise AuthenticationError(f"the certificate of {host}:{port} is not accepted: {error}") from error
         except OSError as error:  # among them what TLS refuses
             connection.close()
-            raise NetworkError(f"cannot connect to {host}:{port}: {error}") from error
+            hint = "" if tls is None or isinstance(error, TimeoutError) else _NO_TLS
+            raise NetworkError(f"cannot connect to {host}:{port}: {error}{hint}") from error
         return cls(connection, client_id=client_id, timeout_s=timeout_s, frame_bytes_max=frame_bytes_max)
 
     def __enter__(self) -> WireClient:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -154,7 +155,20 @@ def _alter_credentials(log_dir: LogDir, user: str, add: Mapping[str, str], delet
             records += made
         return records
 
-    log_dir.root.native().commit(build, operation="alter SCRAM credentials")
+    native = log_dir.root.native()
+    native.commit(build, operation="alter SCRAM credentials")
+    _warn_of_other_password(native.store.image, user, add)
+
+
+def _warn_of_other_password(image: MetadataImage, user: str, add: Mapping[str, str]) -> None:
+    """Say that the password of another mechanism stays valid. SASL PLAIN takes that of the stronger mechanism."""
+    others = [name for name, mechanism in MECHANISMS.items() if (user, mechanism) in image.scram_credentials]
+    kept = [name for name in others if name not in add]
+    if add and kept:
+        sys.stderr.write(
+            f"kafkalog configs: the password of {', '.join(kept)} of user {user} stays (SASL PLAIN checks that "
+            f"of SCRAM-SHA-512 if there is one): set it too, or delete it with --delete-config {','.join(kept)}\n"
+        )
 
 
 def _upsertion(user: str, mechanism: str, text: str) -> CredentialUpsertion:

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from patience import PATIENCE_S
 
-from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.errors import InvalidConfigError, NetworkError
+from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_settings import StoreSettings, TlsClientSettings
 from pyspark_kafkalog.protocol.client_tls import client_context
 
@@ -164,3 +165,19 @@ def test_stores_that_cannot_be_used_are_refused(tmp_path: Path, own: Certificate
     ]:
         with pytest.raises(InvalidConfigError, match=message):
             client_context(settings)
+
+
+def test_error_of_handshake_with_listener_without_tls_names_the_setting() -> None:
+    context = ssl.create_default_context()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(1)
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(NetworkError, match=r"takes no TLS, set security\.protocol to PLAINTEXT"):
+            WireClient.connect("127.0.0.1", port, client_id="x", timeout_s=PATIENCE_S, tls=context)
+        thread.join(PATIENCE_S)

@@ -11,6 +11,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism
 from pyspark_kafkalog.server.security.authentication.scram import Credentials
+from pyspark_kafkalog.tools.main import main
 
 
 @pytest.fixture
@@ -19,10 +20,14 @@ def tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command("configs", tmp_path / "log", capsys)
 
 
-def test_first_user_is_made_without_a_server_and_his_password_fits(tool: Command) -> None:
+def test_first_user_is_made_without_a_server_and_his_password_fits(
+    tool: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tool("--user", "ann", "--alter", "--add-config", "SCRAM-SHA-256=[iterations=8192,password=se,cr=et]")
     assert out == "Completed updating config for user ann.\n"
-    tool("--user", "ann", "--alter", "--add-config", "SCRAM-SHA-512=[password=secret]")
+    second = ["--user", "ann", "--alter", "--add-config", "SCRAM-SHA-512=[password=secret]"]
+    assert main(["configs", "--path", str(tool.root), *second]) == 0
+    capsys.readouterr()
     stored = LogDir.open(tool.root).root.native().store.image.scram_credentials
     assert stored["ann", ScramMechanism.SCRAM_SHA_256].iterations == 8192
     del_512 = {key: value for key, value in stored.items() if key[1] == ScramMechanism.SCRAM_SHA_256}
@@ -85,3 +90,18 @@ def test_change_that_kafka_configs_refuses_is_refused(tool: Command, arguments: 
     assert reason in error
     assert "hush" not in error
     assert LogDir.open(tool.root).root.native().store.image.scram_credentials == {}
+
+
+def test_password_that_stays_valid_under_another_mechanism_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(LogDir.create(tmp_path / "log").path)
+
+    def set_password(*mechanisms: str) -> str:
+        added = ",".join(f"{each}=[password=new]" for each in mechanisms)
+        assert main(["configs", "--path", root, "--user", "ann", "--alter", "--add-config", added]) == 0
+        return capsys.readouterr().err
+
+    assert set_password("SCRAM-SHA-256") == ""
+    assert "the password of SCRAM-SHA-256 of user ann stays" in set_password("SCRAM-SHA-512")
+    assert set_password("SCRAM-SHA-256", "SCRAM-SHA-512") == ""
