@@ -287,6 +287,7 @@ class _JoinedSegment:
         if not size_bytes:
             return
         # Not closed explicitly: a mapping cannot be closed while an array refers to it.
+        # bounded: the file that was just written
         data = np.frombuffer(mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ), dtype=np.uint8)
         position = 0
         for each in self.group:

@@ -102,7 +102,7 @@ class _Table:
                 block.rows[self._end : end] = rows
                 return self._window(block, self._start, end)
         count = len(self) + len(rows)
-        grown = np.empty(max(_FIRST_CAPACITY, 2 * count), self.DTYPE)
+        grown = np.empty(max(_FIRST_CAPACITY, 2 * count), self.DTYPE)  # bounded: twice the rows that there are
         grown[: len(self)] = self.table
         grown[len(self) : count] = rows
         return self._window(_Block(grown, count), 0, count)

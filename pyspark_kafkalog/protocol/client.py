@@ -226,6 +226,7 @@ class WireClient:
         return self._read(size_bytes, deadline_s, pending)
 
     def _read(self, size_bytes: int, deadline_s: float, pending: _Pending) -> memoryview:
+        # bounded: _frame_bytes_max, in the caller
         data = np.empty(size_bytes, np.uint8).data  # bytearray would write zeros first
         rest = data
         while rest:

@@ -22,6 +22,8 @@ from pyspark_kafkalog.config.properties_file import parse_properties
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.units import INT32_MAX
 
+_BYTES_MAX: Final = 1 << 20
+
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
@@ -127,9 +129,12 @@ class ClientSettings:
 def read_client_settings(file: Path) -> ClientSettings:
     """The settings of a properties file. Raises InvalidConfigError, also if it cannot be read, and DiskFormatError."""
     try:
-        data = file.read_bytes()
+        with file.open("rb") as stream:
+            data = stream.read(_BYTES_MAX + 1)
     except OSError as error:
         raise InvalidConfigError(f"the client's settings cannot be read: {error}") from None
+    if len(data) > _BYTES_MAX:
+        raise InvalidConfigError(f"{file}: expected a client's settings of at most {_BYTES_MAX} bytes, found more")
     return ClientSettings.from_properties(parse_properties(data, file=str(file)))
 
 

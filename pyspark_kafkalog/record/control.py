@@ -242,7 +242,7 @@ class _Reader:
             raise _BadValueError(f"a string that is not UTF-8: {raw!r}") from error
 
     def array(self, read_item: Callable[[], _Item]) -> tuple[_Item, ...]:
-        return tuple(read_item() for _ in range(self._compact_length()))
+        return tuple(read_item() for _ in range(self._compact_length()))  # bounded: the bytes left, in _compact_length
 
     def _compact_length(self) -> int:
         length = self.unsigned_varint() - 1

@@ -165,7 +165,7 @@ def cut_sections(
     bytes_to = np.cumsum(batches["size_bytes"])
     scratch = None
     if (batches["attributes"] & COMPRESSION_MASK).any():
-        scratch = np.empty(max_bytes + _SCRATCH_BATCH_BYTES, np.uint8)
+        scratch = np.empty(max_bytes + _SCRATCH_BATCH_BYTES, np.uint8)  # bounded: a setting
     first = rows = size = 0
     while first < len(batches):
         end = min(
@@ -334,7 +334,7 @@ class _Output:
 
     def __init__(self, bits: int, rows: int, size_bytes: int) -> None:
         def fixed(flag: int, dtype: Any) -> NDArray[Any]:
-            return np.empty(rows if bits & flag else 0, dtype)
+            return np.empty(rows if bits & flag else 0, dtype)  # bounded: by check_counts
 
         def binary(flag: int) -> BinaryColumn:
             return _new_binary(rows, size_bytes) if bits & flag else _new_binary(0, 0)
@@ -346,16 +346,16 @@ class _Output:
         self.values = binary(kernels.COLUMN_VALUE)
         self.header_addresses = fixed(kernels.COLUMN_HEADERS, np.int64)
         self.header_ends = fixed(kernels.COLUMN_HEADERS, np.int64)
+        # bounded: by check_counts
         self.header_counts = np.zeros(rows + 1 if bits & kernels.COLUMN_HEADERS else 1, np.int32)
 
 
 def _new_binary(rows: int, size_bytes: int) -> BinaryColumn:
     """Room for `rows` elements of `size_bytes` in total, initially not null."""
-    offsets = np.empty(rows + 1, np.int32)
+    offsets = np.empty(rows + 1, np.int32)  # bounded: by check_counts
     offsets[0] = 0
-    return BinaryColumn(
-        offsets, np.empty(size_bytes + COPY_SLACK_BYTES, np.uint8), np.full((rows + 7) // 8, 0xFF, np.uint8)
-    )
+    data = np.empty(size_bytes + COPY_SLACK_BYTES, np.uint8)  # bounded: the bytes of the sections
+    return BinaryColumn(offsets, data, np.full((rows + 7) // 8, 0xFF, np.uint8))  # bounded: by check_counts
 
 
 def _addresses(column: BinaryColumn) -> tuple[int, int, int]:

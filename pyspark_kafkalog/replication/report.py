@@ -27,6 +27,8 @@ from pyspark_kafkalog.replication.events import ALARMING, LOSSES, Event
 _LOG: Final = logging.getLogger(__name__)
 #: Of each kind, the newest events are kept.
 _EVENTS_MAX: Final = 1000
+#: A larger file is no report, whatever it begins with.
+_BYTES_MAX: Final = 16 << 20
 _WAITING: Final = "waiting for leader"
 _FOLLOWING: Final = "following"
 
@@ -79,9 +81,12 @@ class FollowReport:
         Raises InvalidOptionError if the file is anything else, or the report of another root; OSError.
         """
         try:
-            text = path.read_text(encoding="utf-8")
+            with path.open("rb") as file:
+                text = file.read(_BYTES_MAX + 1)
         except FileNotFoundError:
             return
+        if len(text) > _BYTES_MAX:
+            raise InvalidOptionError(f"{path} has more than {_BYTES_MAX} bytes, as no report has: name another file")
         try:
             tree = json.loads(text)
             of_root, counts = tree["root"], Counter({str(kind): int(count) for kind, count in tree["counts"].items()})

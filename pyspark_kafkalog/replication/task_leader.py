@@ -76,6 +76,8 @@ _OBJECT_RANGE_BYTES: Final = 32 * MIB
 #: A range takes about so many bytes; it ends early where records are larger than those before.
 _RANGE_BYTES_FACTOR_MAX: Final = 2
 _RANGES_PER_SLOT: Final = 2
+#: That one plan has.
+_RANGES_MAX: Final = 10_000
 _TRIES: Final = 3
 #: So long a partition is fetched without tasks after they have failed.
 _WITHOUT_TASKS_S: Final = 30.0
@@ -312,10 +314,9 @@ class TaskLeader:
         if behind * seen.bytes_per_offset <= self._range_bytes:
             return
         step = max(int(self._range_bytes / seen.bytes_per_offset), 1)
-        ranges = deque(
-            _Range(start, min(start + step, seen.high_watermark))
-            for start in range(position.offset, seen.high_watermark, step)
-        )
+        # As many as the leader says: the rest is planned when these are handed out.
+        starts = range(position.offset, seen.high_watermark, step)[:_RANGES_MAX]
+        ranges = deque([_Range(start, min(start + step, seen.high_watermark)) for start in starts])
         offset = position.offset
         self._plans[position.topic_partition] = _Plan(source, position.topic_id, offset, offset, ranges)
 
@@ -506,7 +507,7 @@ def _piece(staged: StagedRange, position: int, room: _Room) -> _Piece | None:
 def _read(staged: StagedRange, position: int, size_bytes: int) -> Buffer:
     """Bytes of a staged range. Raises OSError, ValueError if it is shorter."""
     assert staged.path is not None
-    buffer = np.empty(size_bytes, np.uint8)
+    buffer = np.empty(size_bytes, np.uint8)  # bounded: by the file's size or a batch's, in the callers
     fd = LOCAL.open(staged.path, os.O_RDONLY)
     try:
         at = 0

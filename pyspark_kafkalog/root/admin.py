@@ -134,7 +134,7 @@ def create_topic(
         *(_config_record(name, key, value) for key, value in configs.items()),
         *(
             partition_record(topic_id, partition, leader_epoch=leader_epoch, node=image.node)
-            for partition in range(partitions)
+            for partition in range(partitions)  # bounded: MAX_PARTITIONS_PER_COMMIT, above
         ),
     ]
 
@@ -158,6 +158,7 @@ def add_partitions(image: MetadataImage, name: str, *, total: int) -> list[Metad
             f"topic {name!r} has {count} partitions: expected a larger number, found {total}; none can be removed"
         )
     _check_partitions(name, total, first=count)
+    # bounded: MAX_PARTITIONS_PER_COMMIT, above
     return [_partition_record(image, topic.topic_id, partition) for partition in range(count, total)]
 
 

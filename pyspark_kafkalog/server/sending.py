@@ -78,8 +78,9 @@ class FileSlice:
 
     def read(self) -> bytes:
         """The bytes in memory. Raises SendError if the file ends before, OSError."""
-        data = os.pread(self.file.fd, self.size_bytes, self.position)
+        data = os.pread(self.file.fd, self.size_bytes, self.position)  # bounded: the slice of a segment that was walked
         while len(data) < self.size_bytes:
+            # bounded: the slice of a segment that was walked
             more = os.pread(self.file.fd, self.size_bytes - len(data), self.position + len(data))
             if not more:
                 raise _too_short(self.file, self.position + len(data))

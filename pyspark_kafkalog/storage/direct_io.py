@@ -38,7 +38,7 @@ def memory_for(position: int, size_bytes: int) -> NDArray[np.uint8]:
     """New memory of so many bytes, which lies to blocks as `position` does: a direct write to there copies nothing."""
     import numpy as np  # loading it takes longer than what many processes do with files
 
-    memory = np.empty(size_bytes + BLOCK_BYTES, np.uint8)
+    memory = np.empty(size_bytes + BLOCK_BYTES, np.uint8)  # bounded: chunks of constant size, in the callers
     begin = (position - _address(memory)) % BLOCK_BYTES
     return memory[begin : begin + size_bytes]
 

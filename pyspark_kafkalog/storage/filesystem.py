@@ -55,6 +55,7 @@ TEMPORARY: Final = re.compile(r"(\.[0-9a-f]{16})?\.tmp$")
 _COPY_CHUNK_BYTES: Final = 8 << 20
 #: The permissions of a file's group and of all others.
 _OTHERS: Final = 0o077
+_LARGE_READ_BYTES: Final = 1 << 20
 
 _FREE_SPACE: Final = (
     "free blocks or inodes with kafkalog retention, delete-records or topics --delete, which work on a full disk, or "
@@ -136,7 +137,7 @@ class _NamedFile(io.FileIO):
 
     def readall(self) -> bytes:
         try:
-            return super().readall() or b""
+            return super().readall() or b""  # bounded: sizes are checked by the callers
         except OSError as error:
             raise described(error, self._path) from None
 
@@ -171,13 +172,15 @@ def read_text_file(path: Path, *, max_bytes: int, kind: type[DiskFormatError], a
                 found=f"{size_bytes} bytes",
                 advice=advice,
             )
-        return stream.read(max_bytes)
+        return stream.read(max_bytes)  # bounded: a constant of the caller
 
 
 def pread(fd: int, length: int, position: int) -> bytes:
-    """os.pread; an error names the file."""
+    """os.pread; an error names the file. Takes no more memory than the file has bytes, whatever `length` says."""
     try:
-        return os.pread(fd, length, position)
+        if length > _LARGE_READ_BYTES:  # os.pread takes the memory before it reads
+            length = min(length, max(os.fstat(fd).st_size - position, 0))
+        return os.pread(fd, length, position)  # bounded: by the file
     except OSError as error:
         raise described(error, fd) from None
 

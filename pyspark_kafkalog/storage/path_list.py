@@ -29,6 +29,7 @@ def split_paths(path: str | Path) -> tuple[Path, ...]:
     found: list[Path] = []
     at = 0
     while at < len(parts):
+        # bounded: the parts of a path
         end = next((end for end in range(len(parts), at, -1) if _exists(parts[at:end])), at + 1)
         part = _COMMA.join(parts[at:end]).strip()
         if part:

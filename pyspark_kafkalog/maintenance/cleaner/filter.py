@@ -221,13 +221,14 @@ def _is_last_of_producer(
 def start_keep(chunk: RecordChunk, verdicts: BatchVerdicts) -> NDArray[np.uint8]:
     """1 for each record that the offset map has yet to judge or that stays, 0 for records dropped with their batch."""
     counts = np.diff(chunk.records.firsts)
-    return np.repeat(~verdicts.discards, counts).view(np.uint8)
+    return np.repeat(~verdicts.discards, counts).view(np.uint8)  # bounded: the records of a chunk, after check_counts
 
 
 def restore_control(chunk: RecordChunk, verdicts: BatchVerdicts, keep: NDArray[np.uint8]) -> None:
     """Keep the records of markers that stay: the offset map does not cover control records."""
     is_control = (chunk.batches["attributes"] & CONTROL_MASK) != 0
     if is_control.any():
+        # bounded: the records of a chunk, after check_counts
         keep[np.repeat(is_control & ~verdicts.discards, np.diff(chunk.records.firsts))] = 1
 
 
@@ -323,7 +324,7 @@ def _rewrite(
     section_ends = chunk.sections.addresses + chunk.sections.sizes
     room = int(chunk.sections.sizes[rows].sum()) + RECORD_BATCH_OVERHEAD_BYTES * len(rows)
     room += kernels.RECORD_GROWTH_BYTES * int(table["records_count"][rows].sum(dtype=np.int64)) + COPY_SLACK_BYTES
-    out = np.empty(room, np.uint8)
+    out = np.empty(room, np.uint8)  # bounded: the chunk's bytes and records, after check_counts
     sizes = np.empty(len(rows), np.int64)
     kernels.rewrite(
         rows,

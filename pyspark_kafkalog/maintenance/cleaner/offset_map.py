@@ -166,7 +166,7 @@ class OffsetMap:
         """Marks for the latest offsets, from `first_offset` to the last that the map covers."""
         span = self.latest_offset + 1 - first_offset
         shift = max((span - 1) // _MARKS_MAX, 0).bit_length()
-        marks = np.zeros((span >> shift) + 1 if span > 0 else 0, np.uint8)
+        marks = np.zeros((span >> shift) + 1 if span > 0 else 0, np.uint8)  # bounded: _MARKS_MAX, by the shift
         kernels.mark_latest(self._table, first_offset, shift, marks)
         return LatestMarks(first_offset, self.latest_offset, shift, marks)
 
@@ -345,6 +345,7 @@ def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]
             is_out = transactions.may_go(chunk.batches, records.control_types)
             is_out |= (chunk.batches["attributes"] & CONTROL_MASK) != 0
             if is_out.any():
+                # bounded: the records of a chunk, after check_counts
                 records.flags[np.repeat(is_out, np.diff(records.firsts))] = 0
             if records.count and records.offsets[0] < start_offset:
                 records.flags[records.offsets < start_offset] = 0
@@ -358,7 +359,7 @@ def keep_by_map(part: LogPart, offset_map: OffsetMap) -> KeepBitmaps:
     kept = KeepBitmaps()
     for segment in part.segments:
         for number, chunk in enumerate(part.chunks(segment)):
-            keep = np.ones(chunk.records.count, np.uint8)
+            keep = np.ones(chunk.records.count, np.uint8)  # bounded: the records of a chunk, after check_counts
             offset_map.drop(chunk.records, keeps_tombstones(chunk, part.now_ms), keep)
             kept.bits[segment.base_offset, number] = np.packbits(keep)
     return kept

@@ -111,7 +111,7 @@ class BufferPool:
         """A buffer of at least `size_bytes`; one larger than the pool's size is not reused."""
         if size_bytes <= self._size_bytes and self._free:
             return self._free.pop()
-        return np.empty(max(size_bytes, self._size_bytes), np.uint8)
+        return np.empty(max(size_bytes, self._size_bytes), np.uint8)  # bounded: what was read of the log
 
     def give(self, data: NDArray[np.uint8]) -> None:
         """Return a buffer from `take`, or a slice of it."""
@@ -299,7 +299,7 @@ def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None) -
     found = open_sections(log, batches[rows], max_bytes=CHUNK_BYTES, scratch=piece.scratch)
     rows = rows[: len(found.batches)]
     taken = len(batches) if len(rows) == np.count_nonzero(is_read) else int(rows[-1]) + 1
-    addresses, sizes = np.zeros(taken, np.int64), np.zeros(taken, np.int64)
+    addresses, sizes = np.zeros(taken, np.int64), np.zeros(taken, np.int64)  # bounded: the batches of the piece
     addresses[rows], sizes[rows] = found.addresses, found.sizes
     read = batches[:taken].copy()
     read["records_count"][~is_read[:taken]] = 0
@@ -328,13 +328,13 @@ def _index(sections: Sections, seed: NDArray[np.uint64], file: str) -> IndexedRe
     rows = int(firsts[-1])
     records = IndexedRecords(
         firsts=firsts,
-        starts=np.empty(rows, np.int64),
-        ends=np.empty(rows, np.int64),
-        offsets=np.empty(rows, np.int64),
-        timestamps_ms=np.empty(rows, np.int64),
-        hashes=np.empty(rows, np.uint64),
-        second_hashes=np.empty(rows, np.uint64),
-        flags=np.empty(rows, np.uint8),
+        starts=np.empty(rows, np.int64),  # bounded: by check_counts
+        ends=np.empty(rows, np.int64),  # bounded: by check_counts
+        offsets=np.empty(rows, np.int64),  # bounded: by check_counts
+        timestamps_ms=np.empty(rows, np.int64),  # bounded: by check_counts
+        hashes=np.empty(rows, np.uint64),  # bounded: by check_counts
+        second_hashes=np.empty(rows, np.uint64),  # bounded: by check_counts
+        flags=np.empty(rows, np.uint8),  # bounded: by check_counts
         control_types=np.empty(len(batches), np.int16),
     )
     state = np.zeros(STATE_SIZE, np.int64)

@@ -91,6 +91,7 @@ class LocalTasks:
         self._stop = stop or threading.Event()
         self._numbers = itertools.count()
         self._waiting: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
+        # bounded: a setting
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(self.slots)]
         for thread in self._threads:
             thread.start()

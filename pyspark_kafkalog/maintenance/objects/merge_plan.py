@@ -46,7 +46,7 @@ def merge_tasks(
     sizes = [image.partition(each.topic, each.partition).runs.size_bytes for each in ordered]
     total = sum(sizes)
     count = max(min(tasks_max, -(-total // TASK_BYTES)), 1)
-    slices: list[list[TopicPartition]] = [[] for _ in range(count)]
+    slices: list[list[TopicPartition]] = [[] for _ in range(count)]  # bounded: a setting
     done = 0
     for each, size_bytes in zip(ordered, sizes, strict=True):
         middle = done + size_bytes // 2

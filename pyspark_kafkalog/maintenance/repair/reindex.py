@@ -294,7 +294,7 @@ def _content(path: Path, size_bytes: int) -> bytes | None:
     """
     try:
         with open_to_read(path) as file:
-            return file.read(size_bytes + 1)
+            return file.read(size_bytes + 1)  # bounded: the size of what was rebuilt
     except FileNotFoundError:
         return None
     except LogDirError:

@@ -315,7 +315,7 @@ def check_segment(directory: Path, segment: StoredSegment) -> None:
         size_bytes = os.fstat(fd).st_size
         if not size_bytes:
             return
-        mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)  # bounded: the file's size, as planned
     finally:
         os.close(fd)
     # The mapping ends with the last array that refers to it.

@@ -115,7 +115,7 @@ class BatchWalk:
                         return
                     position = following
                 else:
-                    buffer = np.empty(whole, dtype=np.uint8)
+                    buffer = np.empty(whole, dtype=np.uint8)  # bounded: by _whole_batch_bytes
 
     def _checked(self, data: NDArray[np.uint8], position: int, batches: NDArray[np.void]) -> WalkedRun:
         self._check_offsets(batches)

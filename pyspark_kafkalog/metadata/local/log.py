@@ -268,4 +268,4 @@ def _read_bounded(path: Path) -> bytes | None:
             raise CorruptRecordError(
                 file=str(path), position=0, expected=f"at most {MAX_COMMIT_BYTES} bytes", found=f"{size} bytes"
             )
-        return file.read(size)
+        return file.read(size)  # bounded: MAX_COMMIT_BYTES, above

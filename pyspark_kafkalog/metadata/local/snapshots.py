@@ -150,5 +150,5 @@ def read_snapshot(path: Path) -> Snapshot:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes > MAX_SNAPSHOT_BYTES:
             raise too_large(str(path), size_bytes)
-        data = file.read(size_bytes)
+        data = file.read(size_bytes)  # bounded: MAX_SNAPSHOT_BYTES, above
     return decode_snapshot(data, str(path))

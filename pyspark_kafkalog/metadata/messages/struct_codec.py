@@ -381,7 +381,7 @@ def _array_reader(what: str, read_element: _Read, element_bytes_min: int, nullab
         if length * element_bytes_min > reader.end - reader.at:
             raise reader.error(expected=f"{what} of {length} elements", found=f"{reader.remaining} bytes left")
         reader.claim(length, what)
-        return tuple([read_element(reader) for _ in range(length)])
+        return tuple([read_element(reader) for _ in range(length)])  # bounded: the bytes left, above
 
     return read
 

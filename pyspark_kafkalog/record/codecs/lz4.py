@@ -94,7 +94,7 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
         return out[: _decompress_block(data[at : at + block_bytes], False, out, at)]
     frame = _read_descriptor(data)
     blocks = list(_split(data, frame))
-    out = np.empty(min(_most_bytes(blocks, frame), limit_bytes), dtype=np.uint8)
+    out = np.empty(min(_most_bytes(blocks, frame), limit_bytes), dtype=np.uint8)  # bounded: limit_bytes, of the caller
     if frame.flags & (_BLOCK_CHECKSUM | _CONTENT_CHECKSUM):
         filled = _decompress_checked(data, out)
     else:

@@ -48,7 +48,7 @@ def decompress(data: Buffer, limit_bytes: int) -> NDArray[np.uint8]:
     sizes = [_content_bytes(data, at, end) for at, end in blocks]
     if sum(sizes) > limit_bytes:
         raise BadCompressedDataError.over_limit(0, limit_bytes)
-    out = np.empty(sum(sizes), dtype=np.uint8)
+    out = np.empty(sum(sizes), dtype=np.uint8)  # bounded: limit_bytes, above
     filled = 0
     for (at, end), size in zip(blocks, sizes, strict=True):
         try:

@@ -61,6 +61,8 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.units import MIB
 
 SEGMENT_BYTES: Final = 64 * MIB
+#: A segment rolls before the batch that would make it larger than SEGMENT_BYTES; what is beyond this is none of ours.
+_LOADED_BYTES_MAX: Final = 4 * SEGMENT_BYTES
 _PART_SUFFIX: Final = ".part"
 _LOCK_TIMEOUT_S: Final = 5.0
 
@@ -161,7 +163,8 @@ class MetadataLogCopy:
         """Take a segment up to its last whole, undamaged batch; whether it is whole."""
         path = segment_file(self._directory, base_offset, LOG_SUFFIX)
         with open_to_read(path) as stream:
-            data = stream.read()
+            file_bytes = os.fstat(stream.fileno()).st_size
+            data = stream.read(min(file_bytes, _LOADED_BYTES_MAX))
         batches = scan_batches(data, file=str(path)).batches
         batches = batches[: self._follows(batches, base_offset)]
         bad = first_bad_crc(data, batches, 0)
@@ -170,9 +173,9 @@ class MetadataLogCopy:
         size_bytes = int(batches["size_bytes"].sum())
         self._segments.append(_Segment(base_offset, size_bytes))
         self._note(batches)
-        if size_bytes < len(data):
+        if size_bytes < file_bytes:
             self._cut(path, size_bytes)
-        return size_bytes == len(data)
+        return size_bytes == file_bytes
 
     @staticmethod
     def _follows(batches: NDArray[np.void], base_offset: int) -> int:
@@ -270,6 +273,7 @@ class MetadataLogCopy:
             active = self._segments[-1]
             path = segment_file(self._directory, active.base_offset, LOG_SUFFIX)
             with open_to_read(path) as stream:
+                # bounded: what was loaded or written
                 batches = scan_batches(stream.read(active.size_bytes), file=str(path)).batches
             kept = batches[batches["last_offset"] < end_offset]
             active.size_bytes = int(kept["size_bytes"].sum())

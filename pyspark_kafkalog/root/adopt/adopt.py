@@ -318,7 +318,10 @@ def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) ->
         )
 
     partitions = [
-        (topic, TopicPartition(topic.name, number)) for topic in plan.topics for number in range(topic.partitions_count)
+        # bounded: by _plan_topic
+        (topic, TopicPartition(topic.name, number))
+        for topic in plan.topics
+        for number in range(topic.partitions_count)
     ]
     if not partitions:
         return {}

@@ -269,7 +269,7 @@ def _plan_topic(
         topic_id=_agreed_topic_id(root, name, numbers, known, rng),
         partitions_count=count,
         configs=_usable_configs(name, configs, broker_config, notes),
-        missing=tuple(sorted(set(range(count)) - set(numbers))),
+        missing=tuple(sorted(set(range(count)) - set(numbers))),  # bounded: _MISSING_MAX, above
         leader_epochs={} if known is None else {n: each.leader_epoch for n, each in known.partitions.items()},
     )
 

@@ -183,6 +183,7 @@ class GroupCoordinator:
             await refresh(self.context)
             if OFFSETS_TOPIC not in self.context.image().topics:
                 return []
+        # bounded: partitions that exist
         numbers = [each for each in range(offsets_partitions_count(self.context)) if self._is_here(each)]
         shards = [await self._shard(each) for each in numbers]
         for shard in shards:

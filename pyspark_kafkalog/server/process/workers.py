@@ -55,7 +55,7 @@ class Supervisor:
         monotonic: Callable[[], float] = time.monotonic,
         popen: Callable[[Sequence[str]], subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
-        self._workers = [_Worker(each) for each in range(count)]
+        self._workers = [_Worker(each) for each in range(count)]  # bounded: a setting
         self._command = command
         self._monotonic = monotonic
         self._popen = popen

@@ -204,7 +204,7 @@ def _remote_batches(reader: SegmentReader, position: int, offset: int, limits: L
         if header.size_bytes > limits.max_bytes and not limits.may_exceed:
             return nothing(offset, is_cut=True)
         room = header.size_bytes
-    buffer = np.empty(room, np.uint8)
+    buffer = np.empty(room, np.uint8)  # bounded: REMOTE_BYTES_MAX or BATCH_BYTES_MAX, above
     count = reader.read_into(position, buffer.data)
     end, last_offset, attributes, _ = walk_headers(buffer[:count], 0, count, header.base_offset - 1, limits.end_offset)
     if not end:

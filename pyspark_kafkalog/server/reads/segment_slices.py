@@ -85,7 +85,7 @@ def nothing(offset: int, *, is_cut: bool = False) -> Slice:
 
 def read_cached(fd: int, size_bytes: int, position: int) -> memoryview:
     """The bytes if all of them are in the page cache. Raises BlockingIOError if not, or if that cannot be known."""
-    buffer = memoryview(bytearray(size_bytes))
+    buffer = memoryview(bytearray(size_bytes))  # bounded: BATCH_BYTES_MAX, in the callers
     try:
         count = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
     except OSError as error:

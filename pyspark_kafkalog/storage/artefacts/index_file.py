@@ -65,7 +65,7 @@ def read_entries(path: Path, entry_bytes: int, *, batch_bytes_min: int = _MIN_ME
     with open_to_read(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
         check_entries(path, size_bytes // entry_bytes, batch_bytes_min=batch_bytes_min)
-        return stream.read(size_bytes)
+        return stream.read(size_bytes)  # bounded: by check_entries
 
 
 class MappedIndex:
@@ -184,6 +184,7 @@ class MappedIndex:
 
     def _remap(self, fd: int, length_bytes: int) -> None:
         self._unmap()
+        # bounded: MAX_INDEX_BYTES and check_entries
         self._map = mmap.mmap(fd, length_bytes, mmap.MAP_SHARED, mmap.PROT_READ) if length_bytes else b""
 
     def _unmap(self) -> None:

@@ -112,7 +112,7 @@ def read_snapshot_bytes(path: Path) -> bytes:
                 expected=f"a snapshot of at most {_MAX_SNAPSHOT_BYTES} bytes",
                 found=f"{size_bytes} bytes",
             )
-        return stream.read(size_bytes)
+        return stream.read(size_bytes)  # bounded: _MAX_SNAPSHOT_BYTES, above
 
 
 def write_snapshot(

@@ -95,7 +95,7 @@ class TimeIndex(MappedIndex):
             raise ValueError(f"{self._path} has no room for {count} entries beside {self._entries}")
         self._relative(int(offsets[0]))
         self._relative(int(offsets[-1]))
-        rows = np.empty(count, dtype=TIME_INDEX_ENTRY)
+        rows = np.empty(count, dtype=TIME_INDEX_ENTRY)  # bounded: the rows given
         rows["timestamp_ms"] = timestamps_ms[rises]
         rows["relative_offset"] = offsets[rises] - self._base_offset
         self._append_bytes(rows.tobytes(), count)

@@ -309,8 +309,8 @@ def _check_records(stored: NDArray[np.uint8], batches: NDArray[np.void], config:
         rows = sections.batches
         counts = rows["records_count"].astype(np.int64)
         total = int(counts.sum())
-        timestamps = np.empty(total, dtype=np.int64)
-        has_key = np.empty(total, dtype=np.uint8)
+        timestamps = np.empty(total, dtype=np.int64)  # bounded: by check_counts
+        has_key = np.empty(total, dtype=np.uint8)  # bounded: by check_counts
         is_numbered = np.empty(len(rows), dtype=np.uint8)
         state = np.zeros(layout.STATE_SIZE, dtype=np.int64)
         table = np.ascontiguousarray(rows)
@@ -340,7 +340,7 @@ def _check_timestamps(
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         has_append_time = (batches["attributes"] & TIMESTAMP_TYPE_MASK) != 0
         if has_append_time.any():
-            rows = np.flatnonzero(np.repeat(has_append_time, counts)) + before
+            rows = np.flatnonzero(np.repeat(has_append_time, counts)) + before  # bounded: by check_counts
             raise _refused(rows, "a producer may not set the timestamp type LogAppendTime itself", is_timestamp=True)
         return
     earliest, latest = _timestamp_bounds(config, now_ms)
@@ -406,6 +406,7 @@ def _rewritten(batch: NDArray[np.uint8], codec: CompressionType, config: LogConf
     header = parse_header(batch, 0, file=REQUEST, file_position=0)
     old_codec = CODECS[CompressionType(header.compression_bits)]
     records = old_codec.decompress(batch[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT)
+    # bounded: by check_counts, before
     renumbered = np.empty(len(records) + header.records_count * RENUMBERED_RECORD_BYTES, dtype=np.uint8)
     size_bytes = renumber_records(address_of(records), len(records), header.records_count, address_of(renumbered))
     body = CODECS[codec].compress(renumbered[:size_bytes], config.compression_level(codec))

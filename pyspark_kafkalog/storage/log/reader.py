@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
-from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.reference import iterate_batch
+from pyspark_kafkalog.storage.artefacts.index_file import read_entries
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, read_snapshot
-from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
+from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn, parse_aborted
 from pyspark_kafkalog.storage.below_root import refuse_link
-from pyspark_kafkalog.storage.filesystem import read_file
 from pyspark_kafkalog.storage.log.isolation import (
     AbortedTransactions,
     CommittedBatches,
@@ -167,7 +167,8 @@ class LocalExtents:
         """
         path = segment_file(self.directory, base_offset, TXN_INDEX_SUFFIX)
         try:
-            indexed = parse_aborted(read_file(path), file=str(path))
+            data = read_entries(path, TXN_INDEX_ENTRY_BYTES, batch_bytes_min=RECORD_BATCH_OVERHEAD_BYTES)
+            indexed = parse_aborted(data, file=str(path))
         except FileNotFoundError:
             indexed = []
         scanned = ScannedTransactions(end_offset, self._open_at(base_offset, end_offset) or {})

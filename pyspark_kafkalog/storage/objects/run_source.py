@@ -138,7 +138,7 @@ class RunSource:
     def read(self, start: int, size_bytes: int) -> Buffer:
         """The bytes [start, start + size_bytes); fewer only at the end. Requests no more than the pieces that hold
         them."""
-        buffer = np.empty(max(min(size_bytes, self.size_bytes() - start), 0), np.uint8)
+        buffer = np.empty(max(min(size_bytes, self.size_bytes() - start), 0), np.uint8)  # bounded: the run's size
         self._fill(start, buffer.data, ahead_bytes=0)
         return buffer
 
@@ -392,5 +392,5 @@ def _refuse(
 
 def _integers(data: NDArray[np.uint8], at: NDArray[np.int64], size_bytes: int) -> NDArray[np.int64]:
     """The big-endian integers of `size_bytes` at the positions `at`."""
-    picked = data[at[:, None] + np.arange(size_bytes)]
+    picked = data[at[:, None] + np.arange(size_bytes)]  # bounded: the width of an integer
     return np.ascontiguousarray(picked).view(f">i{size_bytes}").reshape(-1).astype(np.int64)

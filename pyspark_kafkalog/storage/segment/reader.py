@@ -336,7 +336,7 @@ def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:
     def take(size_bytes: int) -> NDArray[np.uint8]:
         nonlocal held
         if len(held) < size_bytes:
-            held = np.empty(size_bytes, np.uint8)
+            held = np.empty(size_bytes, np.uint8)  # bounded: a chunk, or a batch of BATCH_BYTES_MAX
         return held
 
     return take

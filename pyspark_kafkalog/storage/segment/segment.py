@@ -236,7 +236,7 @@ class BatchChunk:
 
 def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
     """Up to `length` bytes from byte `position` on; fewer only at the end of the file."""
-    buffer = np.empty(length, dtype=np.uint8)
+    buffer = np.empty(length, dtype=np.uint8)  # bounded: a chunk, or a batch of BATCH_BYTES_MAX
     view = memoryview(buffer.data)
     done = 0
     while done < length:

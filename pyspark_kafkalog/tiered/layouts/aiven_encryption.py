@@ -113,7 +113,7 @@ def _private_key(file: str) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        key = load_pem_private_key(Path(file).read_bytes(), password=None)
+        key = load_pem_private_key(Path(file).read_bytes(), password=None)  # bounded: the key file of a setting
     except OSError as error:
         raise InvalidOptionError(f"the key file {file} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError):

@@ -146,7 +146,7 @@ class _Parser:
             last = self._int(tree, "finalTransformedChunkSize", 0, INT32_MAX)
             if count > _SIZES_BYTES_MAX:
                 self._wrong("originalChunkSize", f"at most {_SIZES_BYTES_MAX} chunks", chunk_bytes)
-            sizes = np.full(count, each, dtype=np.int64)
+            sizes = np.full(count, each, dtype=np.int64)  # bounded: _SIZES_BYTES_MAX, above
             sizes[-1:] = last
         elif tree.get("type") == "variable":
             sizes = self._variable_sizes(tree.get("transformedChunks"), count)
@@ -298,5 +298,5 @@ def _decode_sizes(data: bytes) -> NDArray[np.int64]:
     if base < 0 or not 1 <= width <= 4 or len(data) != 13 + (count - 1) * width:
         raise ValueError(f"expected {count} sizes of {width} bytes above {base}, found {len(data)} bytes")
     packed = np.frombuffer(data, np.uint8, count=(count - 1) * width, offset=9).reshape(-1, width).astype(np.int64)
-    sizes = base + (packed << (8 * np.arange(width - 1, -1, -1))).sum(axis=1)
+    sizes = base + (packed << (8 * np.arange(width - 1, -1, -1))).sum(axis=1)  # bounded: the width of an integer
     return np.append(sizes, int.from_bytes(data[-4:], "big", signed=True))

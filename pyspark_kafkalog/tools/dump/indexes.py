@@ -161,7 +161,7 @@ class EntryFile:
     def _read(self, slot: int, count: int) -> bytes:
         size = self._layout.size
         try:
-            data = os.pread(self._fd, count * size, slot * size)
+            data = os.pread(self._fd, count * size, slot * size)  # bounded: _BLOCK_ENTRIES
         except OSError as error:
             raise DumpError(f"{self.path}: {error.strerror}") from error
         if len(data) < count * size:
@@ -355,7 +355,7 @@ def dump_producer_snapshot(path: str, printer: Printer) -> None:
         size_bytes = os.fstat(fd).st_size
         if size_bytes > _MAX_SNAPSHOT_BYTES:
             raise DumpError(f"{path}: a snapshot of {size_bytes} bytes is too large to be one")
-        data = os.pread(fd, size_bytes, 0)
+        data = os.pread(fd, size_bytes, 0)  # bounded: _MAX_SNAPSHOT_BYTES, above
     except OSError as error:
         raise DumpError(f"{path}: {error.strerror}") from error
     finally:

@@ -311,9 +311,9 @@ class LogFile:
 
     def _pread(self, position: int, length: int) -> bytes:
         try:
-            data = os.pread(self._fd, length, position)
+            data = os.pread(self._fd, length, position)  # bounded: a batch within the file
             while len(data) < length:
-                more = os.pread(self._fd, length - len(data), position + len(data))
+                more = os.pread(self._fd, length - len(data), position + len(data))  # bounded: a batch within the file
                 if not more:
                     raise DumpError(f"{self.path} at byte {position}: unexpected end of file, expected {length} bytes")
                 data += more

@@ -178,7 +178,7 @@ def _read_batch(stream: BinaryIO, at: int, file: str) -> tuple[bytes, BatchHeade
             expected=f"a batch of at most {_BATCH_BYTES_MAX} bytes",
             found=f"one of {header.size_bytes}",
         )
-    data = head + stream.read(header.size_bytes - len(head))
+    data = head + stream.read(header.size_bytes - len(head))  # bounded: _BATCH_BYTES_MAX, above
     return (data, header) if len(data) == header.size_bytes else None
 
 

@@ -48,6 +48,7 @@ class SaslHandlers:
         """SaslAuthenticate: a message of the mechanism."""
         if self._sasl is None:
             return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_NO_SASL)
+        # bounded: the frame that was read
         token = bytes(cast("SaslAuthenticateRequest", request.body).auth_bytes)
         try:
             answer = await self._sasl.authenticate(request.session, token, version=request.api_version)
