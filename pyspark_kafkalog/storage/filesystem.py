@@ -147,12 +147,6 @@ def open_to_read(path: Path) -> BinaryIO:
     return io.BufferedReader(_NamedFile(open_file(path), path))
 
 
-def read_file(path: Path) -> bytes:
-    """All bytes of a file of a log directory. Raises LogDirError for a link or a pipe, OSError."""
-    with open_to_read(path) as stream:
-        return stream.read()
-
-
 def warn_if_others_read(path: Path, what: str) -> None:
     """Log a warning if other users may read or change a file that holds a secret. Raises OSError."""
     mode = stat.S_IMODE(path.stat().st_mode)
