@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec
+from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
+from pyspark_kafkalog.record.codecs.codec import CompressionType, decompressed_limit_bytes, stored_codec
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -316,10 +316,17 @@ def decode_slices(
     log = LogBytes.of(data, batches, data_position, file, check_crcs)
     bits = _column_bits(columns)
     chosen = choose_by_header(batches, requested)
-    for sections in cut_sections(log, chosen, requested, max_rows=max_rows, max_bytes=max_bytes):
-        result = _decode(sections, requested, bits, file)
-        for first in range(0, result.count, max_rows):
-            yield result.slice(first, min(first + max_rows, result.count))
+    try:
+        for sections in cut_sections(log, chosen, requested, max_rows=max_rows, max_bytes=max_bytes):
+            result = _decode(sections, requested, bits, file)
+            for first in range(0, result.count, max_rows):
+                yield result.slice(first, min(first + max_rows, result.count))
+    except MemoryError:
+        raise LogDirError(
+            f"{file}: this process has too little memory for the records of a batch, which take up to "
+            f"{decompressed_limit_bytes(INT32_MAX)} bytes after decompression, and their columns: give it more, or "
+            "read fewer columns"
+        ) from None
 
 
 def _column_bits(columns: frozenset[str]) -> int:

@@ -23,7 +23,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.units import MIB
 
 if TYPE_CHECKING:
@@ -99,6 +99,11 @@ class Codec:
             raise CorruptRecordError(
                 file=file, position=file_position + error.at, expected=error.expected, found=error.found
             ) from error
+        except MemoryError:
+            raise LogDirError(
+                f"{file} at byte {file_position}: this process lacks memory for {array.size} compressed bytes, "
+                f"which become up to {limit_bytes}: give it more"
+            ) from None
         return content
 
 

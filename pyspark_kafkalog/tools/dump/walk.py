@@ -36,7 +36,7 @@ from pyspark_kafkalog.record.header import (
     TimestampType,
     crc32c,
 )
-from pyspark_kafkalog.record.reference import read_varint, read_varlong
+from pyspark_kafkalog.record.reference import MAX_DECODED, read_varint, read_varlong
 from pyspark_kafkalog.tools.dump.java_text import wrap_int32, wrap_int64
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
@@ -121,6 +121,8 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
         raise ValueError(f"Found invalid number of record headers {count}")
     if count > end - at:
         raise ValueError(f"Found invalid number of record headers. {count} is larger than the remaining size")
+    if count > MAX_DECODED:  # as Kafka's tool, which runs out of memory
+        raise ValueError(f"Found {count} record headers: at most {MAX_DECODED} of one record are printed")
     headers: list[tuple[bytes, bytes | None]] = []
     for _ in range(count):
         key, at = _bytes(data, at, end)
