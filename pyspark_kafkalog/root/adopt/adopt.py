@@ -93,7 +93,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_topic_id,
 )
 from pyspark_kafkalog.storage.below_root import refuse_link
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file, time_ms
 from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -115,6 +115,7 @@ _PARTITIONS_PER_COMMIT: Final = 10_000
 
 #: Brokers receive producer ids in blocks of this size, and may have allocated any id of a block.
 _PRODUCER_ID_BLOCK: Final = 1000
+_CLEAN_BYTES_MAX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,11 @@ def _clean_again_after_damage(plan: AdoptionPlan, fs: FileSystem) -> Iterator[No
     A failing file system, as a crash, leaves the logs to recovery.
     """
     path = plan.root / CLEAN_SHUTDOWN_FILE
-    content = path.read_bytes() if plan.clean_shutdown else None
+    content = None
+    if plan.clean_shutdown:
+        content = read_text_file(
+            path, max_bytes=_CLEAN_BYTES_MAX, kind=DiskFormatError, advice="it is no broker's file"
+        )
     try:
         yield
     except KafkalogError:

@@ -389,6 +389,7 @@ def _note_omissions(
         if name.endswith(_RENAMED_SUFFIXES) and name not in (KEPT_METADATA_DIR, WORK_DIR)
     )
     notes.extend(f"{name} is left unchanged" for name in ignored)
+    # bounded: _MISSING_MAX, in _plan_topic
     known = {TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions_count)}
     with contextlib.suppress(DiskFormatError):
         names = set(os.listdir(root))
