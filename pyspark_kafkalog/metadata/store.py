@@ -54,6 +54,7 @@ from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.object_store.create import Waiting
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
+from pyspark_kafkalog.storage.below_root import follow_root
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
 
@@ -121,6 +122,7 @@ class MetadataStore:
         Raises LogDirError if `root` is not a native log directory or its creation was interrupted, CorruptRecordError
         for a damaged or lost commit, UnsupportedFormatError for a format version that this package does not read.
         """
+        follow_root(root)
         if not is_native_root(root):
             raise LogDirError(
                 f"{root} is not a native log directory: expected {METADATA_DIR}/{FORMAT_MARKER}, found no such file"

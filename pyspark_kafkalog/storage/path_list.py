@@ -14,14 +14,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.storage.below_root import follow_root
+
 _COMMA: Final = ","
 
 
 def split_paths(path: str | Path) -> tuple[Path, ...]:
-    """The paths in `path`, in order; `path` itself if it is one.
+    """The paths in `path`, in order; `path` itself if it is one. Each is a root that a user named: see `follow_root`.
 
     White space around a comma is not part of a path, and empty parts do not count, as in Kafka (Csv.parseCsvList).
     """
+    paths = _split(path)
+    for each in paths:
+        follow_root(each)
+    return paths
+
+
+def _split(path: str | Path) -> tuple[Path, ...]:
     text = str(path)
     if _COMMA not in text or os.path.lexists(text):
         return (Path(path),)

@@ -85,7 +85,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_topic_id,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
-from pyspark_kafkalog.storage.below_root import refuse_link, scan
+from pyspark_kafkalog.storage.below_root import follow_root, refuse_link, scan
 from pyspark_kafkalog.storage.filesystem import TEMPORARY, FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -436,6 +436,7 @@ def unfinished_copy(target: Path, fs: FileSystem) -> Iterator[None]:
 
     Raises LogDirError for any other `target`.
     """
+    follow_root(target)
     make_dir(target, fs)
     with root_lock(target, is_new=True, fs=fs):
         _make_empty(target, fs)

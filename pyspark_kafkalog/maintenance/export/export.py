@@ -51,7 +51,7 @@ from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.write import PartitionLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
-from pyspark_kafkalog.storage.below_root import refuse_link, scan
+from pyspark_kafkalog.storage.below_root import follow_root, refuse_link, scan
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -160,6 +160,7 @@ def _export_object_root(root: ObjectRoot, target: Path, topics: Collection[str] 
 
 def refuse_target(root: FileRoot | ObjectRoot | BrokerRoot, target: Path) -> None:
     """Raise LogDirError when `target` is a native log directory or inside of `root`."""
+    follow_root(target)
     is_root = is_native_root(target) and not is_unfinished_copy(target)
     is_inside = not isinstance(root, ObjectRoot) and Path(os.path.realpath(target)).is_relative_to(
         os.path.realpath(root.path)

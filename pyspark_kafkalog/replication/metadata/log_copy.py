@@ -49,7 +49,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_topic_id,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
-from pyspark_kafkalog.storage.below_root import scan
+from pyspark_kafkalog.storage.below_root import follow_root, scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -101,6 +101,7 @@ class MetadataLogCopy:
 
         Raises LogDirError for another directory, another cluster's copy, or one that another process writes; OSError.
         """
+        follow_root(root)
         if not root.exists():
             fs.mkdir(root)
         if not is_metadata_copy(root):
