@@ -24,6 +24,7 @@ import resource
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -142,13 +143,20 @@ def with_bomb(data: bytes, rng: random.Random) -> bytes:
 
 @cache
 def _bomb(codec: int, kind: int, size_bytes: int) -> tuple[bytes, int]:
-    """Compressed records and their number: zeros; many small ones; one with many headers; one with a large value."""
-    left_s = signal.setitimer(signal.ITIMER_PROF, 0)[0]  # what reads the bomb is limited, not what makes it
-    try:
-        with memory_limited(resource.RLIM_INFINITY):
-            return _made_bomb(codec, kind, size_bytes)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, left_s)
+    """Compressed records and their number: zeros; many small ones; one with many headers; one with a large value.
+
+    Made by a process of its own: only what reads the bomb is limited.
+    """
+    code = f"import mutated_inputs; mutated_inputs._print_bomb({codec}, {kind}, {size_bytes})"
+    made = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE).stdout
+    count, _, packed = made.partition(b"\n")
+    return packed, int(count)
+
+
+def _print_bomb(codec: int, kind: int, size_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    packed, count = _made_bomb(codec, kind, size_bytes)
+    sys.stdout.buffer.write(b"%d\n%s" % (count, packed))
 
 
 def _made_bomb(codec: int, kind: int, size_bytes: int) -> tuple[bytes, int]:
@@ -170,16 +178,6 @@ def _made_bomb(codec: int, kind: int, size_bytes: int) -> tuple[bytes, int]:
         content = encode_varint(len(body)) + body
     level = {CompressionType.ZSTD: -5, CompressionType.GZIP: 1}.get(CompressionType(codec))
     return CODECS[CompressionType(codec)].compress(content, level), count
-
-
-@contextlib.contextmanager
-def memory_limited(size_bytes: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def mutated_file(name: str, data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
