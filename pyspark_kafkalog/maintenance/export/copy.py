@@ -43,7 +43,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -77,6 +77,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     CLEAN_SHUTDOWN_FILE,
     MetaProperties,
@@ -88,6 +89,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.below_root import follow_root, refuse_link, scan
 from pyspark_kafkalog.storage.filesystem import TEMPORARY, FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
@@ -269,6 +271,20 @@ def copy_log(
     return exported_partition(topic_partition, state, linked_bytes, copied_bytes)
 
 
+def check_pinned(logs: PinnedLogs, partitions: Iterable[TopicPartition]) -> None:
+    """Check, before anything is written, that each log can be copied and closed: its epochs, and that its end is there.
+
+    Raises DiskFormatError.
+    """
+    for topic_partition in partitions:
+        directory, state = logs.directories.get(topic_partition), logs.state(topic_partition)
+        if directory is None:
+            continue
+        LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
+        if state.log_end_offset > max(state.local_log_start_offset, state.active_base_offset):
+            LogReader(LocalExtents(directory), topic_partition).check_end(state.log_end_offset)
+
+
 def _copy_back(logs: PinnedLogs, topic_partition: TopicPartition, directory: Path, fs: FileSystem) -> int:
     """Copy what of the log is in remote storage only into `directory`; returns the bytes."""
     if logs.storage is None:
@@ -381,6 +397,7 @@ def back_up(
     LogDirError for any other `target`, and the errors of `pinned_logs` and `copy_remote_part`.
     """
     with pinned_logs(root, topics) as logs:
+        check_pinned(logs, logs.partitions)
         image = logs.image
         if topics is not None:
             image = only_topics(image, [image.topics[name] for name in sorted(set(topics))])

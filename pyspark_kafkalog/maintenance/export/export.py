@@ -35,6 +35,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     ExportedPartition,
     PinnedLogs,
     back_up,
+    check_pinned,
     copy_log,
     copy_root,
     exported_partition,
@@ -141,6 +142,7 @@ def export_to(
             if _is_mountable(logs, target, topic_partition, overwrite=overwrite)
         ]
         keep = {name: read_offset_checkpoint(target / name) for name in CHECKPOINTS}
+        check_pinned(logs, mountable)
         exported = [_mount(root, logs, target, topic_partition, link=link) for topic_partition in mountable]
         write_checkpoints(target, exported, cleaned=logs.cleaned, keep=keep, fs=root.fs)
         root.fs.fsync_dir(target)
