@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     parse_checkpoint,
     read_offset_checkpoint,
@@ -274,7 +274,7 @@ def test_partition_metadata_that_kafka_accepts_is_read(tmp_path: Path, content: 
 def test_directory_in_place_of_checkpoint_is_named_and_its_descriptor_closed(tmp_path: Path) -> None:
     free = os.dup(0)
     os.close(free)
-    with pytest.raises(IsADirectoryError, match=re.escape(str(tmp_path))):
+    with pytest.raises(LogDirError, match=re.escape(f"{tmp_path} is a directory")):
         read_offset_checkpoint(tmp_path)
     now_free = os.dup(0)
     os.close(now_free)

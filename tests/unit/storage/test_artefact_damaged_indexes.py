@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import struct
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_index_shortened_while_reader_opens_is_reported(tmp_path: Path, monkeypa
 class _Stat:
     def __init__(self, size_bytes: int) -> None:
         self.st_size = size_bytes
+        self.st_mode = stat.S_IFREG
 
 
 def _is(fd: int, path: Path) -> bool:
