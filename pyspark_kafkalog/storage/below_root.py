@@ -164,8 +164,8 @@ def scan(directory: str | Path) -> Iterator[os.DirEntry[str]]:
 
 def split(path: str | Path) -> tuple[str, str]:
     """The directory and the name of a path."""
-    directory, name = os.path.split(path)
-    return directory or os.curdir, name
+    directory, separator, name = str(path).rpartition(os.sep)  # os.path.split takes three times as long
+    return directory or separator or os.curdir, name
 
 
 def _refusal(path: str | Path, name: str, directory_fd: int) -> LogDirError | None:
