@@ -31,6 +31,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
+    KeyCounts,
     LogPart,
     OffsetMap,
     find_survivors,
@@ -130,7 +131,7 @@ def _clean(
     report, found = cleaning.begin(report, force=force)
     if report.skipped is None:
         part = cleaning.part(found)
-        survivors, shards = find_survivors(part, offset_map or cleaning.new_map(found.plan))
+        survivors, keys = find_survivors(part, offset_map or cleaning.new_map(found.plan))
         transactions = CleanedTransactions.of(part.aborted)
         copier = GroupCopier(
             part, survivors, cleaning.rules(found), transactions, found.config, found.directory, cleaning.root.fs
@@ -140,7 +141,7 @@ def _clean(
         for group in groups:
             counts = counts.plus(copier.copy(group))
             cleaning.target(found).swap(group[0].base_offset, [each.base_offset for each in group])
-        report = cleaning.finish(report, found, counts, groups=len(groups), shards=shards)
+        report = cleaning.finish(report, found, counts, groups=len(groups), keys=keys)
     cleaning.remove_deleted()
     return report
 
@@ -270,11 +271,11 @@ class Cleaning:
         )
 
     def finish(
-        self, report: PartitionReport, found: CleanablePartition, counts: CopyCounts, *, groups: int, shards: int
+        self, report: PartitionReport, found: CleanablePartition, counts: CopyCounts, *, groups: int, keys: KeyCounts
     ) -> PartitionReport:
         """After all groups are swapped in: write the checkpoint and complete the report."""
         self._write_checkpoint(found, found.plan.first_uncleanable_offset)
-        return with_counts(report, counts, segments=len(found.plan.segments) - groups, shards=shards)
+        return with_counts(report, counts, segments=len(found.plan.segments) - groups, keys=keys)
 
     def remove_deleted(self) -> None:
         """Remove `.deleted` files whose delay is over."""

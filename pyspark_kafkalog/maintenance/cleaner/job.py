@@ -51,6 +51,7 @@ from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, Ret
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     ALL_KEYS,
     ENTRY_BYTES,
+    KeyCounts,
     LogPart,
     MapSurvivors,
     OffsetMap,
@@ -101,10 +102,10 @@ def clean_spread(tasks: Tasks, cleaning: Cleaning, *, bytes_per_second: float) -
             if report.skipped is None:
                 plan = _SpreadPlan.of(cleaning, found, ticket, bytes_per_second)
                 try:
-                    counts, shards = _Coordinator(tasks, cleaning, found, plan).clean()
+                    counts, keys = _Coordinator(tasks, cleaning, found, plan).clean()
                 finally:
                     remove_task_files(cleaning.directory, fs=cleaning.root.fs)
-                report = cleaning.finish(report, found, counts, groups=len(plan.groups), shards=shards)
+                report = cleaning.finish(report, found, counts, groups=len(plan.groups), keys=keys)
             cleaning.remove_deleted()
     except StoppedError:
         raise
@@ -175,15 +176,15 @@ class _Coordinator:
     found: CleanablePartition
     plan: _SpreadPlan
 
-    def clean(self) -> tuple[CopyCounts, int]:
-        """Clean; return the counts, and the number of shards of keys."""
+    def clean(self) -> tuple[CopyCounts, KeyCounts]:
+        """Clean; return the counts of the copy and of the keys."""
         transactions = self.tasks.submit(partial(_transactions, self.plan), first=True)
         mapped = self.tasks.submit(partial(_map, self.plan), first=True)
         try:
-            [left] = self._all([mapped])
+            [(left, without_key)] = self._all([mapped])
             bitmaps, shards = self._keep(left) if left else (0, 1)
             [starts] = self._all([transactions])
-            return self._copy(starts, bitmaps), shards
+            return self._copy(starts, bitmaps), KeyCounts(shards, without_key)
         finally:
             mapped.cancel()
             transactions.cancel()
@@ -235,13 +236,13 @@ def _transactions(plan: _SpreadPlan) -> list[CleanedTransactions]:
         return transactions_at(part, plan.groups)
 
 
-def _map(plan: _SpreadPlan) -> list[Shard]:
-    """Build a map of as many keys as it holds; return the shards that it has to leave."""
+def _map(plan: _SpreadPlan) -> tuple[list[Shard], int]:
+    """Build a map of as many keys as it holds; return the shards that it has to leave, and the records without key."""
     with plan.joined() as part:
         offset_map = plan.new_map()
         left = build_map(part, offset_map, ALL_KEYS)
         save_map(plan.directory, offset_map)
-        return left
+        return left, offset_map.records_without_key
 
 
 def _keep(plan: _SpreadPlan, number: int, shard: Shard | None) -> int:

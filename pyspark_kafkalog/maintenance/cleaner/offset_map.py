@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError
 from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
+from pyspark_kafkalog.maintenance.cleaner.kernels_cleaner import HAS_KEY
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, DropsBatches, IndexedRecords, RecordChunk
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
@@ -92,7 +93,7 @@ class OffsetMap:
                 "set log.cleaner.dedupe.buffer.size higher"
             )
         self._table = np.zeros(slots * kernels.ENTRY_WORDS, np.uint64)
-        self.entries = 0
+        self.entries = self.records_without_key = 0
         self.latest_offset = -1
         self.shard = ALL_KEYS
 
@@ -115,7 +116,7 @@ class OffsetMap:
         """Remove all keys and cover `shard` from now on."""
         if self.entries:
             self._table[:] = 0
-        self.entries = 0
+        self.entries = self.records_without_key = 0
         self.latest_offset = -1
         self.shard = shard
 
@@ -305,15 +306,25 @@ class KeepBitmaps:
             self.bits[key] = kept if own is None else own & kept
 
 
-def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, int]:
-    """The survivors of the log by the latest offsets of the dirty part's keys, and the number of shards.
+@dataclass(frozen=True, slots=True)
+class KeyCounts:
+    """The shards of the dirty part's keys, and its records without a key, which a compacted log drops."""
+
+    shards: int = 1
+    records_without_key: int = 0
+
+
+def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, KeyCounts]:
+    """The survivors of the log by the latest offsets of the dirty part's keys, and the counts of the keys.
 
     A single shard needs no pass of its own. With several, `offset_map` is used for one after the other.
     """
     left = build_map(part, offset_map, ALL_KEYS)
+    without_key = offset_map.records_without_key
     if not left:
-        return MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset)), 1
-    return keep_by_shards(part, offset_map, left)
+        return MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset)), KeyCounts(1, without_key)
+    kept, shards = keep_by_shards(part, offset_map, left)
+    return kept, KeyCounts(shards, without_key)
 
 
 def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tuple[KeepBitmaps, int]:
@@ -344,11 +355,17 @@ def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]
             records = chunk.records
             is_out = transactions.may_go(chunk.batches, records.control_types)
             is_out |= (chunk.batches["attributes"] & CONTROL_MASK) != 0
+            counts = (records.flags & HAS_KEY) == 0
             if is_out.any():
                 # bounded: the records of a chunk, after check_counts
-                records.flags[np.repeat(is_out, np.diff(records.firsts))] = 0
+                is_row_out = np.repeat(is_out, np.diff(records.firsts))
+                records.flags[is_row_out] = 0
+                counts &= ~is_row_out
             if records.count and records.offsets[0] < start_offset:
-                records.flags[records.offsets < start_offset] = 0
+                is_row_out = records.offsets < start_offset
+                records.flags[is_row_out] = 0
+                counts &= ~is_row_out
+            offset_map.records_without_key += int(np.count_nonzero(counts))
             left += offset_map.put(records)
     offset_map.latest_offset = part.end_offset - 1
     return left

@@ -8,6 +8,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts
+from pyspark_kafkalog.maintenance.cleaner.offset_map import KeyCounts
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
@@ -36,7 +37,7 @@ def judge(report: PartitionReport, plan: CleanPlan, config: LogConfig, *, force:
     )
 
 
-def with_counts(report: PartitionReport, counts: CopyCounts, *, segments: int, shards: int) -> PartitionReport:
+def with_counts(report: PartitionReport, counts: CopyCounts, *, segments: int, keys: KeyCounts) -> PartitionReport:
     return replace(
         report,
         bytes_read=counts.bytes_read,
@@ -47,7 +48,8 @@ def with_counts(report: PartitionReport, counts: CopyCounts, *, segments: int, s
         records_dropped=counts.records_read - counts.records_kept,
         recopy_percent=round(100 * counts.bytes_kept / counts.bytes_read, 1) if counts.bytes_read else None,
         segments_dropped=segments,
-        key_shards=shards,
+        key_shards=keys.shards,
+        records_without_key=keys.records_without_key,
     )
 
 

@@ -21,6 +21,7 @@ COUNTERS: Final[Mapping[str, frozenset[str]]] = {
             "records_read",
             "records_kept",
             "records_dropped",
+            "records_without_key",
             "segments_dropped",
         }
     ),
@@ -55,6 +56,7 @@ class PartitionReport:
     records_read: int = 0
     records_kept: int = 0
     records_dropped: int = 0
+    records_without_key: int = 0
     segments_dropped: int = 0
     bytes_copied: int = 0
     segments_copied: int = 0

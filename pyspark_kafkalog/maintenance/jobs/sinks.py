@@ -156,16 +156,19 @@ _Cell = Callable[[PartitionReport], str]
 _EXPIRED: Final = "offsets expired"
 _LOCAL_SEGMENTS: Final = "local segments deleted"
 _LOCAL_START: Final = "local log start"
+_WITHOUT_KEY: Final = "without key"
 _OPTIONAL: Final[Mapping[str, str]] = {
     _EXPIRED: "offsets_expired",
     _LOCAL_SEGMENTS: "local_segments_dropped",
     _LOCAL_START: "local_segments_dropped",
+    _WITHOUT_KEY: "records_without_key",
 }
 #: By action: the columns of the table after the partition's.
 _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
     "clean": {
         "dirty": lambda report: "-" if report.dirty_percent is None else f"{report.dirty_percent:.0f}%",
         "records removed": lambda report: f"{report.records_dropped:,}",
+        _WITHOUT_KEY: lambda report: f"{report.records_without_key:,}",
         "bytes removed": lambda report: size_text(report.bytes_dropped),
         "bytes kept": lambda report: size_text(report.bytes_kept),
     },
@@ -325,7 +328,9 @@ def _sum_cleaned(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
         due = sum(each.skipped is None and each.error is None for each in reports)
         return f"{due:,} of {plural(len(reports), 'partition')} would be cleaned"
     records, size = _sum_of(reports, "records_dropped"), size_text(_sum_of(reports, "bytes_dropped"))
-    return f"removed {plural(records, 'record')}, {size}, {_in_partitions(reports, 'records_dropped')}"
+    text = f"removed {plural(records, 'record')}, {size}, {_in_partitions(reports, 'records_dropped')}"
+    without_key = _sum_of(reports, "records_without_key")
+    return text + (f"; {plural(without_key, 'record')} had no key" if without_key else "")
 
 
 def _sum_merged(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:

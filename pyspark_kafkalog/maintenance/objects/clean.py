@@ -39,7 +39,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
-from pyspark_kafkalog.maintenance.cleaner.offset_map import LogPart, OffsetMap, find_survivors, map_bytes
+from pyspark_kafkalog.maintenance.cleaner.offset_map import KeyCounts, LogPart, OffsetMap, find_survivors, map_bytes
 from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, active_producers, judge, with_counts
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
@@ -215,29 +215,28 @@ def _clean(
         found.plan.segments, found.config, first_uncleanable_offset=found.plan.first_uncleanable_offset
     )
     done: list[PutGroup] = []
-    shards = 1
     try:
         with tempfile.TemporaryDirectory(prefix="kafkalog-clean-") as top:
-            copier, shards = copier_of(root, found, limits, Path(top), now_ms, offset_map)
+            copier, keys = copier_of(root, found, limits, Path(top), now_ms, offset_map)
             for group in groups:
-                put = put_group(root, found, copier, group)
+                put = put_group(root, found, copier, group, keys)
                 if not commit_group(root, found, put):
                     break
                 done.append(put)
     except (KafkalogError, OSError):
         if not is_outdated(root, found, done):
             raise
-    return report_of(report, done, shards)
+    return report_of(report, done)
 
 
-def report_of(report: PartitionReport, done: Sequence[PutGroup], shards: int) -> PartitionReport:
+def report_of(report: PartitionReport, done: Sequence[PutGroup]) -> PartitionReport:
     """The report after the groups `done` were committed; without any, another run is at work."""
     if not done:
         return left_to_another_run(TopicPartition(report.topic, report.partition), CLEAN_ACTION)
     counts = CopyCounts()
     for each in done:
         counts = counts.plus(each.counts)
-    return with_counts(report, counts, segments=sum(len(each.replaced) - 1 for each in done), shards=shards)
+    return with_counts(report, counts, segments=sum(len(each.replaced) - 1 for each in done), keys=done[0].keys)
 
 
 def is_outdated(root: ObjectRoot, found: CleanableLog, done: Sequence[PutGroup]) -> bool:
@@ -261,12 +260,12 @@ def copier_of(
     scratch: Path,
     now_ms: int,
     offset_map: OffsetMap | None = None,
-) -> tuple[GroupCopier, int]:
-    """A copier for all groups of the log, which begins at the first, and the number of shards of its keys."""
+) -> tuple[GroupCopier, KeyCounts]:
+    """A copier for all groups of the log, which begins at the first, and the counts of its keys."""
     part = part_of(root.objects, found, limits, now_ms)
     if offset_map is None:
         offset_map = OffsetMap(map_bytes(found.plan, limits.buffer_bytes, limits.load_factor), limits.load_factor)
-    survivors, shards = find_survivors(part, offset_map)
+    survivors, keys = find_survivors(part, offset_map)
     copier = GroupCopier(
         part,
         survivors,
@@ -276,7 +275,7 @@ def copier_of(
         scratch,
         flushing_file_system(LOCAL, "os"),
     )
-    return copier, shards
+    return copier, keys
 
 
 def part_of(objects: ObjectStore, found: CleanableLog, limits: CleanerLimits, now_ms: int) -> LogPart:
@@ -327,15 +326,21 @@ def _rules(root: ObjectRoot, found: CleanableLog, scratch: Path, now_ms: int) ->
 
 @dataclass(frozen=True, slots=True)
 class PutGroup:
-    """A group whose new segment is in the store: it takes the place of `replaced` once that is committed."""
+    """A group whose new segment is in the store: it takes the place of `replaced` once that is committed.
+
+    `keys` counts those of the whole log.
+    """
 
     replaced: tuple[SegmentObject, ...]
     segment: SegmentObject
     counts: CopyCounts
+    keys: KeyCounts
     planned_at: int
 
 
-def put_group(root: ObjectRoot, found: CleanableLog, copier: GroupCopier, group: Sequence[StoredSegment]) -> PutGroup:
+def put_group(
+    root: ObjectRoot, found: CleanableLog, copier: GroupCopier, group: Sequence[StoredSegment], keys: KeyCounts
+) -> PutGroup:
     """Copy a group into one segment, and put it."""
     planned_at = root.store.image.next_offset
     replaced = tuple(found.segments[each.base_offset] for each in group)
@@ -359,7 +364,7 @@ def put_group(root: ObjectRoot, found: CleanableLog, copier: GroupCopier, group:
         is_cleaned=True,
     )
     shutil.rmtree(directory)
-    return PutGroup(replaced, segment, counts, planned_at)
+    return PutGroup(replaced, segment, counts, keys, planned_at)
 
 
 def commit_group(root: ObjectRoot, found: CleanableLog, put: PutGroup) -> bool:

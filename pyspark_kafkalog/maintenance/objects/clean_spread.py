@@ -92,7 +92,7 @@ def clean_log_spread(
     except (KafkalogError, OSError):
         if not is_outdated(root, found, done):
             raise
-    return report_of(report, done, shards=1)
+    return report_of(report, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,6 @@ def _copy(work: _Work, first: int, last: int, start: CleanedTransactions) -> lis
     """Put the groups [first, last); `start` are the transactions at the beginning of the first."""
     root = _objects(work.job_run)
     with tempfile.TemporaryDirectory(prefix="kafkalog-clean-") as top:
-        copier, _ = copier_of(root, work.found, work.share.limits(), Path(top), work.now_ms)
+        copier, keys = copier_of(root, work.found, work.share.limits(), Path(top), work.now_ms)
         copier = replace(copier, transactions=start)
-        return [put_group(root, work.found, copier, group) for group in work.groups[first:last]]
+        return [put_group(root, work.found, copier, group, keys) for group in work.groups[first:last]]

@@ -93,6 +93,25 @@ def test_cleaning_keeps_only_latest_record_of_each_key(log_dir: LogDir) -> None:
     assert clean_below(log_dir) == report.first_uncleanable_offset
 
 
+@pytest.mark.parametrize("buffer_bytes", [1 << 20, 24 * 12], ids=["one map", "many maps"])
+def test_records_without_key_that_were_written_before_compaction_are_removed_and_counted(
+    log_dir: LogDir, buffer_bytes: int
+) -> None:
+    log_dir.create_topic("late", partitions=1, configs={"internal.segment.bytes": "600"})
+    for number in range(20):
+        keys = [f"{number}", None, f"{number}-b", None, None]
+        log_dir.append("late", pa.table({"key": keys, "value": ["." * 100] * len(keys)}), partition=0, flush="os")
+    log_dir.alter_topic("late", add={"cleanup.policy": "compact"})
+    before = log_dir.read("late").to_pylist()
+    report = clean_partition(log_dir.root, "late", 0, dedupe_buffer_bytes=buffer_bytes)
+    end_offset = report.first_uncleanable_offset or 0
+    expected = sum(row["key"] is None for row in before if row["offset"] < end_offset)
+    assert (report.error, report.records_without_key, report.records_dropped) == (None, expected, expected)
+    assert expected > 10
+    assert (report.key_shards == 1) == (buffer_bytes == 1 << 20)
+    assert not any(row["key"] is None for row in log_dir.read("late").to_pylist() if row["offset"] < end_offset)
+
+
 def test_second_cleaning_changes_nothing(log_dir: LogDir) -> None:
     clean_partition(log_dir.root, "orders", 0)
     before = records(log_dir)

@@ -91,6 +91,7 @@ def test_spread_cleaning_writes_same_files_as_single_process(tmp_path: Path, fix
         assert (one.error, other.error) == (None, None)
         assert (other.key_shards == 1) == (buffer_bytes == 1 << 20)
         assert (one.records_kept, one.bytes_kept) == (other.records_kept, other.bytes_kept)
+        assert one.records_without_key == other.records_without_key == 0
         assert files_but_lock(tmp_path / "spread" / f"{topic}-0") == files_but_lock(whole / f"{topic}-0")
 
 
