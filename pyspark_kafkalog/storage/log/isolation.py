@@ -162,15 +162,14 @@ def _parsed_type(run: BatchRun, position: int) -> int:
 class EndedTransaction:
     """A transaction that a marker at `last_offset` has ended.
 
-    `first_offset` is that of its first batch in the scan, and the marker's own without a batch of it there: if no
-    marker of its producer comes before, it may have begun below.
+    `first_offset` is that of its first batch in the scan, and the marker's own without a batch of it there. It may have
+    begun below: before the scan, or with records that the cleaner has removed.
     """
 
     producer_id: int
     first_offset: int
     last_offset: int
     is_aborted: bool
-    may_begin_before: bool
 
     @property
     def has_data(self) -> bool:
@@ -242,7 +241,7 @@ class ScannedTransactions:
             is_aborted = int(types[at]) == _ABORT
             if before is not None or begin < at or (is_aborted and not is_known):
                 begin_offset = int(offsets[begin]) if before is None else before
-                ended = EndedTransaction(producer_id, begin_offset, int(offsets[at]), is_aborted, not is_known)
+                ended = EndedTransaction(producer_id, begin_offset, int(offsets[at]), is_aborted)
                 self.ended.append(ended)
             self._known.add(producer_id)
         if not is_ending[last]:
@@ -280,15 +279,19 @@ def confirmed(
 ) -> tuple[list[AbortedTxn], EndedTransaction | None]:
     """The aborted transactions of a scan, and the first one that has no right entry in the index.
 
-    The index knows where a transaction begins that begins below the scan, and the last stable offset after it.
+    The index knows where a transaction begins that begins below the scan or whose first records the cleaner has
+    removed, and the last stable offset after it. No entry may reach over the producer's transaction before.
     """
     by_marker = {(each.producer_id, each.last_offset): each for each in indexed}
     found, unindexed = [], None
+    last_ends: dict[int, int] = {}  # by producer id: the marker of its transaction before
     for each in scanned.ended:
+        last_end = last_ends.get(each.producer_id, -1)
+        last_ends[each.producer_id] = each.last_offset
         if not each.is_aborted:
             continue
         entry = by_marker.get((each.producer_id, each.last_offset))
-        if entry is None or not _fits(entry, each):
+        if entry is None or not last_end < entry.first_offset <= each.first_offset:
             if not each.has_data:
                 continue  # nothing of it was in the partition, or it is not in the range
             unindexed = unindexed or each
@@ -296,11 +299,6 @@ def confirmed(
             entry = AbortedTxn(each.producer_id, each.first_offset, each.last_offset, each.first_offset)
         found.append(entry)
     return found, unindexed
-
-
-def _fits(entry: AbortedTxn, scanned: EndedTransaction) -> bool:
-    is_before = scanned.may_begin_before and entry.first_offset < scanned.first_offset
-    return is_before or entry.first_offset == scanned.first_offset
 
 
 class CommittedBatches:
