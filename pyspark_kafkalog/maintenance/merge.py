@@ -51,6 +51,7 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -61,7 +62,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.closed_scan import scan_closed_segment
+from pyspark_kafkalog.storage.segment.closed_scan import check_closed_segment, scan_closed_segment
 from pyspark_kafkalog.storage.segment.index_entries import IndexRows
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 
@@ -109,6 +110,7 @@ def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: in
         has_files = has_directory(root, topic_partition)
         if dry_run:
             done += merge.plan()
+            merge.check(done)
         elif has_files:
             with partition_lock(merge.directory, fs=root.fs) as is_mine:
                 if not is_mine:
@@ -147,7 +149,9 @@ class _PartitionMerge:
     def go(self) -> Iterator[Sequence[StoredSegment]]:
         """Finish or undo what a killed run left, then merge the groups; yield each merged group."""
         self.target.finish()
-        for group in self.plan():
+        groups = self.plan()
+        self.check(groups)
+        for group in groups:
             if self.join(group):
                 yield group
         delay_ms = self.target.config.file_delete_delay_ms
@@ -158,6 +162,17 @@ class _PartitionMerge:
         segments = closed_segments(self.directory, self.state.active_base_offset, with_index_sizes=True)
         kept = [each for each in segments if each.end_offset > self.state.local_log_start_offset]
         return plan_merge(kept, self.target.config, boundaries=list(self._boundaries()))
+
+    def check(self, groups: Sequence[Sequence[StoredSegment]]) -> None:
+        """Check the segments before the first of them is replaced: batches by their headers, transaction indexes.
+
+        Raises CorruptRecordError when the bytes of a segment are not batches of increasing offsets throughout,
+        CorruptIndexError when a transaction index, which a merge copies, lacks an abort marker of its segment.
+        """
+        extents = LocalExtents(self.directory)
+        for segment in (each for group in groups for each in group):
+            check_closed_segment(self.directory, segment, are_crcs_checked=False)
+            extents.check_transaction_index(segment.base_offset, segment.end_offset)
 
     def _boundaries(self) -> Iterator[int]:
         topic_partition = self.target.topic_partition

@@ -20,7 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.errors import CommitStateUnknownError, FollowingEndedError, KafkalogError, LeaderUnavailableError
+from pyspark_kafkalog.errors import (
+    CommitStateUnknownError,
+    FollowingEndedError,
+    FollowingRootError,
+    KafkalogError,
+    LeaderUnavailableError,
+)
 from pyspark_kafkalog.metadata.following import check_follower
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -156,6 +162,7 @@ class Follower:
         if description is None:
             return
         self._cluster_id = description.cluster_id
+        self._check_demotion(description)
         self._following_id = self._begin()
         if not self._following_id:
             return
@@ -193,6 +200,27 @@ class Follower:
                 self._note_unavailable(error)
                 self.board.pause(retry_delay_ms(self._failures, self._rng) / 1000)
         return None
+
+    def _check_demotion(self, description: LeaderDescription) -> None:
+        """Look whether a root that takes writes can follow, before it begins to refuse writes.
+
+        Raises FollowingRootError if a topic of it cannot follow the leader's of that name, and as LocalLogs.load.
+        """
+        image = self._logs.refresh()
+        if image.following is not None:
+            return
+        plan = self._plan(image, description)
+        for event in plan.events:
+            if event.kind is EventKind.TOPIC_RECREATED:
+                raise FollowingRootError(
+                    f"{self._root.path} still takes writes: its topic {event.topic} cannot follow {self._leader.name}: "
+                    f"{event.detail}; leave the topic out with --topics, delete it here, or replace it with "
+                    "--on-divergence truncate"
+                )
+        for topic in (image.topics[name] for name in plan.followed if name in image.topics):
+            for partition in topic.partitions:
+                name = TopicPartition(topic.name, partition.partition)
+                self._logs.load(name, topic.topic_id, is_verified=True)
 
     def _describe(self) -> LeaderDescription:
         """What the leader has now.

@@ -123,10 +123,8 @@ def create_topic(
 
     Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
     """
-    _check_new_name(image, name)
-    _check_partitions(name, partitions, first=0)
     configs = configs or {}
-    validate_topic_configs(configs, broker_configs)
+    check_new_topic(image, name, partitions=partitions, configs=configs, broker_configs=broker_configs)
     if topic_id is None:
         topic_id = random_uuid(rng if rng is not None else random.SystemRandom())
     return [
@@ -137,6 +135,20 @@ def create_topic(
             for partition in range(partitions)  # bounded: MAX_PARTITIONS_PER_COMMIT, above
         ),
     ]
+
+
+def check_new_topic(
+    image: MetadataImage,
+    name: str,
+    *,
+    partitions: int,
+    configs: Mapping[str, str],
+    broker_configs: Mapping[str, str] | None = None,
+) -> None:
+    """Raise what `create_topic` raises for the topic."""
+    _check_new_name(image, name)
+    _check_partitions(name, partitions, first=0)
+    validate_topic_configs(configs, broker_configs)
 
 
 def delete_topic(image: MetadataImage, name: str, *, topic_id: str | None = None) -> list[MetadataRecord]:

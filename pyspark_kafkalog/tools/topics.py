@@ -14,7 +14,8 @@ leaders and replicas as of the end of the copy.
 Of a log directory that follows a leader, standard error says which one, since when, and as of when.
 
 --topic takes a name or, as in kafka-topics, a regular expression (a comma means "or") to list, describe, alter or
-delete all topics that match it; if a topic has exactly that name, only that topic is selected.
+delete all topics that match it; if a topic has exactly that name, only that topic is selected. --alter and --delete
+change all selected topics in one commit, or none if one of them cannot be changed so.
 
 examples:
   kafkalog topics --path /data/log --create --topic orders --partitions 4 --config retention.ms=-1
@@ -30,7 +31,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -49,6 +50,9 @@ from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+    from pyspark_kafkalog.root.admin import TopicChange
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState, TopicDescription
 
 _COLLISION_WARNING: Final = (
@@ -136,6 +140,7 @@ def _create(options: argparse.Namespace, output: Output) -> None:
             f"--replication-factor {options.replication_factor}: a log directory has one replica; copies are the file "
             "system's affair"
         )
+    _check_for_new_root(options, name, configs)
     log_dir = LogDir.open_or_create(options.path)
     try:
         described = log_dir.create_topic(name, partitions=options.partitions, configs=configs)
@@ -148,6 +153,19 @@ def _create(options: argparse.Namespace, output: Output) -> None:
         output.text(_COLLISION_WARNING + "\n")
     node_id = node_id_of(log_dir.root)
     output.show(described, lambda each: _tree(each, node_id), lambda each: f"Created topic {each.name}.\n")
+
+
+def _check_for_new_root(options: argparse.Namespace, name: str, configs: Mapping[str, str]) -> None:
+    """Raise what a new log directory would raise for the topic, before it is created."""
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.root.admin import check_new_topic
+    from pyspark_kafkalog.security.open import find_root
+
+    try:
+        check_new_topic(MetadataImage(), name, partitions=options.partitions or 1, configs=configs)
+    except KafkalogError:
+        if find_root(options.path) is None:
+            raise
 
 
 def _list(options: argparse.Namespace, output: Output) -> None:
@@ -179,19 +197,49 @@ def _describe(options: argparse.Namespace, output: Output) -> None:
 def _alter(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
     configs = _parse_configs(options.config)
+    native = log_dir.root.native()
+    changes = [
+        _alteration(name, options, configs)
+        for name in _find(log_dir.topics(), options, must_exist=not options.if_exists)
+    ]
+    for validate_only in (True, False):
+        errors = native.change_topics(
+            changes,
+            operation="alter topics",
+            frees_space=options.partitions is None,
+            validate_only=validate_only,
+        )
+        for error in filter(None, errors):
+            raise error
     node_id = node_id_of(log_dir.root)
-    for name in _find(log_dir.topics(), options, must_exist=not options.if_exists):
+    for change in changes:
+        output.data(_tree(log_dir.topic(change.name), node_id))
+
+
+def _alteration(name: str, options: argparse.Namespace, configs: Mapping[str, str]) -> TopicChange:
+    """The change of one topic: partitions and configurations together."""
+    from pyspark_kafkalog.root import admin
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        records: list[MetadataRecord] = []
         if options.partitions is not None:
-            log_dir.add_partitions(name, options.partitions)
+            records += admin.add_partitions(image, name, total=options.partitions)
         if configs or options.delete_config:
-            log_dir.alter_topic(name, add=configs, delete=options.delete_config)
-        output.data(_tree(log_dir.topic(name), node_id))
+            broker = admin.broker_config(image).properties
+            records += admin.alter_configs(
+                image, name, add=configs, delete=options.delete_config, broker_configs=broker
+            )
+        return records
+
+    return admin.TopicChange(name, build)
 
 
 def _delete(options: argparse.Namespace, output: Output) -> None:
     log_dir = open_log_dir(options)
-    for name in _find(log_dir.topics(), options, must_exist=not options.if_exists):
-        log_dir.delete_topic(name)
+    names = _find(log_dir.topics(), options, must_exist=not options.if_exists)
+    for error in filter(None, log_dir.root.native().delete_topics(dict.fromkeys(names)) if names else ()):
+        raise error
+    for name in names:
         output.data({"topic": name, "deleted": True})
 
 

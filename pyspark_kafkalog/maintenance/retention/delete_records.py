@@ -44,7 +44,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -212,7 +212,7 @@ def move_to(
     for topic_partition, offset in sorted(offsets.items()):
         try:
             moves.append(_move(native, topic_partition, offset))
-        except KafkalogError as error:
+        except (KafkalogError, OSError) as error:
             results[topic_partition] = MovedLogStart(topic_partition=topic_partition, error=error)
     moved = preview_log_starts(native, moves) if dry_run else move_log_starts(native, moves, operation="delete records")
     results |= {each.topic_partition: each for each in moved}
@@ -230,6 +230,9 @@ def _move(root: NativeRoot, topic_partition: TopicPartition, offset: int) -> Log
         )
     if offset < HIGH_WATERMARK:
         raise OffsetOutOfRangeError(f"offset {offset} of {topic_partition} is not valid: expected 0 or more, or -1")
+    if isinstance(root, FileRoot):
+        # Before the commit: the epochs are cut after it.
+        read_epochs(partition_path(root.path, topic_partition) / LEADER_EPOCH_CHECKPOINT)
     return LogStartMove(
         topic_partition=topic_partition, log_start_offset=offset, to_high_watermark=offset == HIGH_WATERMARK
     )

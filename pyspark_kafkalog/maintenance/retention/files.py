@@ -28,7 +28,8 @@ from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.storage.names import TopicPartition, partition_path
+from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
+from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
 from pyspark_kafkalog.storage.staging.staged_file import remove_abandoned, staged_files
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -71,9 +72,12 @@ class FileLogs:
             return part.largest_timestamp_ms(directory)
 
         plan = plan_retention(segments, remote, largest_timestamp_ms, config, state, now_ms=self._now_ms)
-        return PlannedRetention(
+        planned = PlannedRetention(
             topic_partition, topic.topic_id, state, config, plan, has_remote_segments=bool(partition.segments)
         )
+        if planned.move is not None:
+            read_epochs(directory / LEADER_EPOCH_CHECKPOINT)  # before the commit: the epochs are cut after it
+        return planned
 
     def _remote(self, of: TopicIdPartition, partition: PartitionImage) -> list[StoredPart]:
         def put_ms(segment: SegmentObject) -> int:

@@ -17,8 +17,6 @@ segment once.
 from __future__ import annotations
 
 import logging
-import mmap
-import os
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
@@ -26,8 +24,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once, partition_lock
@@ -41,15 +37,13 @@ from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.object_store.store import ObjectStoreError
-from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
-from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.log.reader import LocalExtents
-from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
-from pyspark_kafkalog.storage.segment.closed_scan import scan_closed_segment
+from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
+from pyspark_kafkalog.storage.segment.closed_scan import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 from pyspark_kafkalog.tiered.own_segments import put_segment
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
@@ -177,6 +171,7 @@ class _Run:
                         return
                     room -= each.size_bytes
                     assert plan is not None
+                    self._check(plan, each)
                     if self.dry_run:
                         _count(work, each.size_bytes, each.end_offset)
                     else:
@@ -220,8 +215,9 @@ class _Run:
             planned_at,
         )
 
-    def _put(self, plan: _Plan, segment: StoredSegment) -> SegmentObject:
-        check_segment(plan.directory, segment)
+    def _check(self, plan: _Plan, segment: StoredSegment) -> None:
+        """Raise CorruptRecordError, CorruptIndexError or LogDirError unless the segment can be copied."""
+        check_closed_segment(plan.directory, segment, are_crcs_checked=True, advice=_DAMAGED)
         LocalExtents(plan.directory).check_transaction_index(segment.base_offset, segment.end_offset)
         first_offset = max(segment.base_offset, plan.log_start_offset)
         if not plan.epochs or plan.epochs[0].start_offset > first_offset:
@@ -229,6 +225,8 @@ class _Run:
                 f"{plan.directory / LEADER_EPOCH_CHECKPOINT}: expected the leader epoch of offset {first_offset}, "
                 "found none: run kafkalog verify --repair"
             )
+
+    def _put(self, plan: _Plan, segment: StoredSegment) -> SegmentObject:
         return put_segment(
             self.storage.store(),
             plan.of,
@@ -305,23 +303,6 @@ def _named(image: MetadataImage, puts: Sequence[_Put]) -> set[str]:
         partition = image.find(of.topic, of.partition)
         named.update(segment.segment_id for segment in (() if partition is None else partition.segments))
     return named
-
-
-def check_segment(directory: Path, segment: StoredSegment) -> None:
-    """Raise CorruptRecordError unless the closed segment consists of whole batches of its offsets with right CRCs."""
-    path = segment_file(directory, segment.base_offset, LOG_SUFFIX)
-    fd = open_file(path)
-    try:
-        size_bytes = os.fstat(fd).st_size
-        if not size_bytes:
-            return
-        mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)  # bounded: the file's size, as planned
-    finally:
-        os.close(fd)
-    # The mapping ends with the last array that refers to it.
-    data = np.frombuffer(mapped, dtype=np.uint8)
-    for batches in scan_closed_segment(data, segment, file=str(path), advice=_DAMAGED):
-        verify_crcs(data, batches, data_position=0, file=str(path))
 
 
 @dataclass(frozen=True, slots=True)

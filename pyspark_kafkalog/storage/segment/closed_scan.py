@@ -5,14 +5,19 @@ For jobs that copy closed segments and must not copy damage: merging, and copyin
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 _BATCHES_A_SCAN: Final = 1 << 16
@@ -49,3 +54,26 @@ def scan_closed_segment(
         yield scan.batches
         at += scan.consumed_bytes
         next_offset = last + 1
+
+
+def check_closed_segment(
+    directory: Path, segment: StoredSegment, *, are_crcs_checked: bool, advice: str | None = None
+) -> None:
+    """Raise CorruptRecordError unless the segment's `.log` consists of whole batches of its offsets, in order.
+
+    `are_crcs_checked`: and their CRCs are right. Otherwise only the headers are read.
+    """
+    path = segment_file(directory, segment.base_offset, LOG_SUFFIX)
+    fd = open_file(path)
+    try:
+        size_bytes = os.fstat(fd).st_size
+        if not size_bytes:
+            return
+        mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)  # bounded: the file's size, as planned
+    finally:
+        os.close(fd)
+    # The mapping ends with the last array that refers to it.
+    data = np.frombuffer(mapped, dtype=np.uint8)
+    for batches in scan_closed_segment(data, segment, file=str(path), advice=advice):
+        if are_crcs_checked:
+            verify_crcs(data, batches, data_position=0, file=str(path))
