@@ -21,6 +21,7 @@ from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
 from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention, segment_parts
 from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
+from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
@@ -30,6 +31,7 @@ from pyspark_kafkalog.storage.filesystem import pread
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
+from pyspark_kafkalog.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
     # How old a remote segment without timestamps is, only its store could tell: it counts as young.
     remote = [] if files.image is None else segment_parts(files.image, lambda _: now_ms)
     retention = plan_retention(segments, remote, times.largest_part_ms, files.config, state, now_ms=now_ms)
-    staged = _staged_sizes(files.directory)
+    staged = _staged_files(files.directory)
     is_tiered = files.image is not None and why_not(files.topic_partition.topic, files.config) is None
     waiting = only_local(files.image, segments[:-1]) if files.image is not None and is_tiered else []
     return PartitionFacts(
@@ -78,7 +80,8 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
         due_bytes=retention.local_deleted_bytes,
         future_segment=retention.future_base_offset,
         staged_files=len(staged),
-        staged_bytes=sum(staged),
+        staged_bytes=sum(size_bytes for size_bytes, _ in staged),
+        oldest_staged_ms=min((modified_ms for _, modified_ms in staged), default=NO_TIME_MS),
         remote_offsets=files.remote_offsets,
         remote_segments=len(remote),
         remote_bytes=sum(each.size_bytes for each in remote),
@@ -190,13 +193,15 @@ def _cleaner_facts(files: PartitionFiles, segments: Sequence[StoredSegment], now
     return CleanerFacts.of(plan, files.config)
 
 
-def _staged_sizes(directory: Path) -> list[int]:
-    sizes = []
+def _staged_files(directory: Path) -> list[tuple[int, int]]:
+    """The size in bytes and the modification time in ms of each staged file."""
+    found = []
     with contextlib.suppress(FileNotFoundError):
         for name in PartitionListing.read(directory).staged:
             with contextlib.suppress(FileNotFoundError):
-                sizes.append((directory / name).stat().st_size)
-    return sizes
+                status = (directory / name).stat()
+                found.append((status.st_size, status.st_mtime_ns // NS_PER_MS))
+    return found
 
 
 NO_TIME_MS = -1
@@ -251,7 +256,8 @@ class PartitionFacts:
     """One partition. The last of `runs` is the active segment alone. `error` says why the other facts are unknown.
 
     `due_bytes` in `due_segments` segments are what retention would delete now. `staged_bytes` belong to writes that are
-    not committed. `remote_offsets` are below `log_start_offset`, in the remote storage of a broker with tiered storage.
+    not committed; the oldest of them is of `oldest_staged_ms`. `unstable_since_ms` is when the oldest open transaction
+    began. `remote_offsets` are below `log_start_offset`, in the remote storage of a broker with tiered storage.
     `remote_bytes` in `remote_segments` are what the root itself has copied there, and `copy_lag_bytes` in
     `copy_lag_segments` closed segments what it has not copied yet. In an object store `unmerged_bytes` in
     `unmerged_runs` are not merged into segments yet. `offsets_above_high_watermark` are those that a broker's
@@ -271,6 +277,8 @@ class PartitionFacts:
     future_segment: int | None = None
     staged_files: int = 0
     staged_bytes: int = 0
+    oldest_staged_ms: int = NO_TIME_MS
+    unstable_since_ms: int = NO_TIME_MS
     remote_offsets: int = 0
     remote_segments: int = 0
     remote_bytes: int = 0
@@ -386,6 +394,10 @@ class WriteHistory:
     newest: tuple[CommitFacts, ...]
     maintenance: tuple[CommitFacts, ...]
 
+    def never_saw(self, operation: str) -> bool:
+        """Whether there was never a commit of this operation of maintenance, as far as the commit log tells."""
+        return self.is_whole and all(each.operation != operation for each in self.maintenance)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
@@ -410,12 +422,29 @@ class Advice:
     topic: str | None = None
 
 
+#: The operation of commits of the retention job.
+RETENTION = "retention"
+
 FINDING_SEVERITIES = ("problem", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What the report has read and what not, in words. `are_batches_checked`: it includes a verification."""
+
+    read: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    are_batches_checked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootFacts:
     """All contents of a report. `path` is a URL for a root in an object store.
+
+    `damage` are the findings of `kafkalog verify`, or those of them that need no batch: `coverage` says which. Without
+    `is_opened` there is nothing but those of the metadata log. `failures` say which parts of the report could not be
+    made. `staging_retention_ms` and `transaction_max_ms` bound the age of staged files and of open transactions; they
+    are None for a broker's directory.
 
     `following`: which leader the root follows, since when; None for one that takes writes. `uncleanable` says why the
     last cleaning of a partition failed; `runs` are rows of the table of maintenance runs.
@@ -428,6 +457,12 @@ class RootFacts:
     node_id: int | None
     now_ms: int
     topics: tuple[TopicFacts, ...]
+    is_opened: bool = True
+    coverage: Coverage = Coverage()
+    damage: tuple[Finding, ...] = ()
+    failures: tuple[Advice, ...] = ()
+    staging_retention_ms: int | None = None
+    transaction_max_ms: int | None = None
     following: str | None = None
     deleted_directories: int = 0
     stray_directories: int = 0

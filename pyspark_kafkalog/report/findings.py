@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from pyspark_kafkalog.report.facts import FINDING_SEVERITIES, Advice, GroupLag, PartitionFacts, RootFacts, TopicFacts
+from pyspark_kafkalog.maintenance.verify.findings import UNREADABLE, Finding, Severity
+from pyspark_kafkalog.report.facts import (
+    FINDING_SEVERITIES,
+    RETENTION,
+    Advice,
+    GroupLag,
+    PartitionFacts,
+    RootFacts,
+    TopicFacts,
+)
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process, reason_and_advice
 from pyspark_kafkalog.storage.path_list import split_paths
-from pyspark_kafkalog.units import plural, size_text
+from pyspark_kafkalog.units import HOUR_MS, iso_utc, plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES
 #: A partition is skewed when it has more than this many times the mean size of the others, and is not small.
@@ -19,16 +28,48 @@ _SMALL_SEGMENTS_MIN: Final = 16
 _SMALL_PART: Final = 1 / 16
 #: Runs of a partition in an object store, from which on reading them is slow.
 _UNMERGED_RUNS_MIN: Final = 1000
-_FUTURE_MS: Final = 3600 * 1000
+_FUTURE_MS: Final = HOUR_MS
+#: A group with lag that has not committed for this long is behind.
+_QUIET_GROUP_MS: Final = 24 * HOUR_MS
+#: Findings of a verification that the report has in its own words.
+_TOLD_ELSEWHERE: Final = ("above-high-watermark", "remote-offsets")
+#: Objects of abandoned writes, which only a listing shows.
+_UNNAMED: Final = ("orphan", "uncommitted-object")
+_SEVERITIES: Final = {Severity.ERROR: _PROBLEM, Severity.WARNING: _WARNING, Severity.INFO: _NOTE}
 _NAMES_MAX: Final = 5
 
 
 def find(root: RootFacts) -> tuple[Advice, ...]:
     """All findings, problems first."""
-    found = [each for topic in root.topics for each in _of_topic(topic, root)]
-    found += _of_groups(root.groups)
+    found = [*_of_damage(root), *root.failures]
+    found += [each for topic in root.topics for each in _of_topic(topic, root)]
+    found += _of_groups(root.groups, root.now_ms)
     found += _of_root(root)
     return tuple(sorted(found, key=lambda each: FINDING_SEVERITIES.index(each.severity)))
+
+
+def all_well(root: RootFacts) -> str:
+    """What a report without findings says: how much of the root was looked at."""
+    if root.coverage.are_batches_checked:
+        return "Nothing stands out."
+    return "Nothing stands out in what was read; the bytes of batches were not checked."
+
+
+def _of_damage(root: RootFacts) -> Iterator[Advice]:
+    """What a verification found, one for each kind, topic and severity, with the first one's words."""
+    kinds: dict[tuple[Severity, str, str | None], list[Finding]] = {}
+    broken = {each.topic_partition for topic in root.topics for each in topic.partitions if each.error is not None}
+    for each in root.damage:
+        is_told = each.what in _TOLD_ELSEWHERE or (each.what == UNREADABLE and each.partition in broken)
+        if not is_told and (each.severity is not Severity.INFO or each.what in _UNNAMED):
+            topic = None if each.partition is None else each.partition.topic
+            kinds.setdefault((each.severity, each.what, topic), []).append(each)
+    for (severity, what, topic), found in kinds.items():
+        first = found[0]
+        at = "" if first.offset is None else f" at offset {first.offset}"
+        more = f" ({len(found) - 1:,} more of this kind)" if len(found) > 1 else ""
+        text = f"{first.file}{at}: expected {first.expected}, found {first.found}; {first.advice}{more}."
+        yield Advice(_SEVERITIES[severity], what.replace("-", " ").capitalize(), text, topic)
 
 
 def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
@@ -38,11 +79,7 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     if broken:
         text = f"{_numbers(broken)}: {broken[0].error}"
         yield Advice(_PROBLEM, "Cannot be read", f"{text}. kafkalog verify shows details.", name)
-    open_transactions = [each for each in partitions if each.last_stable_offset < each.high_watermark]
-    if open_transactions:
-        behind = sum(each.high_watermark - each.last_stable_offset for each in open_transactions)
-        text = f"{_numbers(open_transactions)}: {plural(behind, 'offset')} not visible to read_committed"
-        yield Advice(_PROBLEM, "Open transaction", f"{text}.", name)
+    yield from _open_transactions(topic, root)
     failed = [each for each in partitions if each.topic_partition in root.uncleanable]
     if failed:
         text = f"{_numbers(failed)}: the last cleaning failed: {root.uncleanable[failed[0].topic_partition]}"
@@ -54,6 +91,21 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     if future:
         held = "; retention.ms does not take them before their time" if "delete" in topic.cleanup_policy else ""
         yield Advice(_WARNING, "Timestamps in the future", f"{_numbers(future)}{held}.", name)
+
+
+def _open_transactions(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
+    """Open transactions: a problem unless they are all younger than a producer may keep one open."""
+    found = [each for each in topic.partitions if each.last_stable_offset < each.high_watermark]
+    if not found:
+        return
+    behind = sum(each.high_watermark - each.last_stable_offset for each in found)
+    text = f"{_numbers(found)}: {plural(behind, 'offset')} not visible to read_committed"
+    since_ms = min(each.unstable_since_ms for each in found)
+    if since_ms >= 0:
+        text += f", since {iso_utc(since_ms)}"
+    is_young = since_ms >= 0 and root.now_ms - since_ms < (root.transaction_max_ms or 0)
+    advice = "" if is_young else "; kafkalog transactions find-hanging names them"
+    yield Advice(_NOTE if is_young else _PROBLEM, "Open transaction", f"{text}{advice}.", topic.name)
 
 
 def _unmerged(topic: TopicFacts) -> Iterator[Advice]:
@@ -116,7 +168,8 @@ def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:
         yield Advice(_NOTE, "Many small segments", text, topic.name)
 
 
-def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Advice]:
+def _of_groups(groups: Sequence[GroupLag], now_ms: int) -> Iterator[Advice]:
+    yield from _behind(groups, now_ms)
     below: dict[tuple[str, str], list[GroupLag]] = {}
     above: dict[tuple[str, str], list[GroupLag]] = {}
     for each in groups:
@@ -135,9 +188,53 @@ def _of_groups(groups: Sequence[GroupLag]) -> Iterator[Advice]:
         yield Advice(_WARNING, "Offsets beyond the end", text, topic)
 
 
+def _behind(groups: Sequence[GroupLag], now_ms: int) -> Iterator[Advice]:
+    """Lag of each group and topic: a warning if the group has not committed for long."""
+    behind: dict[tuple[str, str], list[GroupLag]] = {}
+    for each in groups:
+        if each.lag is not None and each.lag > 0:
+            behind.setdefault((each.group, each.topic_partition.topic), []).append(each)
+    for (group, topic), lags in behind.items():
+        newest_ms = max(each.commit_ms for each in lags)
+        is_quiet = now_ms - newest_ms > _QUIET_GROUP_MS
+        text = (
+            f"group {group} has {plural(sum(each.lag or 0 for each in lags), 'offset')} of "
+            f"{plural(len(lags), 'partition')} left to read, and last committed at {iso_utc(newest_ms)}."
+        )
+        yield Advice(_WARNING if is_quiet else _NOTE, "Behind, and quiet" if is_quiet else "Lag", text, topic)
+
+
+def _never_ran(root: RootFacts) -> Iterator[Advice]:
+    """Jobs that have work, and that have never done any."""
+    if root.is_broker_directory:
+        return
+    due = [topic for topic in root.topics if any(each.due_segments for each in topic.partitions)]
+    if due and root.history is not None and root.history.never_saw(RETENTION):
+        size = sum(each.due_bytes for topic in due for each in topic.partitions)
+        text = (
+            f"{size_text(size)} of {plural(len(due), 'topic')} are due, and no run has ever deleted anything: "
+            "schedule kafkalog retention."
+        )
+        yield Advice(_WARNING, "Retention never ran", text)
+    dirty = [topic for topic in root.topics if any(each.cleaner and each.cleaner.is_due for each in topic.partitions)]
+    if dirty and root.last_cleaning is None:
+        text = f"{plural(len(dirty), 'compacted topic')} due, and no run is recorded: schedule kafkalog log-cleaner."
+        yield Advice(_WARNING, "Cleaner never ran", text)
+
+
 def _of_root(root: RootFacts) -> Iterator[Advice]:
     yield from _of_brokers_disk(root)
+    yield from _never_ran(root)
     staged = [each for topic in root.topics for each in topic.partitions if each.staged_files]
+    retention_ms = root.staging_retention_ms
+    left = [each for each in staged if retention_ms is not None and each.oldest_staged_ms < root.now_ms - retention_ms]
+    if left:
+        oldest_ms = min(each.oldest_staged_ms for each in left)
+        text = (
+            f"{_places(left)}: files of writes that did not finish, the oldest of {iso_utc(oldest_ms)}; kafkalog "
+            " retention removes them after staging.retention.ms, and has not run since."
+        )
+        yield Advice(_WARNING, "Staged files left", text)
     if staged:
         files, size = sum(each.staged_files for each in staged), sum(each.staged_bytes for each in staged)
         text = (

@@ -16,10 +16,16 @@ from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
-from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
+from pyspark_kafkalog.groups.guarded_group import open_group
+from pyspark_kafkalog.groups.offsets_topic import group_names, offsets_partitions
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable, record_place
+from pyspark_kafkalog.maintenance.verify.findings import Finding
+from pyspark_kafkalog.maintenance.verify.verify import verify, verify_without_batches
 from pyspark_kafkalog.metadata.following import following_text
 from pyspark_kafkalog.report.facts import (
+    NO_TIME_MS,
+    Advice,
+    Coverage,
     GroupLag,
     KeySample,
     PartitionFacts,
@@ -37,6 +43,7 @@ from pyspark_kafkalog.root.brokers.notices import differing_replicas
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.transactions.open_transactions import timestamp_at
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import time_ms
@@ -44,6 +51,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     INTERNAL_TOPICS,
     META_PROPERTIES,
+    OFFSETS_TOPIC,
     TopicPartition,
     partition_path,
 )
@@ -196,11 +204,12 @@ _GROUP_ROWS_MAX: Final = 50_000
 class GatherOptions:
     """Up to `sample_bytes` of log are read for the heaviest keys (0: none).
 
-    `runs_table` is the Delta table to which maintenance jobs append their runs.
+    `runs_table` is the Delta table to which maintenance jobs append their runs. `verify`: read and check all bytes.
     """
 
     sample_bytes: int = SAMPLE_BYTES
     runs_table: Path | None = None
+    verify: bool = False
 
 
 def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = time_ms) -> RootFacts:
@@ -214,6 +223,9 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     partitions = sum(len(each.partitions) for each in found)
     runs_max = min(max(_RUNS_MAX // max(partitions, 1), _PARTITION_RUNS_MIN), _PARTITION_RUNS_MAX)
     topics = tuple(_topic_facts(each, now_ms, runs_max) for each in found)
+    topics = tuple(_with_open_transactions(root, each) for each in topics)
+    damage, coverage = _check(root, topics, options)
+    failures: list[Advice] = []
     if any(run.segments > 1 for topic in topics for each in topic.partitions for run in each.runs):
         notes.append(
             f"Where a partition has more than {runs_max} segments, neighbours are drawn as one; "
@@ -230,6 +242,7 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     renamed = list(map(_renamed_files, root.directories))
     directory = root.path if isinstance(root.path, Path) else None
     place = None if directory is None and root.is_broker_directory else record_place(root)
+    config = None if root.is_broker_directory else root.native().broker_config()
     facts = RootFacts(
         path=str(root.path) if directory is None else absolute_paths(directory),
         is_broker_directory=root.is_broker_directory,
@@ -237,17 +250,81 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
         node_id=properties.node_id,
         now_ms=now_ms,
         topics=topics,
+        coverage=coverage,
+        damage=damage,
+        staging_retention_ms=None if config is None else config.staging_retention_ms,
+        transaction_max_ms=None if config is None else config.transaction_max_timeout_ms,
         following=None if root.follows is None else following_text(root.native().store.image),
         deleted_directories=sum(deleted for deleted, _ in renamed),
         stray_directories=sum(stray for _, stray in renamed),
-        history=None if root.is_broker_directory else _history(root, notes),
-        groups=_groups(root, topics, notes),
+        history=None if root.is_broker_directory else _history(root, notes, failures),
+        groups=_groups(root, topics, notes, failures),
         last_cleaning=None if place is None else read_last_run(place),
         uncleanable={} if place is None else read_uncleanable(place),
         runs=() if options.runs_table is None else _runs(options.runs_table, directory or str(root.path), notes),
-        keys=_keys(root, topics, options.sample_bytes, notes),
+        keys=_keys(root, topics, options.sample_bytes, notes, failures),
     )
+    facts = replace(facts, failures=tuple(failures))
     return replace(facts, findings=find(facts), notes=tuple(notes))
+
+
+def unopened(path: Path, findings: Sequence[Finding], *, clock: Callable[[], int] = time_ms) -> RootFacts:
+    """The facts of a native log directory whose metadata log cannot be loaded: what is wrong with that log."""
+    coverage = Coverage(
+        read=("the metadata log, which cannot be loaded",), unread=("topics, partitions, groups and batches",)
+    )
+    facts = RootFacts(
+        path=absolute_paths(path),
+        is_broker_directory=False,
+        cluster_id=None,
+        node_id=None,
+        now_ms=clock(),
+        topics=(),
+        is_opened=False,
+        coverage=coverage,
+        damage=tuple(findings),
+    )
+    return replace(facts, findings=find(facts))
+
+
+def _check(root: Root, topics: Sequence[TopicFacts], options: GatherOptions) -> tuple[tuple[Finding, ...], Coverage]:
+    """The damage of the root and its partitions, and what was looked at."""
+    size = size_text(sum(each.size_bytes for each in topics))
+    read = [
+        "the metadata log, checkpoints, and the names and sizes of all files or objects",
+        "the first batch header of each segment that is shown",
+    ]
+    if options.sample_bytes:
+        read.append(f"up to {size_text(options.sample_bytes)} of the newest records, for the largest keys")
+    if not options.verify:
+        unread = f"the bytes of batches ({size}) were not checked: run kafkalog verify, or kafkalog report --verify"
+        return tuple(verify_without_batches(root)), Coverage(read=tuple(read), unread=(unread,))
+    verification = verify(root)
+    checked = sum(each.bytes_read for each in verification.reports)
+    read.append(f"the batches of all segments, with their CRCs ({size_text(checked)}), as by kafkalog verify")
+    unread = "records inside compressed batches were not decompressed: kafkalog verify --deep checks them too"
+    coverage = Coverage(read=tuple(read), unread=(unread,), are_batches_checked=True)
+    return tuple(verification.findings), coverage
+
+
+def _with_open_transactions(root: Root, topic: TopicFacts) -> TopicFacts:
+    """The topic, with the time since when each of its partitions with an open transaction has one."""
+    partitions = [
+        each
+        if each.last_stable_offset >= each.high_watermark
+        else replace(each, unstable_since_ms=_unstable_since_ms(root, each))
+        for each in topic.partitions
+    ]
+    return replace(topic, partitions=tuple(partitions))
+
+
+def _unstable_since_ms(root: Root, facts: PartitionFacts) -> int:
+    topic_partition = facts.topic_partition
+    try:
+        found = root.partition(topic_partition.topic, topic_partition.partition)
+        return timestamp_at(found, facts.last_stable_offset)
+    except (KafkalogError, OSError):
+        return NO_TIME_MS
 
 
 def _topic_facts(files: TopicFiles, now_ms: int, runs_max: int) -> TopicFacts:
@@ -318,46 +395,64 @@ def _renamed_files(root: Path) -> tuple[int, int]:
     return sum(name.endswith("-delete") for name in names), sum(name.endswith("-stray") for name in names)
 
 
-def _history(root: Root, notes: list[str]) -> WriteHistory | None:
+def _history(root: Root, notes: list[str], failures: list[Advice]) -> WriteHistory | None:
     try:
         history = write_history(root)
     except DiskFormatError as error:
-        notes.append(f"The write history cannot be read: {error}")
+        failures.append(Advice("problem", "History cannot be read", f"{error}."))
         return None
     if not history.is_whole:
         notes.append(f"The write history is that of the newest {history.commits_read:,} commits.")
     return history
 
 
-def _groups(root: Root, topics: Sequence[TopicFacts], notes: list[str]) -> tuple[GroupLag, ...]:
+def _groups(root: Root, topics: Sequence[TopicFacts], notes: list[str], failures: list[Advice]) -> tuple[GroupLag, ...]:
     ends = {each.topic_partition: each for topic in topics for each in topic.partitions if each.error is None}
     found: list[GroupLag] = []
-    try:
-        for name in list_groups(root):
-            for each in open_group(root, name).lag():
-                end = ends.get(each.topic_partition)
-                found.append(
-                    GroupLag(
-                        group=name,
-                        topic_partition=each.topic_partition,
-                        committed_offset=each.committed.offset,
-                        log_start_offset=None if end is None else end.log_start_offset,
-                        log_end_offset=each.log_end_offset,
-                        lag=each.lag,
-                        commit_ms=each.committed.commit_timestamp_ms,
-                    )
+    for name in _group_names(root, failures):
+        try:
+            lags = open_group(root, name).lag()
+        except (KafkalogError, OSError) as error:
+            failures.append(Advice("problem", "Groups cannot be read", f"group {name}: {error}."))
+            continue
+        for each in lags:
+            end = ends.get(each.topic_partition)
+            found.append(
+                GroupLag(
+                    group=name,
+                    topic_partition=each.topic_partition,
+                    committed_offset=each.committed.offset,
+                    log_start_offset=None if end is None else end.log_start_offset,
+                    log_end_offset=each.log_end_offset,
+                    lag=each.lag,
+                    commit_ms=each.committed.commit_timestamp_ms,
                 )
-            if len(found) > _GROUP_ROWS_MAX:
-                notes.append(
-                    f"Consumer groups after {name} are left out: there are more than {_GROUP_ROWS_MAX:,} rows."
-                )
-                break
-    except (KafkalogError, OSError) as error:
-        notes.append(f"The consumer groups cannot all be read: {error}")
+            )
+        if len(found) > _GROUP_ROWS_MAX:
+            notes.append(f"Consumer groups after {name} are left out: there are more than {_GROUP_ROWS_MAX:,} rows.")
+            break
     return tuple(found)
 
 
-def _keys(root: Root, topics: Iterable[TopicFacts], sample_bytes: int, notes: list[str]) -> tuple[KeySample, ...]:
+def _group_names(root: Root, failures: list[Advice]) -> Sequence[str]:
+    """The groups, without those of partitions that cannot be read."""
+    names: list[str] = []
+    try:
+        numbers = offsets_partitions(root)
+    except (KafkalogError, OSError) as error:
+        failures.append(Advice("problem", "Groups cannot be read", f"{error}."))
+        return names
+    for number in numbers:
+        try:
+            names += group_names(root, (number,))
+        except (KafkalogError, OSError) as error:
+            failures.append(Advice("problem", "Groups cannot be read", f"partition {number}: {error}.", OFFSETS_TOPIC))
+    return sorted(names)
+
+
+def _keys(
+    root: Root, topics: Iterable[TopicFacts], sample_bytes: int, notes: list[str], failures: list[Advice]
+) -> tuple[KeySample, ...]:
     filled = [
         each
         for each in topics
@@ -376,7 +471,7 @@ def _keys(root: Root, topics: Iterable[TopicFacts], sample_bytes: int, notes: li
         try:
             sample = sample_keys(root, topic, log_bytes_max=share)
         except (KafkalogError, OSError) as error:
-            notes.append(f"The keys of {topic.name} cannot be read: {error}")
+            failures.append(Advice("problem", "Records cannot be read", f"{error}.", topic.name))
             continue
         if sample is not None:
             samples.append(sample)

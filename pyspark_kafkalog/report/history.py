@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.history import HistoryEntry
-from pyspark_kafkalog.report.facts import CommitFacts, Series, WriteHistory
+from pyspark_kafkalog.report.facts import RETENTION, CommitFacts, Series, WriteHistory
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.units import SECOND_MS
 
@@ -41,7 +41,7 @@ _BUCKETS_MAX: Final = 96
 
 #: A short history is extended backwards with empty buckets to this many.
 _BUCKETS_MIN: Final = 24
-_MAINTENANCE: Final = ("retention", "delete records")
+_MAINTENANCE: Final = (RETENTION, "delete records")
 OTHER_TOPICS: Final = ""
 
 #: Widths of a bucket: round ones, so that buckets begin at round times.

@@ -37,6 +37,7 @@ from pyspark_kafkalog.report.facts import (
     TopicFacts,
     WriteHistory,
 )
+from pyspark_kafkalog.report.findings import all_well
 
 _KEY_CHARS_MAX: Final = 96
 _TEXT_CHARS_MAX: Final = 400
@@ -93,6 +94,11 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
             [each.severity, each.title, _cut(each.text, _TEXT_CHARS_MAX), each.topic]
             for each in root.findings[: limits.findings]
         ],
+        "coverage": {
+            "all_well": all_well(root),
+            "read": [_cut(each, _TEXT_CHARS_MAX) for each in root.coverage.read],
+            "unread": [_cut(each, _TEXT_CHARS_MAX) for each in root.coverage.unread],
+        },
         "notes": list(root.notes),
         "left_out": {
             "topics": len(root.topics) - len(topics),

@@ -22,6 +22,8 @@ _FINDINGS_A_KIND: Final = 100
 RESTORE: Final = "restore the file from a copy: committed records in it are damaged"
 REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the file from the .log"
 REPAIR: Final = "kafkalog verify --repair corrects it"
+#: The kind of findings on directories and files that cannot be read.
+UNREADABLE: Final = "unreadable"
 NEXT_WRITER: Final = "nothing: the next writer removes it"
 
 

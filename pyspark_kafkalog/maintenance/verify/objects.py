@@ -84,9 +84,14 @@ _OWN_NAMES: Final = (META_PROPERTIES, LAST_RUN_FILE, UNCLEANABLE_FILE)
 _PRODUCER_FIELDS: Final = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
 
 
-def check_object_root(root: ObjectRoot) -> list[Finding]:
-    """The findings on the metadata log and on the objects, that a second check confirms. Raises ObjectStoreError."""
-    return confirmed(lambda: _MetadataCheck(root).run()) + confirmed(lambda: _ObjectsCheck(root).run())
+def check_object_root(root: ObjectRoot, *, with_footers: bool = True) -> list[Finding]:
+    """The findings on the metadata log and on the objects, that a second check confirms. Raises ObjectStoreError.
+
+    `with_footers`: also read the footer of each data object.
+    """
+    return confirmed(lambda: _MetadataCheck(root).run()) + confirmed(
+        lambda: _ObjectsCheck(root).run(with_footers=with_footers)
+    )
 
 
 class _MetadataCheck:
@@ -201,7 +206,7 @@ class _ObjectsCheck:
         root.refresh()  # behind the listing: what is committed meanwhile is looked up
         self._image = root.store.image
 
-    def run(self) -> list[Finding]:
+    def run(self, *, with_footers: bool) -> list[Finding]:
         named = dict(_named(self._image))
         for key, size_bytes in named.items():
             self._check_object(key, size_bytes)
@@ -209,7 +214,8 @@ class _ObjectsCheck:
         segments = {each.segment_id for record in self._image.dropped for each in record.segments}
         for key in self._listed.keys() - named.keys() - dropped:
             self._check_unnamed(key, segments)
-        self._check_footers()
+        if with_footers:
+            self._check_footers()
         return self._sink.result()
 
     def _check_object(self, key: str, size_bytes: int | None) -> None:
@@ -306,6 +312,11 @@ def check_object_partition(
     return _PartitionCheck(root, topic_partition, are_records_checked).run()
 
 
+def check_object_order(root: ObjectRoot, topic_partition: TopicPartition) -> list[Finding]:
+    """The findings on the order of one partition's segments and runs in the image, without any request."""
+    return _PartitionCheck(root, topic_partition, False).order()
+
+
 class _PartitionCheck:
     def __init__(self, root: ObjectRoot, topic_partition: TopicPartition, are_records_checked: bool) -> None:
         self._root = root
@@ -345,6 +356,13 @@ class _PartitionCheck:
             seconds=time.perf_counter() - began,
         )
         return findings, report
+
+    def order(self) -> list[Finding]:
+        partition = self._root.store.image.find(self._topic_partition.topic, self._topic_partition.partition)
+        if partition is not None:
+            log = ObjectLog.of(self._root.store.image, self._topic_partition)
+            self._check_order(log, partition.state.log_start_offset, partition.state.log_end_offset)
+        return self._sink.result()
 
     def _now(self) -> ObjectLog | None:
         """The partition's log in the newest image; None if its topic was deleted."""

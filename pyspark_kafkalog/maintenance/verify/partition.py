@@ -26,7 +26,7 @@ from pyspark_kafkalog.maintenance.verify.findings import (
 )
 from pyspark_kafkalog.maintenance.verify.producers import read_producers
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffsets
-from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome
+from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, report_too_short
 from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, reason_and_advice
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -36,6 +36,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
@@ -113,6 +114,28 @@ def check_directory(scope: PartitionScope) -> list[Finding]:
         return found
 
     return confirmed(lambda: _check(scope), check_renewed)
+
+
+def check_names_and_ends(scope: PartitionScope) -> list[Finding]:
+    """The findings on the partition that need no batch but the last of a broker's log, of one check that none confirms.
+
+    Raises KafkalogError or OSError for a directory that cannot be read.
+    """
+    findings = _check(scope)
+    sink = FindingSink(scope.topic_partition)
+    sizes, _ = _sizes_and_snapshots(scope.directory)
+    if scope.state is not None:
+        size_bytes = sizes.get(scope.state.active_base_offset)
+        if size_bytes is not None and size_bytes < scope.state.active_size_bytes:
+            path = segment_file(scope.directory, scope.state.active_base_offset, LOG_SUFFIX)
+            report_too_short(sink, path, size_bytes, scope.state.active_size_bytes)
+    elif sizes and scope.topic_partition.topic != CLUSTER_METADATA_TOPIC:
+        with contextlib.suppress(DiskFormatError):  # damage in the last segment, which readers are told
+            end_offset = load_read_only(scope.directory).log_end_offset
+            ends = [SegmentOutcome(base, end_offset=end_offset, batches=sizes[base]) for base in sorted(sizes)]
+            _check_log_start(scope, ends, sink)
+            _check_log_end(scope, ends, sink)
+    return findings + sink.result()
 
 
 def _swaps_end(directory: Path) -> bool:

@@ -79,6 +79,19 @@ class SegmentOutcome:
     producers: Producers | None = None
 
 
+def report_too_short(sink: FindingSink, path: Path, size_bytes: int, committed_bytes: int) -> None:
+    """Report an active segment without bytes that have been committed."""
+    sink.add(
+        Severity.ERROR,
+        "log-too-short",
+        path,
+        position=size_bytes,
+        expected=f"at least the {committed_bytes} bytes that have been committed",
+        found=f"{size_bytes} bytes",
+        advice="restore the file from a backup: committed records are missing",
+    )
+
+
 def check_segment(
     scope: PartitionScope, base_offset: int, next_base: int | None, producers: Producers | None
 ) -> SegmentOutcome:
@@ -163,7 +176,7 @@ class _Check:
             committed_bytes = self.scope.end_of_segment(self.base_offset)
             end = size_bytes if committed_bytes is None else min(size_bytes, committed_bytes)
             if committed_bytes is not None and size_bytes < committed_bytes:
-                self._too_short(size_bytes, committed_bytes)
+                report_too_short(self.sink, self.path(LOG_SUFFIX), size_bytes, committed_bytes)
             offsets, times = self._open_indexes(closing)
             start, is_known = self._producers_at_start(producers)
             checks = self._open_producers(closing, start, is_known=is_known)
@@ -208,17 +221,6 @@ class _Check:
             batches=walk.batches_count,
             records=walk.records_count,
             producers=at_end if is_known else None,
-        )
-
-    def _too_short(self, size_bytes: int, committed_bytes: int) -> None:
-        self.sink.add(
-            Severity.ERROR,
-            "log-too-short",
-            self.path(LOG_SUFFIX),
-            position=size_bytes,
-            expected=f"at least the {committed_bytes} bytes that have been committed",
-            found=f"{size_bytes} bytes",
-            advice="restore the file from a backup: committed records are missing",
         )
 
     def _open_indexes(self, closing: contextlib.ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:

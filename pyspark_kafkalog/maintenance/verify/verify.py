@@ -18,8 +18,20 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
-from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
-from pyspark_kafkalog.maintenance.verify.objects import Read, check_object_partition, check_object_root
+from pyspark_kafkalog.maintenance.verify.findings import (
+    UNREADABLE,
+    Finding,
+    FindingSink,
+    Severity,
+    confirmed,
+    count_by_severity,
+)
+from pyspark_kafkalog.maintenance.verify.objects import (
+    Read,
+    check_object_order,
+    check_object_partition,
+    check_object_root,
+)
 from pyspark_kafkalog.maintenance.verify.own_remote import (
     CheckedRemote,
     RemoteUnit,
@@ -30,6 +42,7 @@ from pyspark_kafkalog.maintenance.verify.own_remote import (
 from pyspark_kafkalog.maintenance.verify.partition import (
     SegmentUnit,
     check_directory,
+    check_names_and_ends,
     check_order,
     segment_units,
 )
@@ -110,6 +123,44 @@ def verify(
         findings += found
         reports.append(report)
     return Verification(findings, reports)
+
+
+def verify_without_batches(root: Root) -> list[Finding]:
+    """The findings on a whole root that need no batch, in this process, that a second check confirms.
+
+    They are those on the metadata log, on checkpoints, and on the names, sizes and small files of all partitions; of an
+    object store those on the metadata log and the listing.
+    """
+    native = None if root.is_broker_directory else root.native()
+    if isinstance(native, ObjectRoot):
+        findings = check_object_root(native, with_footers=False)
+        return findings + [each for one in sorted(native.partitions(None)) for each in check_object_order(native, one)]
+    return verify_root(root) + confirmed(lambda: _check_directories(root))
+
+
+def _check_directories(root: Root) -> list[Finding]:
+    root.refresh()
+    chosen = partitions_of(root, None)
+    if not root.is_broker_directory:
+        scopes = native_scopes(on_file_system(root), chosen, are_records_checked=False)
+        return [finding for scope in scopes for finding in _names_and_ends(scope)]
+    configs = _topic_configs(root)
+    findings = []
+    for directory in root.directories:
+        member = root if len(root.directories) == 1 else open_root(directory)
+        own = sorted(set(chosen) & set(list_partitions(directory)))
+        for scope in broker_scopes(member, own, configs, are_records_checked=False):
+            findings += _names_and_ends(scope)
+    return findings
+
+
+def _names_and_ends(scope: PartitionScope) -> list[Finding]:
+    try:
+        return check_names_and_ends(scope)
+    except (OSError, KafkalogError) as error:
+        sink = FindingSink(scope.topic_partition)
+        _report_unreadable(sink, scope, error)
+        return sink.result()
 
 
 def verify_root(root: Root) -> list[Finding]:
@@ -225,15 +276,19 @@ def run_unit(unit: Unit) -> UnitOutcome:
             for outcome in check_unit(scope, unit.bases, unit.next_base):
                 outcomes.append(replace(outcome, producers=None))
     except (OSError, KafkalogError) as error:
-        sink.add(
-            Severity.ERROR,
-            "unreadable",
-            getattr(error, "filename", None) or scope.directory,
-            expected="a readable file",
-            found=" ".join(str(error).split()),
-            advice="check the file system and the permissions, and verify again",
-        )
+        _report_unreadable(sink, scope, error)
     return UnitOutcome(scope.directory, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began, remote)
+
+
+def _report_unreadable(sink: FindingSink, scope: PartitionScope, error: Exception) -> None:
+    sink.add(
+        Severity.ERROR,
+        UNREADABLE,
+        getattr(error, "filename", None) or scope.directory,
+        expected="a readable file",
+        found=" ".join(str(error).split()),
+        advice="check the file system and the permissions, and verify again",
+    )
 
 
 def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> Verified:

@@ -64,7 +64,10 @@ function findings() {
         ? el("details", {}, el("summary", {}, head), el("div", { class: "many" }, words(those, true)))
         : el("div", {}, head, words(those, those.length > 1)));
   };
-  section("findings", "Findings", null, kinds.size ? el("ul", { class: "findings" }, [...kinds.values()].map(item)) : el("p", { class: "all-well" }, "Nothing stands out."));
+  const { all_well, read, unread } = data.coverage;
+  section("findings", "Findings", null, kinds.size ? el("ul", { class: "findings" }, [...kinds.values()].map(item)) : el("p", { class: "all-well" }, all_well),
+    read.length ? el("p", { class: "hint coverage" }, `Read: ${read.join("; ")}.`) : null,
+    unread.length ? el("p", { class: "hint coverage" }, `Not read: ${unread.join("; ")}.`) : null);
 }
 
 // Topics, and one of them

@@ -70,7 +70,7 @@ def find_open_transactions(
                 OpenTransaction(
                     topic_partition=topic_partition,
                     producer=producer,
-                    start_ms=start_ms if start_ms >= 0 else _first_timestamp_ms(each, producer),
+                    start_ms=start_ms if start_ms >= 0 else timestamp_at(each, producer.current_txn_first_offset),
                     transactional_id=name,
                     state=state if is_covered else None,
                 )
@@ -115,15 +115,14 @@ def producers_of(snapshot: PartitionSnapshot, *, expiration_ms: int, now_ms: int
     return [producers.producers[producer_id] for producer_id in sorted(producers.producers)]
 
 
-def _first_timestamp_ms(found: PartitionSnapshot, producer: ProducerState) -> int:
-    """The time of the transaction's first batch in the partition; below 0 if its segment is missing or damaged."""
-    first_offset = producer.current_txn_first_offset
-    extents = [each for each in found.extents().current() if each.base_offset <= first_offset]
+def timestamp_at(found: PartitionSnapshot, offset: int) -> int:
+    """The time of the batch with `offset`, where a transaction begins; below 0 if its segment is missing or damaged."""
+    extents = [each for each in found.extents().current() if each.base_offset <= offset]
     if not extents:
         return NO_TIMESTAMP
     try:
         with SegmentReader(extents[-1]) as segment:
-            located = segment.locate(first_offset)
+            located = segment.locate(offset)
     except (FileNotFoundError, DiskFormatError):
         return NO_TIMESTAMP
     if located is None:

@@ -2,12 +2,17 @@
 
 The report shows topics with configurations, partitions with watermarks and skew, segments over time and by size,
 writers over time, lag of consumer groups, past and due work of cleaner and retention, the largest keys, and findings
-that need an operator. The page is self-contained: it can be mailed, and opens without a network. The log directory is
-not changed; it may be a broker's directory, also while the broker runs.
+that need an operator, with what was read to find them. The page is self-contained: it can be mailed, and opens without
+a network. The log directory is not changed; it may be a broker's directory, also while the broker runs.
+
+Damage is looked for in the metadata log, checkpoints, and names and sizes of files. The bytes of batches are not
+checked, unless --verify reads all of them, as `kafkalog verify` does, in this one process. Exit status: 0 the page is
+written; 1 it cannot be, or shows only why the metadata log cannot be loaded; findings do not change it.
 
 examples:
   kafkalog report /data/log -o report.html
   kafkalog report /data/log -o report.html --history /data/maintenance-runs
+  kafkalog report /data/log -o report.html --verify
   kafkalog report --path /var/lib/kafka/data --sample-bytes 0 -o -
 """
 
@@ -16,8 +21,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, path_or_url, warn_of_unread_offsets
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.report.facts import RootFacts
 
 _SAMPLE_BYTES = 256 << 20
 
@@ -49,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how much of the log's end to read for the largest keys, 0: nothing (default: {_SAMPLE_BYTES})",
     )
 
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read and check the bytes of all batches too, as kafkalog verify does, and show its findings",
+    )
+
 
 def run(options: argparse.Namespace) -> int:
     """Write the page; prints a summary of its contents to sys.stdout."""
@@ -56,17 +72,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("name one log directory, as an argument or with --path")
     if options.sample_bytes < 0:
         raise UsageError(f"--sample-bytes must be 0 or more, not {options.sample_bytes}")
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.report.gather import GatherOptions, gather
     from pyspark_kafkalog.report.page import render
 
-    log_dir = LogDir.open(options.root or options.path, read_to_log_end=options.read_to_log_end)
-    root = gather(log_dir.root, GatherOptions(sample_bytes=options.sample_bytes, runs_table=options.history))
+    root = _facts(options)
     page = render(root)
-    warn_of_unread_offsets("report", log_dir)
     if str(options.output) == "-":
         sys.stdout.write(page)
-        return 0
+        return _status(root)
     try:
         options.output.write_text(page, encoding="utf-8")
     except OSError as error:  # it does not name the file if the disk is full
@@ -75,4 +87,34 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.write(
         f"{options.output}: {len(root.topics):,} topics, {partitions:,} partitions, {len(root.findings):,} findings\n"
     )
-    return 0
+    for unread in root.coverage.unread:
+        sys.stdout.write(f"not read: {unread}\n")
+    return _status(root)
+
+
+def _facts(options: argparse.Namespace) -> RootFacts:
+    from pyspark_kafkalog.log_dir import LogDir
+    from pyspark_kafkalog.maintenance.verify.job import open_or_findings
+    from pyspark_kafkalog.report.gather import GatherOptions, gather, unopened
+
+    path = options.root or options.path
+    try:
+        log_dir = LogDir.open(path, read_to_log_end=options.read_to_log_end)
+    except KafkalogError:
+        opened, findings = open_or_findings(path)
+        if opened is not None:
+            raise
+        return unopened(path, findings)
+    warn_of_unread_offsets("report", log_dir)
+    return gather(
+        log_dir.root,
+        GatherOptions(sample_bytes=options.sample_bytes, runs_table=options.history, verify=options.verify),
+    )
+
+
+def _status(root: RootFacts) -> int:
+    """The exit status: 1 if the log directory cannot be opened, and the page has only what is wrong with it."""
+    if root.is_opened:
+        return 0
+    sys.stderr.write(f"kafkalog report: the metadata log of {root.path} cannot be loaded, see the findings\n")
+    return 1
