@@ -270,13 +270,13 @@ class LogDir:
         """Names of all topics, including internal ones, in order."""
         return self._root.topics()
 
-    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+    def topic(self, name: str, *, readable_only: bool = False) -> TopicDescription:
         """One topic with its partitions. Raises UnknownTopicError, whose message lists the existing topics.
 
-        Raises LogDirError for a partition of a broker's directory that is a symbolic link; with `without_links`, such
-        partitions are omitted and listed in `links`.
+        Raises KafkalogError, OSError for a partition of a broker's directory that cannot be read, such as a symbolic
+        link; with `readable_only`, such partitions are omitted, and `unreadable` has their errors.
         """
-        return self._root.topic(name, without_links=without_links)
+        return self._root.topic(name, readable_only=readable_only)
 
     def log_config(self, topic: str) -> LogConfig:
         """The topic's configuration: its overrides, else the broker-level settings, else Kafka's defaults."""

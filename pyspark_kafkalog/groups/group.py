@@ -26,11 +26,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
-from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    InvalidGroupError,
+    KafkalogError,
+    UnknownGroupError,
+    UnknownTopicError,
+    without_frames,
+)
 from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
@@ -80,11 +86,15 @@ AnyOffsets: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """A group's progress in one partition. `log_end_offset` is None if the partition is not in this log directory."""
+    """A group's progress in one partition.
+
+    `log_end_offset` is None if the partition is not in this log directory, or cannot be read, which `error` then says.
+    """
 
     topic_partition: TopicPartition
     committed: OffsetAndMetadata
     log_end_offset: int | None
+    error: KafkalogError | OSError | None = field(default=None, compare=False)
 
     @property
     def lag(self) -> int | None:
@@ -118,8 +128,18 @@ class Group:
         if partitions and not self._root.is_broker_directory:
             partitions = (group_partition(self.group_id, len(partitions)),)
         # A broker's directory may hold only some of the partitions, so their total number is unknown.
-        logs = (self._logs.caught_up(self._root, each) for each in partitions)
-        return next((log for log in logs if log.has(self.group_id)), None)
+        failed: KafkalogError | OSError | None = None
+        for each in partitions:
+            try:
+                log = self._logs.caught_up(self._root, each)
+            except (KafkalogError, OSError) as error:
+                failed = error
+                continue
+            if log.has(self.group_id):
+                return log
+        if failed is not None:
+            raise failed  # the group may be there
+        return None
 
     def fetch(self, topics: Collection[str] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets, for `topics` or for all, in the order of the partitions.
@@ -147,10 +167,7 @@ class Group:
 
         The end of a partition is its high watermark, as in Kafka's tools.
         """
-        return [
-            PartitionLag(topic_partition=each, committed=committed, log_end_offset=self._log_end_offset(each))
-            for each, committed in self.fetch(topics).items()
-        ]
+        return [self._lag_in(each, committed) for each, committed in self.fetch(topics).items()]
 
     def commit(self, offsets: AnyOffsets, metadata: str = "", *, flush: FlushMode = "fsync") -> None:
         """Commit the next offset to read of each partition, atomically.
@@ -325,11 +342,17 @@ class Group:
     def _unknown(self) -> UnknownGroupError:
         return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._root.path}")
 
-    def _log_end_offset(self, topic_partition: TopicPartition) -> int | None:
+    def _lag_in(self, topic_partition: TopicPartition, committed: OffsetAndMetadata) -> PartitionLag:
+        end_offset, failed = None, None
         try:
-            return self._root.partition(topic_partition.topic, topic_partition.partition).high_watermark
+            end_offset = self._root.partition(topic_partition.topic, topic_partition.partition).high_watermark
         except UnknownTopicError:
-            return None
+            pass
+        except (KafkalogError, OSError) as error:
+            failed = without_frames(error)
+        return PartitionLag(
+            topic_partition=topic_partition, committed=committed, log_end_offset=end_offset, error=failed
+        )
 
 
 def expire_offsets(

@@ -350,7 +350,7 @@ class GroupLogs:
     def caught_up(self, root: Root, partition: int) -> GroupLog:
         """The live records of one partition as of the last refresh of `root`."""
         log = self._logs.setdefault(partition, GroupLog(partition))
-        log.catch_up(root, root.topic(OFFSETS_TOPIC, without_links=True).topic_id)
+        log.catch_up(root, root.topic(OFFSETS_TOPIC, readable_only=True).topic_id)
         return log
 
 

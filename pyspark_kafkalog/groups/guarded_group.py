@@ -19,7 +19,7 @@ from pyspark_kafkalog.groups.group import (
     PartitionLag,
     as_topic_partition,
 )
-from pyspark_kafkalog.groups.offsets_topic import group_names
+from pyspark_kafkalog.groups.offsets_topic import LeftOut, group_names
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 
@@ -127,9 +127,12 @@ def open_group(root: Root, group_id: str) -> AnyGroup:
     return GuardedGroup(root, group_id) if isinstance(root, GuardedRoot) else Group(root, group_id)
 
 
-def list_groups(root: Root) -> tuple[str, ...]:
-    """Names of all groups in `__consumer_offsets` that may be described, in order."""
+def list_groups(root: Root, *, left_out: LeftOut | None = None) -> tuple[str, ...]:
+    """Names of all groups in `__consumer_offsets` that may be described, in order.
+
+    `left_out` takes the errors of partitions that cannot be read; without it they are raised.
+    """
     if not isinstance(root, GuardedRoot):
-        return group_names(root)
-    names = group_names(root.coordinator_root())
+        return group_names(root, left_out=left_out)
+    names = group_names(root.coordinator_root(), left_out=left_out)
     return tuple(name for name in names if root.allows(AclOperation.DESCRIBE, _GROUP, name))

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CommitConflictError, TopicExistsError
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, TopicExistsError
 from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
 from pyspark_kafkalog.groups.group_state import SHARE_TYPES, empty_since_ms, has_members, kept_topics
 from pyspark_kafkalog.groups.offset_records import (
@@ -116,22 +116,38 @@ def _is_expired(committed: OffsetAndMetadata, empty_since_ms: int, older_than_ms
 def offsets_partitions(root: Root) -> Sequence[int]:
     """The partitions of `__consumer_offsets` in this directory: none before the first commit of a group.
 
-    A broker's directory may hold only some of the topic's partitions. Symbolic links are not followed: partitions whose
-    directories are links are left out.
+    A broker's directory may hold only some of the topic's partitions.
     """
     if not root.is_broker_directory:
         topic = root.native().store.image.topics.get(OFFSETS_TOPIC)
         return range(0 if topic is None else len(topic.partitions))
     if OFFSETS_TOPIC not in root.topics():
         return []
-    return [each.partition for each in root.topic(OFFSETS_TOPIC, without_links=True).partitions]
+    return root.partition_numbers(OFFSETS_TOPIC)
 
 
-def group_names(root: Root, partitions: Collection[int] | None = None) -> tuple[str, ...]:
-    """Names of all groups with live records, of every kind, in order; with `partitions`, of those alone."""
+#: Takes the error of a part of `__consumer_offsets`, a partition or a group's records, that is left out because of it.
+LeftOut: TypeAlias = Callable[[str, Exception], None]
+
+
+def group_names(
+    root: Root, partitions: Collection[int] | None = None, *, left_out: LeftOut | None = None
+) -> tuple[str, ...]:
+    """Names of all groups with live records, of every kind, in order; with `partitions`, of those alone.
+
+    `left_out` takes the errors of partitions that cannot be read; without it they are raised.
+    """
     logs = GroupLogs.of(root)
-    chosen = [each for each in offsets_partitions(root) if partitions is None or each in partitions]
-    return tuple(sorted({name for each in chosen for name in logs.caught_up(root, each).groups()}))
+    names: set[str] = set()
+    for each in offsets_partitions(root):
+        if partitions is None or each in partitions:
+            try:
+                names.update(logs.caught_up(root, each).groups())
+            except (KafkalogError, OSError) as error:
+                if left_out is None:
+                    raise
+                left_out(f"{OFFSETS_TOPIC}-{each}", error)
+    return tuple(sorted(names))
 
 
 #: Bytes of records in one batch; a typical commit is one batch.

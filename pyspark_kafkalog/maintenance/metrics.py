@@ -34,6 +34,7 @@ import numpy as np
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.cleaner.run_record import RecordPlace, read_last_run, read_uncleanable, record_place
 from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
 from pyspark_kafkalog.metadata.extents import Runs
@@ -383,16 +384,27 @@ def _replica_metrics(logs: Mapping[TopicPartition, LogSize], offline_count: int)
 
 
 def _lag_metric(root: Root) -> Metric:
-    """The lag of each group; a group whose offsets cannot be read is omitted, and logged."""
+    """The lag of each group; a group or partition that cannot be read is omitted, and logged."""
     values: dict[tuple[str, ...], float] = {}
+
+    def left_out(what: str, error: Exception) -> None:
+        _LOG.warning("%s is omitted from the lag of consumer groups: %s", what, error)
+
     try:
-        for group_id in list_groups(root):
-            for found in open_group(root, group_id).lag():
-                if found.lag is not None:
-                    topic_partition = found.topic_partition
-                    values[group_id, topic_partition.topic, str(topic_partition.partition)] = float(found.lag)
+        group_ids = list_groups(root, left_out=left_out)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("the lag of consumer groups is unknown: %s", error)
+        group_ids = ()
+        left_out(OFFSETS_TOPIC, error)
+    for group_id in group_ids:
+        try:
+            lags = open_group(root, group_id).lag()
+        except (KafkalogError, OSError) as error:
+            left_out(f"group {group_id}", error)
+            continue
+        for found in lags:
+            topic_partition = found.topic_partition
+            if found.lag is not None:
+                values[group_id, topic_partition.topic, str(topic_partition.partition)] = float(found.lag)
     meaning = "offsets between a group's committed one and the end of the partition"
     tags = ("group", "topic", "partition")
     return Metric("kafka.consumer", "consumer-fetch-manager-metrics", "records-lag", meaning, tags, values)

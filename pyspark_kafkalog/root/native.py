@@ -117,7 +117,7 @@ class NativeRoot(_Unguarded, ABC):
             for partition in self._store.image.topic(name).partitions
         ]
 
-    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+    def topic(self, name: str, *, readable_only: bool = False) -> TopicDescription:
         topic = self._store.image.topic(name)
         partitions = PartitionSnapshots(
             len(topic.partitions), lambda number: self._snapshot(topic, topic.partitions[number])

@@ -112,11 +112,11 @@ class Root(Protocol):
         """Names of all topics, including internal ones, in order."""
         ...
 
-    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+    def topic(self, name: str, *, readable_only: bool = False) -> TopicDescription:
         """One topic with its partitions. Raises UnknownTopicError, whose message lists the existing topics.
 
-        Raises LogDirError for a partition of a broker's directory that is a symbolic link; with `without_links`, such
-        partitions are omitted and listed in `links`.
+        Raises KafkalogError, OSError for a partition of a broker's directory that cannot be read, such as a symbolic
+        link; with `readable_only`, such partitions are omitted, and `unreadable` has their errors.
         """
         ...
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -218,11 +218,11 @@ class PartitionSnapshots(Sequence[PartitionSnapshot]):
 class TopicDescription:
     """One topic: its id as Kafka's Uuid text (None where a broker's directory has none) and configuration overrides.
 
-    `links` holds the numbers of the partitions that are left out because their directories are symbolic links.
+    `unreadable` has the error of each partition that is left out because it cannot be read, by number.
     """
 
     name: str
     topic_id: str | None
     configs: Mapping[str, str]
     partitions: Sequence[PartitionSnapshot]
-    links: tuple[int, ...] = ()
+    unreadable: Mapping[int, KafkalogError | OSError] = field(default_factory=dict, compare=False)

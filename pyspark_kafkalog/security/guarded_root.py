@@ -136,10 +136,10 @@ class GuardedRoot:
     def topics(self) -> tuple[str, ...]:
         return tuple(name for name in self._root.topics() if self.allows(AclOperation.DESCRIBE, _TOPIC, name))
 
-    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
+    def topic(self, name: str, *, readable_only: bool = False) -> TopicDescription:
         """As kafka-topics describes it: without its configuration if the principal may not describe that."""
         self.check(AclOperation.DESCRIBE, _TOPIC, name)
-        found = self._root.topic(name, without_links=without_links)
+        found = self._root.topic(name, readable_only=readable_only)
         return found if self.allows(AclOperation.DESCRIBE_CONFIGS, _TOPIC, name) else replace(found, configs={})
 
     def log_config(self, topic: str) -> LogConfig:

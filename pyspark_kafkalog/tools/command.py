@@ -211,7 +211,7 @@ def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[Topic
             found += [TopicPartition(topic, _partition_number(number, text)) for number in numbers.split(",")]
             continue
         try:
-            found += [TopicPartition(topic, each.partition) for each in log_dir.topic(topic).partitions]
+            found += [TopicPartition(topic, each) for each in log_dir.root.partition_numbers(topic)]
         except UnknownTopicError:
             unknown.append(topic)
     return list(dict.fromkeys(found)), unknown
@@ -362,17 +362,33 @@ def first_since(
     return reader.offset_for_timestamp(time_ms, partition.readable_start_offset, partition.high_watermark)
 
 
-def describe_topic(command: str, log_dir: LogDir, name: str) -> TopicDescription:
-    """The topic, without partitions that are symbolic links; these are named on sys.stderr."""
-    from pyspark_kafkalog.storage.below_root import link_message
-    from pyspark_kafkalog.storage.names import TopicPartition, partition_path
+@dataclass(slots=True)
+class Failures:
+    """What a command has left out, so that it shows the rest; the reasons go to sys.stderr."""
 
-    described = log_dir.topic(name, without_links=True)
-    for number in described.links:
-        for root in log_dir.root.directories:
-            directory = partition_path(root, TopicPartition(name, number))
-            if directory.is_symlink():
-                sys.stderr.write(f"kafkalog {command}: {link_message(directory)}\n")
+    command: str
+    exit_code: int = 0
+
+    def add(self, error: Exception, what: str = "") -> None:
+        """Say why something is left out; `what` names it if the error does not."""
+        sys.stdout.flush()
+        sys.stderr.write(f"kafkalog {self.command}: {what}{': ' if what else ''}{one_line(error)}\n")
+        self.exit_code = 1
+
+    @contextlib.contextmanager
+    def kept(self, what: str = "") -> Iterator[None]:
+        """Keep the error of the block: the command goes on without what the block does."""
+        try:
+            yield
+        except (KafkalogError, OSError) as error:
+            self.add(error, what)
+
+
+def describe_topic(failures: Failures, log_dir: LogDir, name: str) -> TopicDescription:
+    """The topic, without partitions that cannot be read; these are among the failures."""
+    described = log_dir.topic(name, readable_only=True)
+    for number, error in described.unreadable.items():
+        failures.add(error, f"{name}-{number}")
     return described
 
 

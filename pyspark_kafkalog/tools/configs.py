@@ -203,7 +203,9 @@ def _set_configs(log_dir: LogDir, entity_type: str, name: str) -> Mapping[str, s
     """What is set for the entity itself."""
     if entity_type == _BROKERS:
         return log_dir.broker_configs()
-    return log_dir.group_configs().get(name, {}) if entity_type == _GROUPS else log_dir.topic(name).configs
+    if entity_type == _GROUPS:
+        return log_dir.group_configs().get(name, {})
+    return log_dir.topic(name, readable_only=True).configs
 
 
 def _configs_to_delete(options: argparse.Namespace) -> list[str]:
@@ -289,7 +291,7 @@ def _entries(
         return entries if includes_defaults else [each for each in entries if each.is_set]
     if validate_topic_name(name) not in log_dir.topics():
         raise UnknownTopicError(f"The topic '{name}' doesn't exist and doesn't have dynamic config.")
-    overrides = log_dir.topic(name).configs
+    overrides = log_dir.topic(name, readable_only=True).configs
     if log_dir.is_broker_directory:
         return own_topic_entries(overrides)
     entries = topic_entries(overrides, log_dir.broker_configs())

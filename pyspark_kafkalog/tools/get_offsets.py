@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.command import (
+    Failures,
     UsageError,
     add_local_only,
     add_path_or_remote_storage,
     add_read_to_log_end,
-    describe_topic,
     first_since,
     open_log_dir,
     parse_time_ms,
@@ -86,29 +86,34 @@ def run(options: argparse.Namespace) -> int:
     log_dir = open_log_dir(options)
     partitions = _partitions(log_dir, is_selected, includes_internal=not options.exclude_internal_topics)
     output = output_of(options)
-    for partition in partitions:
-        found = offset_of(log_dir, partition)
-        if found is not None:
-            output.show((partition, *found), _tree, _text)
+    failures = Failures("get-offsets")
+    read: list[PartitionSnapshot] = []
+    for each in partitions:
+        with failures.kept(str(each)):
+            partition = log_dir.partition(each.topic, each.partition)
+            read.append(partition)
+            found = offset_of(log_dir, partition)
+            if found is not None:
+                output.show((partition, *found), _tree, _text)
     if not partitions:
         raise UnknownTopicError("Could not match any topic-partitions with the specified filters")
-    warn_of_unread_offsets("get-offsets", log_dir, partitions)
-    warn_of_remote_offsets("get-offsets", partitions)
-    return 0
+    warn_of_unread_offsets("get-offsets", log_dir, read)
+    warn_of_remote_offsets("get-offsets", read)
+    return failures.exit_code
 
 
 def _partitions(
     log_dir: LogDir, is_selected: Callable[[TopicPartition], bool], *, includes_internal: bool
-) -> list[PartitionSnapshot]:
+) -> list[TopicPartition]:
     """The selected partitions, in the order of their names as text, like the output of kafka-get-offsets."""
     found = [
         each
         for name in log_dir.topics()
         if includes_internal or name not in INTERNAL_TOPICS
-        for each in describe_topic("get-offsets", log_dir, name).partitions
-        if is_selected(TopicPartition(each.topic, each.partition))
+        for each in (TopicPartition(name, number) for number in log_dir.root.partition_numbers(name))
+        if is_selected(each)
     ]
-    return sorted(found, key=lambda each: f"{each.topic}-{each.partition}")
+    return sorted(found, key=str)
 
 
 def _tree(found: _FoundIn) -> Tree:

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.errors import KafkalogError, TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 from pyspark_kafkalog.tools.command import (
+    Failures,
     UsageError,
     add_path,
     add_read_to_log_end,
@@ -105,8 +106,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; prints to sys.stdout."""
     action = next(name for name in _ACTIONS if getattr(options, name))
     _check_options(action, options)
-    _RUNS[action](options, output_of(options))
-    return 0
+    return _RUNS[action](options, output_of(options))
 
 
 def _check_options(action: str, options: argparse.Namespace) -> None:
@@ -128,7 +128,7 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
         raise UsageError("--alter needs --partitions, --config or --delete-config")
 
 
-def _create(options: argparse.Namespace, output: Output) -> None:
+def _create(options: argparse.Namespace, output: Output) -> int:
     from pyspark_kafkalog.log_dir import LogDir
 
     name = validate_topic_name(options.topic)  # before a log directory is created for it
@@ -147,12 +147,13 @@ def _create(options: argparse.Namespace, output: Output) -> None:
     except TopicExistsError:
         # A name that only collides with another topic's raises the same error, but its topic does not exist.
         if options.if_not_exists and name in log_dir.topics():
-            return
+            return 0
         raise
     if "." in name or "_" in name:
         output.text(_COLLISION_WARNING + "\n")
     node_id = node_id_of(log_dir.root)
     output.show(described, lambda each: _tree(each, node_id), lambda each: f"Created topic {each.name}.\n")
+    return 0
 
 
 def _check_for_new_root(options: argparse.Namespace, name: str, configs: Mapping[str, str]) -> None:
@@ -168,33 +169,36 @@ def _check_for_new_root(options: argparse.Namespace, name: str, configs: Mapping
             raise
 
 
-def _list(options: argparse.Namespace, output: Output) -> None:
+def _list(options: argparse.Namespace, output: Output) -> int:
     log_dir = open_log_dir(options)
     metadata = metadata_of_copy(log_dir)
     for name in _find(log_dir.topics() if metadata is None else metadata.topics, options, must_exist=False):
         output.show(name, lambda each: {"topic": each}, lambda each: each + "\n")
+    return 0
 
 
-def _describe(options: argparse.Namespace, output: Output) -> None:
+def _describe(options: argparse.Namespace, output: Output) -> int:
     log_dir = open_log_dir(options)
     metadata = metadata_of_copy(log_dir)
     if metadata is not None:
         for name in _find(metadata.topics, options, must_exist=not options.if_exists):
             show_topic(output, metadata.topics[name], metadata)
-        return
+        return 0
     say_what_it_follows(log_dir.root)
     node_id = node_id_of(log_dir.root)
     node = _node_text(node_id)
     assigned = _assigned(log_dir) if len(log_dir.root.directories) > 1 else {}
+    failures = Failures("topics")
     for name in _find(log_dir.topics(), options, must_exist=not options.if_exists):
         output.show(
-            describe_topic("topics", log_dir, name),
+            describe_topic(failures, log_dir, name),
             lambda each: _tree(each, node_id),
             lambda each: _description(each, _configs_in_force(log_dir, each), node, assigned.get(each.name, {})),
         )
+    return failures.exit_code
 
 
-def _alter(options: argparse.Namespace, output: Output) -> None:
+def _alter(options: argparse.Namespace, output: Output) -> int:
     log_dir = open_log_dir(options)
     configs = _parse_configs(options.config)
     native = log_dir.root.native()
@@ -214,6 +218,7 @@ def _alter(options: argparse.Namespace, output: Output) -> None:
     node_id = node_id_of(log_dir.root)
     for change in changes:
         output.data(_tree(log_dir.topic(change.name), node_id))
+    return 0
 
 
 def _alteration(name: str, options: argparse.Namespace, configs: Mapping[str, str]) -> TopicChange:
@@ -234,13 +239,14 @@ def _alteration(name: str, options: argparse.Namespace, configs: Mapping[str, st
     return admin.TopicChange(name, build)
 
 
-def _delete(options: argparse.Namespace, output: Output) -> None:
+def _delete(options: argparse.Namespace, output: Output) -> int:
     log_dir = open_log_dir(options)
     names = _find(log_dir.topics(), options, must_exist=not options.if_exists)
     for error in filter(None, log_dir.root.native().delete_topics(dict.fromkeys(names)) if names else ()):
         raise error
     for name in names:
         output.data({"topic": name, "deleted": True})
+    return 0
 
 
 _RUNS: Final = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "delete": _delete}
@@ -304,7 +310,7 @@ def _description(
     configs = ",".join(f"{name}={value}" for name, value in sorted(in_force.items()))
     topic_id = f"\tTopicId: {described.topic_id}" if described.topic_id is not None else ""
     head = (
-        f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions)}"
+        f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions) + len(described.unreadable)}"
         f"\tReplicationFactor: {_replication_factor(described, assigned)}\tConfigs: {configs}\n"
     )
     return head + "".join(
@@ -378,7 +384,7 @@ def _tree(described: TopicDescription, node_id: int | None) -> dict[str, Any]:
     return {
         "topic": described.name,
         "topicId": described.topic_id,
-        "partitionCount": len(described.partitions),
+        "partitionCount": len(described.partitions) + len(described.unreadable),
         "configs": dict(sorted(described.configs.items())),
         "partitions": [
             {

@@ -40,9 +40,11 @@ from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
+    Failures,
     UsageError,
     add_path,
     add_read_to_log_end,
+    describe_topic,
     node_id_of,
     open_log_dir,
     utc_time,
@@ -126,13 +128,14 @@ def _add_partition(parser: argparse.ArgumentParser, *, required: bool) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; prints to sys.stdout."""
     log_dir = open_log_dir(options)
-    _RUNS[options.command](log_dir, options, output_of(options))
+    failures = Failures("transactions")
+    _RUNS[options.command](log_dir, options, output_of(options), failures)
     warn_of_unread_offsets("transactions", log_dir)
-    return 0
+    return failures.exit_code
 
 
-def _list(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
-    found = list(_transactions(log_dir).values())
+def _list(log_dir: LogDir, options: argparse.Namespace, output: Output, failures: Failures) -> None:
+    found = list(_transactions(log_dir, failures).values())
     if options.transactional_id_pattern:
         matching = _matching([each.transactional_id for each in found], options.transactional_id_pattern)
         found = [each for each in found if each.transactional_id in matching]
@@ -159,9 +162,9 @@ def _matching(names: Sequence[str], pattern: str) -> set[str]:
         ) from None
 
 
-def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
+def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output, failures: Failures) -> None:
     name = options.transactional_id
-    found = _transactions(log_dir).get(name)
+    found = _transactions(log_dir, failures).get(name)
     if found is None:
         raise UnknownTopicError(f"Failed to describe transaction state of transactional-id `{name}`: it is not known")
     header = (
@@ -183,7 +186,7 @@ def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output) -> N
     _show(header, [row], output)
 
 
-def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
+def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Output, failures: Failures) -> None:
     from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 
     header = (
@@ -208,7 +211,7 @@ def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Ou
     _show(header, rows, output)
 
 
-def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
+def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output, failures: Failures) -> None:
     if options.partition is not None and options.topic is None:
         raise UsageError("The --partition argument requires --topic to be provided")
     is_all = options.topic is None and options.broker_id is None
@@ -218,7 +221,7 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output) 
     now_ms = time_ms()
     open_now = [
         each
-        for each in _open_transactions(log_dir, options, now_ms).in_partitions
+        for each in _open_transactions(log_dir, options, now_ms, failures)
         if (is_all and not minutes) or now_ms - each.producer.last_timestamp_ms > minutes * MINUTE_MS
     ]
     header: tuple[str, ...] = (
@@ -250,22 +253,28 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output) 
     _show(header, rows, output)
 
 
-def _open_transactions(log_dir: LogDir, options: argparse.Namespace, now_ms: int) -> OpenTransactions:
+def _open_transactions(
+    log_dir: LogDir, options: argparse.Namespace, now_ms: int, failures: Failures
+) -> list[OpenTransaction]:
     from pyspark_kafkalog.root.transactions.open_transactions import find_open_transactions
 
-    partitions = [
-        each
-        for name in ([options.topic] if options.topic is not None else log_dir.topics())
-        for each in log_dir.topic(name).partitions
-        if options.partition in (None, each.partition)
-        # For a native log directory the image lists open transactions; a broker's logs are scanned.
-        and (log_dir.is_broker_directory or each.last_stable_offset < each.high_watermark)
-    ]
-    states = _transaction_states(log_dir)
-    return find_open_transactions(partitions, states, expiration_ms=_expiration_ms(log_dir), now_ms=now_ms)
+    states = _transaction_states(log_dir, failures)
+    expiration_ms = _expiration_ms(log_dir)
+    found: list[OpenTransaction] = []
+    for name in [options.topic] if options.topic is not None else log_dir.topics():
+        for number in log_dir.root.partition_numbers(name):
+            if options.partition not in (None, number):
+                continue
+            with failures.kept(f"{name}-{number}"):
+                each = log_dir.partition(name, number)
+                # For a native log directory the image lists open transactions; a broker's logs are scanned.
+                if log_dir.is_broker_directory or each.last_stable_offset < each.high_watermark:
+                    of_partition = find_open_transactions([each], states, expiration_ms=expiration_ms, now_ms=now_ms)
+                    found += of_partition.in_partitions
+    return found
 
 
-def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
+def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output, failures: Failures) -> None:
     from pyspark_kafkalog.root.transactions.end_transaction import abort_transaction, abort_transactional_id
 
     place = (options.topic, options.partition, options.start_offset)
@@ -284,7 +293,7 @@ def _abort(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None
     _show_ended(ended, output)
 
 
-def _complete(log_dir: LogDir, options: argparse.Namespace, output: Output) -> None:
+def _complete(log_dir: LogDir, options: argparse.Namespace, output: Output, failures: Failures) -> None:
     from pyspark_kafkalog.root.transactions.end_transaction import complete_transactional_id
 
     _show_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), output)
@@ -354,9 +363,9 @@ def _is_open(producer: ProducerState) -> bool:
     return producer.current_txn_first_offset >= 0
 
 
-def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
+def _transactions(log_dir: LogDir, failures: Failures) -> dict[str, _Transaction]:
     """All transactional ids, by name."""
-    found = {name: _of_coordinator(state) for name, state in _transaction_states(log_dir).items()}
+    found = {name: _of_coordinator(state) for name, state in _transaction_states(log_dir, failures).items()}
     if not log_dir.is_broker_directory:
         for name, each in log_dir.root.native().store.image.transactional_ids.items():
             found[name] = _Transaction(
@@ -368,13 +377,17 @@ def _transactions(log_dir: LogDir) -> dict[str, _Transaction]:
     return {name: found[name] for name in sorted(found)}
 
 
-def _transaction_states(log_dir: LogDir) -> Mapping[str, TransactionState]:
+def _transaction_states(log_dir: LogDir, failures: Failures) -> Mapping[str, TransactionState]:
     """The states that a broker's transaction coordinator has written, as far as this directory contains them."""
     from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, read_transaction_states
 
     if TRANSACTION_STATE_TOPIC not in log_dir.topics():
         return {}
-    return read_transaction_states(log_dir.topic(TRANSACTION_STATE_TOPIC).partitions)
+    states: dict[str, TransactionState] = {}
+    for each in describe_topic(failures, log_dir, TRANSACTION_STATE_TOPIC).partitions:
+        with failures.kept(str(each.topic_partition)):
+            states |= read_transaction_states([each])
+    return states
 
 
 def _of_coordinator(state: TransactionState) -> _Transaction:

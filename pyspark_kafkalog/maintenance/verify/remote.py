@@ -71,7 +71,7 @@ def _snapshots(root: ReadOnlyRoot) -> dict[TopicIdPartition, PartitionSnapshot]:
     return {
         each.remote.log.partition: each
         for topic in root.topics()
-        for each in root.topic(topic, without_links=True).partitions
+        for each in root.topic(topic, readable_only=True).partitions
         if each.remote is not None and (_segments_of(each.remote.log) or each.remote.log.highest_offset >= 0)
     }
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError, UnknownTopicError, without_frames
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition, partition_path
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
@@ -65,16 +65,19 @@ class ReadOnlyRoot:
         """All topics except the metadata log, which Kafka's clients do not see either."""
         return tuple(name for name in self._partitions if name != CLUSTER_METADATA_TOPIC)
 
-    def topic(self, name: str, *, without_links: bool = False) -> TopicDescription:
-        """Describe a topic. Raises LogDirError for a partition that is a symbolic link, unless `without_links`."""
-        found = self._partitions_of(name)
-        links = {each.partition for each in found if self._is_link(each)} if without_links else set()
-        partitions = tuple(self._snapshot(each) for each in found if each.partition not in links)
+    def topic(self, name: str, *, readable_only: bool = False) -> TopicDescription:
+        """Describe a topic. Raises the error of a partition that cannot be read, unless `readable_only`."""
+        partitions: list[PartitionSnapshot] = []
+        unreadable: dict[int, KafkalogError | OSError] = {}
+        for each in self._partitions_of(name):
+            try:
+                partitions.append(self._snapshot(each))
+            except (KafkalogError, OSError) as error:
+                if not readable_only:
+                    raise
+                unreadable[each.partition] = without_frames(error)
         configs = _ConfigsOnDemand(lambda: self._configs_of(name))
-        return TopicDescription(name, self._topic_id(name), configs, partitions, tuple(sorted(links)))
-
-    def _is_link(self, topic_partition: TopicPartition) -> bool:
-        return any(partition_path(directory, topic_partition).is_symlink() for directory in self.directories)
+        return TopicDescription(name, self._topic_id(name), configs, tuple(partitions), unreadable)
 
     def metadata(self) -> BrokerMetadata:
         """What the metadata log says; nothing without one. Raises OSError if it cannot be read."""

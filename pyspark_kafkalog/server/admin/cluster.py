@@ -10,7 +10,7 @@ KRaftMetadataCache.describeTopicResponse; KIP-700, KIP-919, KIP-966, KIP-1142.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +31,8 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.brokers.metadata.quorum import NO_LEADER
+from pyspark_kafkalog.root.snapshot import TopicDescription
 from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
 from pyspark_kafkalog.server.authorized_operations import (
     NOT_ASKED,
@@ -190,35 +191,39 @@ class _Page:
         return authorized_operations(self.context, session, ResourceType.TOPIC, name, asked=True)
 
     def _add(self, name: str, first: int) -> None:
-        topic = self.context.root.topic(name, without_links=True)
-        partitions = [each for each in topic.partitions if each.partition >= first]
-        if len(partitions) > self.left:
-            number = partitions[self.left].partition
-            self.next_cursor = Cursor(topic_name=name, partition_index=number)
-        shown = partitions[: self.left]
+        topic = self.context.root.topic(name, readable_only=True)
+        epochs = {each.partition: each.leader_epoch for each in topic.partitions if each.partition >= first}
+        numbers = sorted({*epochs, *(each for each in topic.unreadable if each >= first)})
+        if len(numbers) > self.left:
+            self.next_cursor = Cursor(topic_name=name, partition_index=numbers[self.left])
+        shown = {each: epochs.get(each) for each in numbers[: self.left]}
         self.left -= len(shown)
         self.topics += (self._described(topic, shown),)
 
     def _described(
-        self, topic: TopicDescription, partitions: Iterable[PartitionSnapshot]
+        self, topic: TopicDescription, partitions: Mapping[int, int | None]
     ) -> DescribeTopicPartitionsResponseTopic:
+        """The answer for partitions with these leader epochs; None for one that cannot be read."""
         topic_id = topic.topic_id or ZERO_UUID
         return DescribeTopicPartitionsResponseTopic(
             name=topic.name,
             topic_id=topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=tuple(self._partition(topic_id, each) for each in partitions),
+            partitions=tuple(self._partition(topic_id, *each) for each in partitions.items()),
             topic_authorized_operations=self._operations(topic.name),
         )
 
-    def _partition(self, topic_id: str, partition: PartitionSnapshot) -> DescribeTopicPartitionsResponsePartition:
-        leader = self.context.cluster.leader(topic_id, partition.partition, self.request.client_id).node_id
+    def _partition(self, topic_id: str, number: int, epoch: int | None) -> DescribeTopicPartitionsResponsePartition:
+        leader = self.context.cluster.leader(topic_id, number, self.request.client_id).node_id
+        is_offline = epoch is None
         return DescribeTopicPartitionsResponsePartition(
-            partition_index=partition.partition,
-            leader_id=leader,
-            leader_epoch=partition.leader_epoch,
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if is_offline else ErrorCode.NONE,
+            partition_index=number,
+            leader_id=NO_LEADER if is_offline else leader,
+            leader_epoch=-1 if epoch is None else epoch,
             replica_nodes=(leader,),
-            isr_nodes=(leader,),
+            isr_nodes=() if is_offline else (leader,),
+            offline_replicas=(leader,) if is_offline else (),
             # Never null: Java's AdminClient fails on it.
             eligible_leader_replicas=(),
             last_known_elr=(),

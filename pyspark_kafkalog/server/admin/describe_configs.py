@@ -130,7 +130,7 @@ def _topic_entries(context: ServerContext, name: str) -> Sequence[ConfigEntry]:
     root = context.root
     if name not in root.topics():
         root.refresh()
-    overrides = root.topic(name, without_links=True).configs
+    overrides = root.topic(name, readable_only=True).configs
     if not root.is_broker_directory:
         return topic_entries(overrides, _settings(context))
     known = {key: value for key, value in overrides.items() if _is_known(key, value)}

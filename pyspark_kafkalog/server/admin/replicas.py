@@ -113,7 +113,7 @@ def _check_reassignment(context: ServerContext, request: Request, topic: str, as
         expected = ", ".join(map(str, sorted(servers)))
         text = f"expected replicas on different ones of the servers {expected}, found {list(asked.replicas)[:20]}"
         raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    topic_id = context.root.topic(topic, without_links=True).topic_id or ZERO_UUID
+    topic_id = context.root.topic(topic, readable_only=True).topic_id or ZERO_UUID
     leader = context.cluster.leader(topic_id, asked.partition_index, request.client_id)
     if asked.replicas != (leader.node_id,):
         raise why_read_only(context) or _NOTHING_TO_MOVE

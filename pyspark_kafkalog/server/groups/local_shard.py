@@ -187,7 +187,7 @@ class LocalGroupLog(GroupLog):
         return found
 
     def _read_partition(self, root: Root, number: int) -> _Read:
-        topic_id = root.topic(OFFSETS_TOPIC, without_links=True).topic_id
+        topic_id = root.topic(OFFSETS_TOPIC, readable_only=True).topic_id
         known = self._logs.get(number)
         if known is not None:
             tail = known.tail(root, topic_id).read()

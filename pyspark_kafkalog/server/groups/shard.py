@@ -132,7 +132,7 @@ class Shard:
     async def _load(self) -> None:
         root = self._context.root
         log = GroupLog(self.partition)
-        self._topic_id = root.topic(OFFSETS_TOPIC, without_links=True).topic_id or ""
+        self._topic_id = root.topic(OFFSETS_TOPIC, readable_only=True).topic_id or ""
 
         def read() -> tuple[dict[str, ConsumerGroup | None], set[str]]:
             log.catch_up(root, self._topic_id)
@@ -152,7 +152,7 @@ class Shard:
             return
         async with self._reading:
             tail = await self._context.run(
-                self.log.tail(root, root.topic(OFFSETS_TOPIC, without_links=True).topic_id).read
+                self.log.tail(root, root.topic(OFFSETS_TOPIC, readable_only=True).topic_id).read
             )
             if tail is None:
                 await self._load()

@@ -25,7 +25,8 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.brokers.metadata.quorum import NO_LEADER
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.server.authorized_operations import (
     NOT_ASKED,
     authorized_cluster_operations,
@@ -163,13 +164,13 @@ class _Lookup:
         return (await self.context.run(lambda: self.by_name(name))).response
 
     def _described(self, name: str) -> MetadataResponseTopic:
-        topic = self.context.root.topic(name, without_links=True)
+        topic = self.context.root.topic(name, readable_only=True)
         topic_id = topic.topic_id or ZERO_UUID
         return MetadataResponseTopic(
             name=name,
             topic_id=topic_id,
             is_internal=name in INTERNAL_TOPICS,
-            partitions=tuple(self._partition(topic_id, each) for each in topic.partitions),
+            partitions=self._partitions(topic_id, topic),
             topic_authorized_operations=self._operations(name),
         )
 
@@ -180,6 +181,24 @@ class _Lookup:
             ResourceType.TOPIC,
             name,
             asked=self.body.include_topic_authorized_operations,
+        )
+
+    def _partitions(self, topic_id: str, topic: TopicDescription) -> tuple[MetadataResponsePartition, ...]:
+        """All partitions: one that cannot be read has no leader, as one of a broker's failed disk."""
+        found = [self._partition(topic_id, each) for each in topic.partitions]
+        if topic.unreadable:
+            found += [self._offline(topic_id, each) for each in topic.unreadable]
+            found.sort(key=lambda each: each.partition_index)
+        return tuple(found)
+
+    def _offline(self, topic_id: str, number: int) -> MetadataResponsePartition:
+        node = self.context.cluster.leader(topic_id, number, self.request.client_id).node_id
+        return MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=number,
+            leader_id=NO_LEADER,
+            replica_nodes=(node,),
+            offline_replicas=(node,),
         )
 
     def _partition(self, topic_id: str, partition: PartitionSnapshot) -> MetadataResponsePartition:

@@ -89,10 +89,10 @@ def _read_view(root: Root, subscription: Subscription, committed: bool) -> Strea
     assigned = frozenset(subscription.partitions) if isinstance(subscription, Assign) else None
     view: dict[TopicPartition, PartitionView] = {}
     for name in readable_topics(root, subscription):
-        topic = root.topic(name, without_links=assigned is not None)
-        for number in topic.links:
+        topic = root.topic(name, readable_only=assigned is not None)
+        for number, error in topic.unreadable.items():
             if assigned is not None and TopicPartition(name, number) in assigned:
-                root.partition(name, number)  # raises: it is a symbolic link
+                raise error
         for found in topic.partitions:
             topic_partition = TopicPartition(name, found.partition)
             if assigned is None or topic_partition in assigned:

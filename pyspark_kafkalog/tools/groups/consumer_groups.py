@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
+    Failures,
     UsageError,
     add_path,
     add_read_to_log_end,
     add_remote_storage,
-    describe_topic,
     open_log_dir,
     topic_partitions,
     warn_of_unread_offsets,
@@ -117,8 +116,6 @@ def run(options: argparse.Namespace) -> int:
     action = next(name for name in _ACTIONS if getattr(options, name))
     _check_options(action, options)
     log_dir = open_log_dir(options)
-    if OFFSETS_TOPIC in log_dir.topics():
-        describe_topic("consumer-groups", log_dir, OFFSETS_TOPIC)  # names partitions that are symbolic links
     try:
         return _run(action, log_dir, options)
     finally:
@@ -128,17 +125,19 @@ def run(options: argparse.Namespace) -> int:
 def _run(action: str, log_dir: LogDir, options: argparse.Namespace) -> int:
     if action == "list":
         return _list(log_dir, options)
+    if action == "delete_offsets":
+        return _delete_offsets(log_dir, options)
+    failures = Failures("consumer-groups")
+    names = _named_groups(log_dir, options, failures)
     if action == "describe":
         from pyspark_kafkalog.tools.groups.describe import describe
 
-        return describe(log_dir, _named_groups(log_dir, options), options)
+        return describe(log_dir, names, options, failures)
     if action == "reset_offsets":
         from pyspark_kafkalog.tools.groups.resets import reset
 
-        return reset(log_dir, _named_groups(log_dir, options), options)
-    if action == "delete":
-        return _delete(log_dir, _named_groups(log_dir, options), options)
-    return _delete_offsets(log_dir, options)
+        return reset(log_dir, names, options, failures)
+    return _delete(log_dir, names, options) or failures.exit_code
 
 
 def _check_options(action: str, options: argparse.Namespace) -> None:
@@ -189,16 +188,20 @@ _RESET_OPTIONS: Final = (
 )
 
 
-def consumer_groups(log_dir: LogDir) -> list[GroupDescription]:
-    """All groups that have consumers, by name."""
+def consumer_groups(log_dir: LogDir, failures: Failures) -> list[GroupDescription]:
+    """All groups that have consumers, by name, but for those whose records cannot be read."""
+    from pyspark_kafkalog.groups.guarded_group import list_groups
 
-    described = (log_dir.group(name).describe() for name in log_dir.groups())
-    return [each for each in described if each.is_of_consumers]
+    found = []
+    for name in list_groups(log_dir.root, left_out=lambda what, error: failures.add(error, what)):
+        with failures.kept(f"group {name}"):
+            found.append(log_dir.group(name).describe())
+    return [each for each in found if each.is_of_consumers]
 
 
-def _named_groups(log_dir: LogDir, options: argparse.Namespace) -> list[str]:
+def _named_groups(log_dir: LogDir, options: argparse.Namespace, failures: Failures) -> list[str]:
     if options.all_groups:
-        return [each.group_id for each in consumer_groups(log_dir)]
+        return [each.group_id for each in consumer_groups(log_dir, failures)]
     return list(dict.fromkeys(options.group))
 
 
@@ -207,9 +210,10 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> int:
 
     states = _choices("states", options.state, GROUP_STATES)
     types = _choices("types", options.type, _TYPES)
+    failures = Failures("consumer-groups")
     found = [
         each
-        for each in consumer_groups(log_dir)
+        for each in consumer_groups(log_dir, failures)
         if (not states or each.state in states) and (not types or each.type in types)
     ]
 
@@ -221,7 +225,7 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> int:
     output_of(options).show_all(
         found, lambda each: {"group": each.group_id, "type": each.type, "state": each.state}, text
     )
-    return 0
+    return failures.exit_code
 
 
 def _list_lines(found: Sequence[GroupDescription], *, with_type: bool, with_state: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ prints them in the order of its hash table.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import node_id_of
+from pyspark_kafkalog.tools.command import Failures, node_id_of
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, or_none, output_of
 
 if TYPE_CHECKING:
@@ -43,11 +44,20 @@ _NODE_UNKNOWN: Final = "none"
 _REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
 
-def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) -> int:
-    """Print the groups in the order of their names. Raises UnknownGroupError."""
+def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace, failures: Failures) -> int:
+    """Print the groups in the order of their names. A group that cannot be read, and its error, stop no other group.
 
+    Raises UnknownGroupError.
+    """
     output = output_of(options)
-    described = [log_dir.group(name).describe() for name in sorted(names)]
+    described = []
+    for name in sorted(names):
+        try:
+            described.append(log_dir.group(name).describe())
+        except UnknownGroupError:
+            raise
+        except (KafkalogError, OSError) as error:
+            failures.add(error, f"group {name}")
     for group in described:
         if not group.is_of_consumers:
             raise UnknownGroupError(f"{group.group_id} is not a consumer group: it is of type {group.type}")
@@ -60,12 +70,13 @@ def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace)
                 partial(_member_lines, group, is_verbose=options.verbose),
             )
         else:
-            output.show_all(
-                _rows(log_dir, group),
-                partial(_offsets_tree, group),
-                partial(_offsets_lines, group, is_verbose=options.verbose),
-            )
-    return 0
+            with failures.kept(f"group {group.group_id}"):
+                output.show_all(
+                    _rows(log_dir, group, failures),
+                    partial(_offsets_tree, group),
+                    partial(_offsets_lines, group, is_verbose=options.verbose),
+                )
+    return failures.exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ class _Row:
         return None if self.offset is None or self.log_end_offset is None else self.log_end_offset - self.offset
 
 
-def _rows(log_dir: LogDir, group: GroupDescription) -> list[_Row]:
+def _rows(log_dir: LogDir, group: GroupDescription, failures: Failures) -> list[_Row]:
     """Partitions of members, those of the member with the most first, then partitions without a member."""
 
     committed = {each.topic_partition: each for each in log_dir.group(group.group_id).lag()}
@@ -94,24 +105,25 @@ def _rows(log_dir: LogDir, group: GroupDescription) -> list[_Row]:
     rows = []
     for partition, member in [*owned, *((each, None) for each in without_owner)]:
         lag = committed.get(partition)
+        if lag is not None and lag.error is not None:
+            failures.add(lag.error, str(partition))
         rows.append(
             _Row(
                 partition,
                 None if lag is None else lag.committed.offset,
                 None if lag is None or lag.committed.leader_epoch < 0 else lag.committed.leader_epoch,
                 "" if lag is None else lag.committed.metadata,
-                _log_end_offset(log_dir, partition) if lag is None else lag.log_end_offset,
+                _log_end_offset(log_dir, partition, failures) if lag is None else lag.log_end_offset,
                 member,
             )
         )
     return rows
 
 
-def _log_end_offset(log_dir: LogDir, partition: TopicPartition) -> int | None:
-    try:
+def _log_end_offset(log_dir: LogDir, partition: TopicPartition, failures: Failures) -> int | None:
+    with failures.kept(str(partition)), contextlib.suppress(UnknownTopicError):
         return log_dir.partition(partition.topic, partition.partition).high_watermark
-    except UnknownTopicError:
-        return None
+    return None
 
 
 def _offsets_lines(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: bool) -> Iterator[str]:

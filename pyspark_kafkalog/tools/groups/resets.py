@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.errors import DiskFormatError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.groups.guarded_group import AnyGroup
 from pyspark_kafkalog.groups.resets import (
     ResetTarget,
@@ -31,7 +31,7 @@ from pyspark_kafkalog.groups.resets import (
 )
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import UsageError, epoch_seconds, topic_partitions
+from pyspark_kafkalog.tools.command import Failures, UsageError, epoch_seconds, topic_partitions
 from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -53,7 +53,7 @@ _UNQUOTED_MAX_CHARS: Final = 24
 _UNQUOTED_FROM: Final = "-"
 
 
-def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) -> int:
+def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace, failures: Failures) -> int:
     """Plan, commit with --execute, and print the new offsets."""
     if options.execute and options.dry_run:
         raise UsageError("--reset-offsets only accepts one of --execute and --dry-run")
@@ -72,9 +72,13 @@ def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) ->
             is_complete = False
             results[name] = {}
             continue
-        results[name] = group.reset(of_group, _scope(log_dir, options), dry_run=not options.execute, notify=_warn)
+        results[name] = {}
+        try:
+            results[name] = group.reset(of_group, _scope(log_dir, options), dry_run=not options.execute, notify=_warn)
+        except DiskFormatError as error:
+            failures.add(error, f"group {name}")
     _print(results, options)
-    return 0 if is_complete else 1
+    return failures.exit_code if is_complete else 1
 
 
 def _scope(log_dir: LogDir, options: argparse.Namespace) -> list[TopicPartition] | None:

@@ -53,12 +53,12 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.path_list import absolute_paths, split_paths
 from pyspark_kafkalog.tools.command import (
     Command,
+    Failures,
     UsageError,
     add_path,
     describe_topic,
     node_id_in,
     node_id_of,
-    one_line,
     positive,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
@@ -339,7 +339,7 @@ _UsageName = tuple[Any, ...]
 
 def _run_du(options: argparse.Namespace) -> int:
     """Print the sizes to sys.stdout."""
-    failures = _Failures("du")
+    failures = Failures("du")
     by_name, total = _add_up(_files(options, failures), options.by)
     names = sorted(by_name, key=_in_order)
     if options.sort == "size":
@@ -363,19 +363,7 @@ def _run_du(options: argparse.Namespace) -> int:
     return failures.exit_code
 
 
-@dataclass(slots=True)
-class _Failures:
-    """The partitions that a command has left out; the reasons go to sys.stderr."""
-
-    command: str
-    exit_code: int = 0
-
-    def add(self, error: OSError) -> None:
-        sys.stderr.write(f"kafkalog {self.command}: {one_line(error)}\n")
-        self.exit_code = 1
-
-
-def _files(options: argparse.Namespace, failures: _Failures) -> Iterable[StoredFile]:
+def _files(options: argparse.Namespace, failures: Failures) -> Iterable[StoredFile]:
     if isinstance(options.path, str):
         files: Iterable[StoredFile] = list_object_root(_object_root(options.path))
     else:
@@ -459,7 +447,7 @@ def _run_log_dirs(options: argparse.Namespace) -> int:
         by_node.setdefault(_NO_NODE if node_id is None else node_id, []).append(directory)
     nodes = _chosen_brokers(options.broker_list, sorted(by_node))
     selected = {name for name in options.topic_list.split(",") if name}
-    failures = _Failures("log-dirs")
+    failures = Failures("log-dirs")
     brokers = [
         {"broker": node, "logDirs": [_log_dir_tree(LogDir.open(each), selected, failures) for each in by_node[node]]}
         for node in nodes
@@ -486,7 +474,7 @@ def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
     return [node for node in nodes if not asked or node in map(int, asked)]
 
 
-def _log_dir_tree(log_dir: LogDir, selected: Collection[str], failures: _Failures) -> dict[str, Any]:
+def _log_dir_tree(log_dir: LogDir, selected: Collection[str], failures: Failures) -> dict[str, Any]:
     from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 
     native = None if log_dir.is_broker_directory else log_dir.root.native()
@@ -495,11 +483,9 @@ def _log_dir_tree(log_dir: LogDir, selected: Collection[str], failures: _Failure
     for topic in log_dir.topics():
         if selected and topic not in selected:
             continue
-        for each in describe_topic("log-dirs", log_dir, topic).partitions:
-            try:
+        for each in describe_topic(failures, log_dir, topic).partitions:
+            with failures.kept(str(each.topic_partition)):
                 partitions.append(_size_tree(each, sizes))
-            except OSError as error:
-                failures.add(error)
     path = log_dir.path
     location = absolute_paths(path) if isinstance(path, Path) else path
     return {"partitions": partitions, "error": None, "logDir": str(location)}
