@@ -51,7 +51,7 @@ from pyspark_kafkalog.metadata.root_format import (
     metadata_dir,
 )
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
-from pyspark_kafkalog.object_store.create import Waiting
+from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.below_root import follow_root

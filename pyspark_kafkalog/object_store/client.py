@@ -1,8 +1,9 @@
 """The object store behind a URL: requests to S3, GCS or Azure by obstore, which is loaded on first use.
 
-Requests are repeated by the client for about a minute and a half while the store is busy or out of reach; `create` is
-sent once, with a time-out of 10 s, since `create_once` must see each of its answers. Up to 80 MiB go in one request,
-more in parts of 16 MiB.
+Requests are repeated for a minute and a half while the store is busy or out of reach, by the rule of `repeat` and not
+by obstore, which counts repetitions and ends at answers that break off; only within an upload in parts obstore repeats
+the request of one part. `create` is sent once, with a time-out of 10 s, since `create_once` must see each of its
+answers. Up to 80 MiB go in one request, more in parts of 16 MiB.
 
 The client's threads do not survive a fork: in the child each request would wait forever. So a process that has made a
 request cannot be forked into one that makes requests, and a store says so instead of waiting. Spark's Python workers
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import ModuleType
@@ -25,8 +26,9 @@ from urllib.parse import quote
 
 from pyspark_kafkalog.errors import MissingPackageError
 from pyspark_kafkalog.object_store.client_config import ClientConfig, client_config
-from pyspark_kafkalog.object_store.client_errors import store_error
+from pyspark_kafkalog.object_store.client_errors import is_refusal, store_error
 from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.object_store.repeat import Waiting, repeat
 from pyspark_kafkalog.object_store.settings import StoreSettings
 from pyspark_kafkalog.object_store.store import (
     ByteRange,
@@ -34,6 +36,8 @@ from pyspark_kafkalog.object_store.store import (
     ObjectNotFoundError,
     ObjectStore,
     ObjectStoreError,
+    StoreCredentialsError,
+    StoreRefusedError,
     check_key,
 )
 from pyspark_kafkalog.record.header import Buffer
@@ -56,8 +60,10 @@ _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 #: Of a request with its body: 80 MiB at 700 kB/s.
 _TIMEOUT: Final = timedelta(seconds=120)
 _READ_TIMEOUT: Final = timedelta(seconds=60)
-_RETRY_TIMEOUT: Final = timedelta(seconds=90)
-_RETRIES: Final = 10
+_RETRY_SECONDS: Final = 90.0
+#: Of the requests of an upload in parts, which obstore repeats: so many that its time ends them.
+_PART_RETRIES: Final = 10_000
+_PART_BACKOFF: Final = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 3}
 #: The class of what the client raises, outside of Exception, for settings that it has not checked itself.
 _PANIC: Final = "PanicException"
 
@@ -92,14 +98,21 @@ def _load_obstore() -> ModuleType:
 
 
 class _ObstoreClient:
-    """An `ObjectStore` over two clients of obstore: one that repeats requests, and one for `create`."""
+    """An `ObjectStore` over three clients of obstore: for uploads in parts, for `create`, and for all other requests.
 
-    def __init__(self, location: ObjectLocation, config: ClientConfig) -> None:
+    waiting: how requests are repeated.
+    """
+
+    def __init__(self, location: ObjectLocation, config: ClientConfig, *, waiting: Waiting | None = None) -> None:
         self._location = location
         self._config = config
+        self._waiting = waiting if waiting is not None else Waiting(patience_seconds=_RETRY_SECONDS)
         self._obstore = _load_obstore()
-        self._store = self._build(_TIMEOUT, _RETRIES)
+        self._store = self._build(_TIMEOUT, 0)
         self._create_store = self._build(_CREATE_TIMEOUT, 0)
+        self._parts_store = self._build(_TIMEOUT, _PART_RETRIES)
+        self._was_answered = False
+        self._seen: dict[str, str] = {}
 
     def _build(self, timeout: timedelta, retries: int) -> Any:
         store_class = getattr(self._obstore.store, self._config.store_class)
@@ -109,7 +122,8 @@ class _ObstoreClient:
             "read_timeout": min(timeout, _READ_TIMEOUT),
             "timeout": timeout,
         }
-        retry_config = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
+        retry_timeout = timedelta(seconds=self._waiting.patience_seconds)
+        retry_config = {"max_retries": retries, "retry_timeout": retry_timeout, "backoff": _PART_BACKOFF}
         try:
             return store_class(**self._config.arguments, client_options=client_options, retry_config=retry_config)
         except self._errors as error:
@@ -128,23 +142,35 @@ class _ObstoreClient:
 
     def create(self, key: str, body: Buffer) -> None:
         put = self._obstore.put
-        self._ask("create", key, lambda: put(self._create_store, key, _bytes_view(body), mode="create"))
+        self._ask_once("create", key, lambda: put(self._create_store, key, _bytes_view(body), mode="create"))
+        self._saw(key)
 
     def put(self, key: str, body: Buffer) -> None:
         data = _bytes_view(body)
         in_parts = len(data) > WHOLE_BYTES
+        store = self._parts_store if in_parts else self._store
         how = {"chunk_size": PART_BYTES, "max_concurrency": _PARTS_AT_ONCE, "use_multipart": in_parts}
-        self._ask("put", key, lambda: self._obstore.put(self._store, key, data, **how))
+        self._ask("put", key, lambda: self._obstore.put(store, key, data, **how))
+        self._saw(key)
 
-    def get(self, key: str, *, max_bytes: int) -> bytes:
-        found = self._ask("get", key, lambda: self._obstore.get(self._store, key))
-        size_bytes = found.meta["size"]
-        if size_bytes > max_bytes:
+    def get(self, key: str, *, max_bytes: int, once: bool = False) -> bytes:
+        ask = self._ask_once if once else self._ask
+        size_bytes, body = ask("get", key, lambda: self._get(key, max_bytes))
+        self._saw(key)
+        if body is None:
             raise ObjectStoreError(f"{self._place(key)}: expected at most {max_bytes} bytes, found {size_bytes}")
-        body = self._ask("get", key, lambda: bytes(found.bytes()))
+        return body
+
+    def _get(self, key: str, max_bytes: int) -> tuple[int, bytes | None]:
+        """The size of the object, and its content unless it is larger than `max_bytes`."""
+        found = self._obstore.get(self._store, key)
+        size_bytes = int(found.meta["size"])
+        if size_bytes > max_bytes:
+            return size_bytes, None
+        body = bytes(found.bytes())
         if len(body) != size_bytes:
             raise ObjectStoreError(f"{self._place(key)}: expected {size_bytes} bytes, found {len(body)}")
-        return body
+        return size_bytes, body
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         if not ranges:
@@ -174,6 +200,7 @@ class _ObstoreClient:
                 raise
 
         parts = [memoryview(each) for each in self._ask("get", key, fetch)]
+        self._saw(key)
         for part, asked in zip(parts, fetches, strict=True):
             if len(part) > asked.size_bytes:
                 raise ObjectStoreError(
@@ -182,28 +209,81 @@ class _ObstoreClient:
         return parts
 
     def head(self, key: str) -> ObjectMetadata:
-        found = self._ask("head", key, lambda: self._obstore.head(self._store, key))
+        found = self._ask("head", key, lambda: self._head(key))
+        self._saw(key)
         return _metadata(found | {"path": key})  # obstore 0.11 gives the path with the store's prefix here
 
-    def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
-        if self._config.lists_in_order:
-            yield from self._check_order(self._list(prefix, after, after))
-        else:  # nor need such a store understand `offset`
-            yield from sorted(self._list(prefix, None, after), key=lambda each: each.key)
+    def _head(self, key: str) -> Any:
+        """Asks for a byte after a refusal: the answer to a HEAD has no body, which would tell who refuses, and why."""
+        try:
+            return self._obstore.head(self._store, key)
+        except self._errors as error:
+            if not is_refusal(error):
+                raise
+            self._obstore.get_range(self._store, key, start=0, length=1)
+            if isinstance(error, FileNotFoundError):
+                raise ObjectStoreError(f"{self._place(key)}: head found no object, and get found one") from None
+            raise
 
-    def _list(self, prefix: str, offset: str | None, after: str | None) -> Iterator[ObjectMetadata]:
+    def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
         if prefix:
             check_key(prefix)
-        below = f"{prefix}/" if prefix else ""
-        listing = self._ask(
-            "list",
-            prefix,
-            lambda: iter(self._obstore.list(self._store, prefix or None, offset=offset, chunk_size=_LIST_CHUNK)),
+        if self._config.lists_in_order:
+            yield from self._check_order(self._list(prefix, after))
+        else:  # nor need such a store understand `offset`
+            listed = self._ask("list", prefix, lambda: self._list_all(prefix))
+            yield from sorted(_listed_below(listed, prefix, after), key=lambda each: each.key)
+
+    def _list(self, prefix: str, after: str | None) -> Iterator[ObjectMetadata]:
+        """Goes on behind the last key of the page before when a page has to be asked for again."""
+        last = after
+        pages = self._pages(prefix, last)
+
+        def next_page() -> list[Any] | None:
+            nonlocal pages
+            try:
+                page = next(pages, None)
+                if page is None and last is None:
+                    self._check_vacant(prefix)
+                return page
+            except self._errors:
+                pages = self._pages(prefix, last)
+                raise
+
+        while page := self._ask("list", prefix, next_page):
+            yield from _listed_below(page, prefix, after)
+            last = str(page[-1]["path"])
+
+    def _list_all(self, prefix: str) -> list[Any]:
+        listed = [each for page in self._pages(prefix, None) for each in page]
+        if not listed:
+            self._check_vacant(prefix)
+        return listed
+
+    def _saw(self, key: str) -> None:
+        """Remember that there is an object: one for each folder."""
+        self._seen[key.partition("/")[0]] = key
+
+    def _check_vacant(self, prefix: str) -> None:
+        """Raise ObjectStoreError if an object is below the folder `prefix`, of which nothing was listed.
+
+        The client takes pages of HTML, which a proxy may send, for empty listings.
+        """
+        key = next((each for each in self._seen.values() if not prefix or each.startswith(f"{prefix}/")), None)
+        if key is None:
+            return
+        try:
+            self._obstore.head(self._store, key)
+        except FileNotFoundError:
+            self._seen.pop(key.partition("/")[0], None)
+            return
+        raise ObjectStoreError(
+            f"{self._place(prefix)}: expected a listing with {key}, found an empty one: "
+            "perhaps a proxy has answered in place of the store; check endpoint and proxy"
         )
-        while (chunk := self._ask("list", prefix, lambda: next(listing, None))) is not None:
-            for each in map(_metadata, chunk):
-                if (after is None or each.key > after) and each.key.startswith(below):
-                    yield each
+
+    def _pages(self, prefix: str, offset: str | None) -> Iterator[list[Any]]:
+        yield from self._obstore.list(self._store, prefix or None, offset=offset, chunk_size=_LIST_CHUNK)
 
     def _check_order(self, listing: Iterator[ObjectMetadata]) -> Iterator[ObjectMetadata]:
         """Leaves out folders' markers (empty objects "a/", made by consoles), of which the client drops the slash."""
@@ -228,6 +308,8 @@ class _ObstoreClient:
 
     def _delete_all(self, keys: list[str]) -> bool:
         """False if there was no object for one of them."""
+        for key in keys:
+            self._seen.pop(key.partition("/")[0], None)
         try:
             self._ask("delete", keys[0], lambda: self._obstore.delete(self._store, keys))
             return True
@@ -246,21 +328,32 @@ class _ObstoreClient:
         return str(self._ask("sign", key, lambda: self._obstore.sign(self._store, "GET", key, expires)))
 
     def _ask(self, request: str, key: str, call: Callable[[], T]) -> T:
+        """As `_ask_once`, again and again while the store is busy or out of reach."""
+        return repeat(lambda: self._ask_once(request, key, call), self._waiting)
+
+    def _ask_once(self, request: str, key: str, call: Callable[[], T]) -> T:
         """Make a request with the client; its errors become ours, without the originals, which show signed URLs."""
         if key or request != "list":
             check_key(key)
         _check_process(self.url)
         try:
-            return call()
+            answer = call()
+        except ObjectStoreError:
+            raise
         except self._errors as error:
-            raise store_error(error, request, self._place(key), endpoint=self._config.endpoint) from None
+            ours = store_error(error, request, self._place(key), endpoint=self._config.endpoint)
+            if isinstance(ours, StoreCredentialsError) and self._was_answered:  # there were some: they will be back
+                ours = ObjectStoreError(str(ours))
+            raise ours from None
         except BaseException as error:
             if type(error).__name__ != _PANIC:
                 raise
-            raise ObjectStoreError(
+            raise StoreRefusedError(
                 f"{self._place(key)}: {request} failed: the client could not make the request; look for line breaks "
                 "and other control characters in key, secret, session token and endpoint"
             ) from None
+        self._was_answered = True
+        return answer
 
     def _place(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
@@ -271,12 +364,12 @@ class _BeyondEndError(Exception):
 
 
 def _check_process(url: str) -> None:
-    """Remember who makes requests, or raise ObjectStoreError in a child of that process."""
+    """Remember who makes requests, or raise StoreRefusedError in a child of that process."""
     global _pid_of_first_request
     if _pid_of_first_request is None:
         _pid_of_first_request = os.getpid()
     elif _pid_of_first_request != os.getpid():
-        raise ObjectStoreError(
+        raise StoreRefusedError(
             f"{url}: expected a process of its own, found one that was forked from process {_pid_of_first_request} "
             "after that had made requests to a store: start such processes by 'spawn' or 'forkserver'"
         )
@@ -284,6 +377,14 @@ def _check_process(url: str) -> None:
 
 def _bytes_view(body: Buffer) -> memoryview:
     return memoryview(body).cast("B")
+
+
+def _listed_below(page: Iterable[Any], prefix: str, after: str | None) -> Iterator[ObjectMetadata]:
+    """The objects of a page below the folder `prefix` with keys above `after`, whatever the store has listed."""
+    below = f"{prefix}/" if prefix else ""
+    for each in map(_metadata, page):
+        if (after is None or each.key > after) and each.key.startswith(below):
+            yield each
 
 
 def _metadata(found: Any) -> ObjectMetadata:

@@ -17,30 +17,20 @@ A crash leaves the object complete or absent, or a request on its way: who start
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
+from pyspark_kafkalog.object_store.repeat import REFUSALS_REPEATED, Waiting, delay_seconds
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectStore,
     ObjectStoreError,
     StoreAccessError,
-    StoreNotFoundError,
-    StoreUnsuitableError,
+    StoreRefusedError,
 )
 from pyspark_kafkalog.record.header import Buffer
-
-#: How long a create is repeated before its outcome is called unknown. A store that fails longer than that is down.
-PATIENCE_SECONDS: Final = 120.0
-#: How often a refusal is believed only after a repetition: services that hand out credentials fail at times.
-_REFUSALS_REPEATED: Final = 2
-_FIRST_DELAY_SECONDS: Final = 0.05
-_LONGEST_DELAY_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +43,6 @@ class Taken:
     """The name is held by another writer's object, of which `body` is the content."""
 
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How the rule tells the time and waits; tests pass a virtual clock. monotonic gives seconds."""
-
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    rng: Callable[[], float] = random.random
-    patience_seconds: float = PATIENCE_SECONDS
 
 
 def create_once(
@@ -78,8 +58,8 @@ def create_once(
 
     max_bytes bounds the body that is read if the name is taken.
 
-    Raises StoreAccessError, StoreNotFoundError or StoreUnsuitableError if the store refused the request, so that it had
-    no effect; CommitStateUnknownError if there is no certain answer within `waiting.patience_seconds`: the object may
+    Raises StoreRefusedError, at once, if the store refused the request, so that it had no effect;
+    CommitStateUnknownError if there is no certain answer within `waiting.patience_seconds`: the object may
     exist, now or later.
     """
     waiting = waiting if waiting is not None else Waiting()
@@ -95,12 +75,7 @@ def create_once(
                 f"{attempt.count} requests in {waiting.patience_seconds:g} s; it may exist, or may appear later: look "
                 f"at it before the same data is written again; the last answer was: {attempt.last_error}"
             ) from attempt.last_error
-        waiting.sleep(_delay_seconds(attempt.count, waiting.rng()))
-
-
-def _delay_seconds(attempts: int, jitter: float) -> float:
-    longest = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(attempts, 30))
-    return longest * (0.5 + jitter / 2)
+        waiting.sleep(delay_seconds(attempt.count, waiting.rng()))
 
 
 class _Attempt:
@@ -127,21 +102,28 @@ class _Attempt:
             return Created()
         except ObjectExistsError as error:
             self.last_error = error
-        except (StoreAccessError, StoreNotFoundError, StoreUnsuitableError) as error:
+        except StoreRefusedError as error:
             self.last_error = error
             if not self._may_land:
-                self._refusals += 1
-                if self._refusals > _REFUSALS_REPEATED or not isinstance(error, StoreAccessError):
-                    raise
-                return None
+                return self._refused(error)
         except ObjectStoreError as error:
             self._may_land = True
             self.last_error = error
         return self._look()
 
+    def _refused(self, error: StoreRefusedError) -> Created | Taken | None:
+        """Believe a refusal: of credentials after repetitions, else after a look, as what is there can be immutable."""
+        if isinstance(error, StoreAccessError):
+            self._refusals += 1
+            if self._refusals <= REFUSALS_REPEATED:
+                return None
+        elif type(error) is StoreRefusedError and (outcome := self._look()) is not None:
+            return outcome
+        raise error
+
     def _look(self) -> Created | Taken | None:
         try:
-            found = self._store.get(self._key, max_bytes=self._max_bytes)
+            found = self._store.get(self._key, max_bytes=self._max_bytes, once=True)
         except ObjectNotFoundError:
             return None
         except ObjectStoreError as error:

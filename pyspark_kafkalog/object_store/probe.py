@@ -3,23 +3,30 @@
 Some stores ignore the condition, others check it and then write, so that two writers can both win and one of two
 commits would be lost. Of eight racing creates of one name exactly one must win, and the object must be its.
 
-A crash, or a store that refuses requests, leaves objects of the probe below `PROBE_FOLDER`; nothing reads them.
+A race in which an answer is lost decides nothing, and is repeated with another name.
+
+A crash, or a create that arrives late, leaves objects of the probe below `PROBE_FOLDER`; nothing reads them. The next
+probe in the same place, and the clean-up of a root, delete those that are older than an hour.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from pyspark_kafkalog.object_store.repeat import Waiting, repeat
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
+    ObjectMetadata,
     ObjectNotFoundError,
     ObjectStore,
     ObjectStoreError,
     StoreUnsuitableError,
 )
+from pyspark_kafkalog.units import HOUR_MS
 
 PROBE_FOLDER: Final = "__kafkalog_probe"
 _WRITERS: Final = 8
@@ -28,34 +35,49 @@ _BODY_BYTES: Final = 64 << 10
 _RACES: Final = 3
 #: Races without a winner (all answered 409, as S3 may do) are repeated, up to this many in all.
 _RACES_MAX: Final = 8
+_KEY: Final = re.compile(rf"{PROBE_FOLDER}/[\w-]{{1,100}}")
+_KEPT_MS: Final = HOUR_MS
 
 
-def check_store(store: ObjectStore, probe_id: str) -> None:
+def check_store(store: ObjectStore, probe_id: str, *, waiting: Waiting | None = None) -> None:
     """Raise StoreUnsuitableError if the store lets more than one of eight concurrent creates win.
 
-    `probe_id` is a name that nobody else has, such as a UUID. Raises another ObjectStoreError if the store cannot be
-    reached or refuses the requests.
+    `probe_id` is a name that nobody else has, such as a UUID. Raises another ObjectStoreError if the store refuses the
+    requests, or cannot be reached within `waiting.patience_seconds`.
     """
+    waiting = waiting if waiting is not None else Waiting()
     keys: list[str] = []
-    won = 0
+
+    def race() -> bool:
+        keys.append(f"{PROBE_FOLDER}/{probe_id}-{len(keys)}")
+        return _race(store, keys[-1])
+
     try:
+        won = races = 0
         while won < _RACES:
-            if len(keys) == _RACES_MAX:
+            if races == _RACES_MAX:
                 raise StoreUnsuitableError(
                     f"{store.url}: expected one of {_WRITERS} concurrent creates of one object to win, found that none "
                     f"did in {_RACES_MAX - won} of {_RACES_MAX} races; no log directory can be in this store"
                 )
-            keys.append(f"{PROBE_FOLDER}/{probe_id}-{len(keys)}")
-            won += _race(store, keys[-1])
-    except StoreUnsuitableError:
+            won += repeat(race, waiting)
+            races += 1
+        listed = list(store.list_objects(PROBE_FOLDER))
+    except ObjectStoreError:
         with contextlib.suppress(ObjectStoreError):
             store.delete(keys)
         raise
-    store.delete(keys)
+    now_ms = max((each.last_modified_ms for each in listed if each.key in keys), default=0)
+    store.delete([*keys, *(each.key for each in listed if is_old_probe(each, now_ms=now_ms))])
+
+
+def is_old_probe(found: ObjectMetadata, *, now_ms: int) -> bool:
+    """Whether a probe has left the object more than an hour before `now_ms`."""
+    return _KEY.fullmatch(found.key) is not None and found.last_modified_ms < now_ms - _KEPT_MS
 
 
 def _race(store: ObjectStore, key: str) -> bool:
-    """Whether one create has won; False if none has."""
+    """Whether one create has won; False if none has. Raises ObjectStoreError if an answer is lost."""
     start = threading.Barrier(_WRITERS)
 
     def write(writer: int) -> ObjectStoreError | None:

@@ -40,15 +40,23 @@ class ObjectExistsError(ObjectStoreError, FileExistsError):
     """
 
 
-class StoreAccessError(ObjectStoreError, PermissionError):
+class StoreRefusedError(ObjectStoreError):
+    """The store refuses the request: it had no effect, and gets the same answer when it is sent again."""
+
+
+class StoreAccessError(StoreRefusedError, PermissionError):
     """The store refuses the credentials, or the request is not permitted."""
 
 
-class StoreNotFoundError(ObjectStoreError):
+class StoreCredentialsError(StoreAccessError):
+    """No credentials could be had, so that no request was sent."""
+
+
+class StoreNotFoundError(StoreRefusedError):
     """There is no such bucket, container or account."""
 
 
-class StoreUnsuitableError(ObjectStoreError):
+class StoreUnsuitableError(StoreRefusedError):
     """The store has no put-if-absent that decides among concurrent writers, so no log directory can be there."""
 
 
@@ -100,8 +108,11 @@ class ObjectStore(Protocol):
         """Create or replace the object."""
         ...
 
-    def get(self, key: str, *, max_bytes: int) -> bytes:
-        """The whole object. Raises ObjectNotFoundError, ObjectStoreError if it has more than `max_bytes`."""
+    def get(self, key: str, *, max_bytes: int, once: bool = False) -> bytes:
+        """The whole object. Raises ObjectNotFoundError, ObjectStoreError if it has more than `max_bytes`.
+
+        once: send one request, for a caller that repeats it itself.
+        """
         ...
 
     def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:

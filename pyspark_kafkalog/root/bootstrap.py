@@ -54,9 +54,10 @@ from pyspark_kafkalog.metadata.root_format import (
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.metadata.store import Clock, LocalMetadataStore, MetadataStore
-from pyspark_kafkalog.object_store.create import Taken, Waiting, create_once
+from pyspark_kafkalog.object_store.create import Taken, create_once
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
-from pyspark_kafkalog.object_store.store import ObjectExistsError, ObjectStore
+from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     format_meta_properties,
@@ -240,7 +241,8 @@ def create_object_root(
     check_store(store, random_uuid(random.SystemRandom()))
     check_object_marker(_create(store, MARKER_KEY, OBJECT_MARKER, waiting), name_of(store, MARKER_KEY))
     properties = _create_ids(store, cluster_id, node_id, rng, waiting)
-    _create_start(store, properties)
+    start = encode_start(0, properties.directory_id or "")
+    _create(store, START_KEY, start, waiting)  # it may be there with a higher offset
     place = ObjectPlace.open(store, clock=clock, waiting=waiting)
     records = _first_records(properties, rng, format_version=OBJECT_FORMAT_VERSION)
     try:
@@ -283,9 +285,3 @@ def _create_ids(
     )
     body = _create(store, META_PROPERTIES, format_meta_properties(properties), waiting)
     return parse_meta_properties(body, name_of(store, META_PROPERTIES))
-
-
-def _create_start(store: ObjectStore, properties: MetaProperties) -> None:
-    """Create `kafkalog-start` unless it exists, perhaps with a higher offset."""
-    with contextlib.suppress(ObjectExistsError):
-        store.create(START_KEY, encode_start(0, properties.directory_id or ""))

@@ -163,7 +163,7 @@ class LyingStore(FaultyStore):
     def _lies(self, about: str) -> bool:
         return self._lie == about and self._rng.random() < 0.3
 
-    def get(self, key: str, *, max_bytes: int) -> bytes:
+    def get(self, key: str, *, max_bytes: int, once: bool = False) -> bytes:
         body = super().get(key, max_bytes=max_bytes)
         return body[: self._rng.randrange(len(body) + 1)] if self._lies("whole objects are cut off") else body
 

@@ -234,7 +234,7 @@ class FaultyStore:
         stored = bytes(body)
         self._call("put", (key,), lambda: self.bucket.write(key, stored))
 
-    def get(self, key: str, *, max_bytes: int) -> bytes:
+    def get(self, key: str, *, max_bytes: int, once: bool = False) -> bytes:
         body = self._call("get", (check_key(key),), lambda: self._find(key).body)
         if len(body) > max_bytes:
             raise ObjectStoreError(f"{self.url}/{key}: expected at most {max_bytes} bytes, found {len(body)}")

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -44,9 +44,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """sent_bytes: how much of the body is sent before the connection breaks off; None: all of it."""
+
     status: int
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
+    sent_bytes: int | None = None
+
+    def cut(self) -> Answer:
+        """The same answer, which breaks off in the middle of its body."""
+        return replace(self, sent_bytes=len(self.body) // 2)
 
 
 class HttpRelay:
@@ -54,10 +61,13 @@ class HttpRelay:
 
     upstream: "http://127.0.0.1:port" or None. latency_seconds is added to each request and may be changed at any time.
     answer: called for each request; what it returns is the answer, None forwards. HANG_UP as an answer closes the
-    connection after the request took effect upstream.
+    connection after the request took effect upstream, REFUSE before it is sent there; CUT forwards, and breaks off in
+    the middle of the answer.
     """
 
     HANG_UP: Final = Answer(0)
+    REFUSE: Final = Answer(1)
+    CUT: Final = Answer(2)
 
     def __init__(
         self,
@@ -173,10 +183,10 @@ class _Handler(BaseHTTPRequestHandler):
         target = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = self.owner.take(Request(self.command, target.path, target.query, dict(self.headers.items()), body))
-        if answer is None or answer is HttpRelay.HANG_UP:
+        if answer in (None, HttpRelay.HANG_UP, HttpRelay.CUT):
             forwarded = self._forward(body)
-            answer = answer or forwarded
-        if answer is HttpRelay.HANG_UP:
+            answer = forwarded if answer is None else forwarded.cut() if answer is HttpRelay.CUT else answer
+        if answer in (HttpRelay.HANG_UP, HttpRelay.REFUSE):
             self.close_connection = True
             return
         self._send(answer)
@@ -200,6 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(answer.body[: answer.sent_bytes])
+            self.close_connection = answer.sent_bytes is not None or self.close_connection
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve

@@ -18,7 +18,7 @@ from metadata_roots import Clock, forget_images
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.create import Waiting
+from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.root.bootstrap import create_object_root, create_root
 
 

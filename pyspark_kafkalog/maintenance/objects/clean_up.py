@@ -35,6 +35,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.object_store.probe import is_old_probe
 from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.tiered.objects import SegmentStore
@@ -87,7 +88,7 @@ def clean_up(
     gone = {segment.topic_id for each in due for segment in each.segments} - image.topic_names.keys()
     orphans_count = orphans_bytes = 0
     found: list[ObjectMetadata] = []
-    for each in orphans(image, objects, layout, gone_topic_ids=gone):
+    for each in orphans(image, objects, layout, gone_topic_ids=gone, now_ms=now_ms):
         found.append(each)
         if len(found) == _DELETED_AT_ONCE:
             objects.delete([orphan.key for orphan in found])
@@ -157,8 +158,11 @@ def orphans(
     layout: OwnLayout = OwnLayout.AIVEN,
     *,
     gone_topic_ids: Collection[str] = (),
+    now_ms: int,
 ) -> Iterator[ObjectMetadata]:
-    """The data and segment objects that have expired and that `image` does not name. Lists all objects in the store.
+    """The data and segment objects that have expired and that `image` does not name, and what probes have left.
+
+    Lists all objects in the store.
 
     Objects with other keys are left out, and in remote storage those of topics that `image` does not know. All that was
     put for `gone_topic_ids`, of deleted topics, has expired.
@@ -179,6 +183,6 @@ def orphans(
             expires_below = image.next_offset + 1 if segment.partition.topic_id in gone_topic_ids else horizon
             is_expired = segment.segment_id not in segments and planned_at_of(segment.segment_id) < expires_below
         else:
-            continue
+            is_expired = image.is_object_root and is_old_probe(each, now_ms=now_ms)
         if is_expired:
             yield each

@@ -32,7 +32,8 @@ from pyspark_kafkalog.metadata.objects.layout import (
 )
 from pyspark_kafkalog.metadata.objects.requests import name_of, side_by_side
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.object_store.create import Taken, Waiting, create_once
+from pyspark_kafkalog.object_store.create import Taken, create_once
+from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 

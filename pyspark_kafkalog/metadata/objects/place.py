@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.objects.requests import name_of, read_if_there, s
 from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
 from pyspark_kafkalog.metadata.root_format import check_object_format_version, check_object_marker, other_kind
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
-from pyspark_kafkalog.object_store.create import Waiting
+from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, parse_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES

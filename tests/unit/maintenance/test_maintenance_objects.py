@@ -307,7 +307,7 @@ def test_objects_of_others_are_never_orphans(root: StoredRoot) -> None:
     for _ in range(3):
         root.place.clock.now_ms += 2 * DAY_MS
         assert clean(root).orphans_count == 0
-    assert list(orphans(root.image, root.objects)) == []
+    assert list(orphans(root.image, root.objects, now_ms=0)) == []
 
 
 def test_clean_up_stopped_at_any_request_is_finished_by_next_one(tmp_path: Path) -> None:

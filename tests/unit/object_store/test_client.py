@@ -14,12 +14,15 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 import pytest
+from faulty_store import VirtualClock
 from http_relay import Answer, HttpRelay, Request
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.object_store import client
 from pyspark_kafkalog.object_store.client import merge_ranges, open_store
+from pyspark_kafkalog.object_store.create import create_once
 from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.settings import StoreSettings
 from pyspark_kafkalog.object_store.store import (
     ByteRange,
@@ -29,6 +32,7 @@ from pyspark_kafkalog.object_store.store import (
     ObjectStoreError,
     StoreAccessError,
     StoreNotFoundError,
+    StoreRefusedError,
     StoreUnsuitableError,
 )
 
@@ -50,13 +54,21 @@ def error(status: int, code: str = "", message: str = "what the store says") -> 
     return Answer(status, body.encode())
 
 
-def open_at(relay: HttpRelay, location: ObjectLocation = S3) -> ObjectStore:
+def open_at(relay: HttpRelay, location: ObjectLocation = S3, *, clock: VirtualClock | None = None) -> ObjectStore:
+    """The store at the relay, whose requests wait by a virtual clock."""
+    clock = clock if clock is not None else VirtualClock()
     credentials = {
         "s3": {"access_key": "key", "secret_key": "HIDDEN", "region": "us-east-1"},
         "az": {"sas_token": SIGNATURE},
         "gs": {},
     }[location.scheme]
-    return open_store(location, StoreSettings(endpoint=relay.endpoint, **credentials))
+    settings = StoreSettings(endpoint=relay.endpoint, **credentials)
+    return open_with(location, settings, clock=clock)
+
+
+def open_with(location: ObjectLocation, settings: StoreSettings, *, clock: VirtualClock) -> ObjectStore:
+    waiting = Waiting(clock.monotonic, clock.sleep, lambda: 0.5, client._RETRY_SECONDS)
+    return client._ObstoreClient(location, client.client_config(location, settings, os.environ), waiting=waiting)
 
 
 def listing(*keys: str) -> Answer:
@@ -83,9 +95,15 @@ def listing(*keys: str) -> Answer:
         (error(400, "ExpiredToken"), StoreAccessError, "the credentials have expired"),
         (error(403, "AccessDenied"), StoreAccessError, "lists the permissions needed"),
         (error(401), StoreAccessError, "lists the permissions needed"),
-        (error(301, "PermanentRedirect"), ObjectStoreError, "in another region: set storeRegion or AWS_REGION"),
-        (error(400, "AuthorizationHeaderMalformed", "expecting eu-west-1"), ObjectStoreError, "expecting eu-west-1"),
-        (error(400, "EntityTooLarge"), ObjectStoreError, "400 Bad Request: EntityTooLarge: what the store says"),
+        (error(301, "PermanentRedirect"), StoreRefusedError, "in another region: set storeRegion or AWS_REGION"),
+        (error(400, "AuthorizationHeaderMalformed", "expecting eu-west-1"), StoreRefusedError, "expecting eu-west-1"),
+        (
+            error(400, "KMS.DisabledException"),
+            StoreRefusedError,
+            "the key that .* Request: KMS.DisabledException: ",
+        ),
+        (error(400), StoreRefusedError, "check credentials, region and the clock of this machine: 400 Bad Request"),
+        (error(400, "EntityTooLarge"), StoreRefusedError, "400 Bad Request: EntityTooLarge: what the store says"),
     ],
 )
 @pytest.mark.parametrize("request_name", ["get", "create", "put"])
@@ -107,15 +125,179 @@ def test_an_error_names_the_cause(
     assert "HIDDEN" not in "".join(traceback.format_exception(raised.value))
 
 
-def test_a_plain_404_is_a_missing_object_for_readers_and_a_missing_bucket_for_writers() -> None:
-    with HttpRelay(answer=answers(error(404))) as relay:
+HTML = b"<html><head><title>Welcome</title></head><body><h1>It works!</h1></body></html>"
+PAGE = Answer(404, HTML)
+#: Each request, with an answer that lets it succeed.
+REQUESTS: dict[str, tuple[Callable[[ObjectStore], object], Answer]] = {
+    "get": (lambda store: store.get("key", max_bytes=9), Answer(200, b"body", FOUND)),
+    "ranges": (
+        lambda store: store.get_ranges("key", [ByteRange(0, 4)]),
+        Answer(206, b"body", FOUND | {"Content-Range": "bytes 0-3/9"}),
+    ),
+    "head": (lambda store: store.head("key"), Answer(200, b"", FOUND)),
+    "list": (lambda store: list(store.list_objects("")), listing("a", "b")),
+    "put": (lambda store: store.put("key", b"body"), Answer(200, b"", FOUND)),
+    "copy": (
+        lambda store: store.copy("key", "other"),
+        Answer(200, b"<CopyObjectResult><ETag>1</ETag></CopyObjectResult>"),
+    ),
+    "delete": (
+        lambda store: store.delete(["a"]),
+        Answer(200, b"<DeleteResult><Deleted><Key>log/a</Key></Deleted></DeleteResult>"),
+    ),
+}
+every_request = pytest.mark.parametrize("name", REQUESTS)
+
+
+@pytest.mark.parametrize("code", ["NoSuchKey", "BlobNotFound"])
+def test_a_404_that_names_the_object_is_a_missing_object(code: str) -> None:
+    with HttpRelay(answer=answers(error(404, code))) as relay:
         store = open_at(relay)
-        for read in (lambda: store.get("key", max_bytes=9), lambda: store.head("key")):
+        for read in (
+            lambda: store.get("key", max_bytes=9),
+            lambda: store.head("key"),
+            lambda: store.get_ranges("key", [ByteRange(0, 1)]),
+        ):
             with pytest.raises(ObjectNotFoundError, match="log/key: there is no such object"):
                 read()
-        for write in (lambda: store.put("key", b""), lambda: store.create("key", b"")):
-            with pytest.raises(StoreNotFoundError, match="there is no such bucket"):
-                write()
+
+
+@every_request
+@pytest.mark.parametrize("answer", [PAGE, Answer(404)], ids=["page", "empty"])
+def test_a_404_of_somebody_else_is_no_missing_object(name: str, answer: Answer) -> None:
+    request, _ = REQUESTS[name]
+    with HttpRelay(answer=answers(answer)) as relay:
+        with pytest.raises(ObjectStoreError, match="check endpoint and proxy") as raised:
+            request(open_at(relay))
+        assert raised.type is ObjectStoreError
+
+
+def test_a_page_of_html_is_no_empty_listing_where_an_object_was_seen() -> None:
+    page = Answer(200, HTML)
+    clock = VirtualClock()
+
+    def answer(request: Request) -> Answer:
+        return page if request.kind == "LIST" else Answer(200, b"body", FOUND)
+
+    with HttpRelay(answer=answer) as relay:
+        store = open_at(relay, clock=clock)
+        store.get("folder/key", max_bytes=9)
+        for prefix in ("", "folder"):
+            with pytest.raises(ObjectStoreError, match="expected a listing with folder/key, found an empty one"):
+                list(store.list_objects(prefix))
+        assert list(store.list_objects("other")) == []
+        page = listing("folder/key")
+        assert [each.key for each in store.list_objects("")] == ["folder/key"]
+
+
+@every_request
+def test_a_busy_store_is_asked_for_90_seconds(name: str) -> None:
+    request, _ = REQUESTS[name]
+    clock = VirtualClock()
+    with HttpRelay(answer=answers(error(503, "SlowDown"))) as relay:
+        store = open_at(relay, clock=clock)
+        began = clock.monotonic()
+        with pytest.raises(
+            ObjectStoreError, match=r"503 Service Unavailable.* \(after \d+ requests in 90 s\)"
+        ) as raised:
+            request(store)
+        assert raised.type is ObjectStoreError
+        assert 90 <= clock.monotonic() - began < 96
+        assert 20 < relay.requests.total() < 40
+
+
+PASSING = {
+    "busy": error(503, "SlowDown"),
+    "internal": error(500, "InternalError"),
+    "gateway": Answer(502, HTML),
+    "too many": error(429, "TooManyRequests"),
+    "slow body": error(400, "RequestTimeout"),
+    "conflict": error(409, "OperationAborted"),
+    "page": PAGE,
+    "no answer": HttpRelay.REFUSE,
+    "cut 404": error(404, "NoSuchKey").cut(),
+    "cut 503": error(503, "SlowDown").cut(),
+}
+
+
+@every_request
+@pytest.mark.parametrize("fault", PASSING)
+def test_an_answer_that_passes_is_repeated(name: str, fault: str) -> None:
+    request, good = REQUESTS[name]
+    with HttpRelay(answer=answers(PASSING[fault], good)) as relay:
+        request(open_at(relay))
+        assert relay.requests.total() == (3 if name == "head" and PASSING[fault].status // 100 == 4 else 2)
+
+
+@pytest.mark.parametrize("name", ["get", "ranges", "list", "delete"])
+def test_an_answer_that_breaks_off_is_repeated(name: str) -> None:
+    request, good = REQUESTS[name]
+    with HttpRelay(answer=answers(good.cut(), good)) as relay:
+        request(open_at(relay))
+        assert relay.requests.total() == 2
+
+
+def test_a_listing_whose_second_page_breaks_off_goes_on_behind_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_LIST_CHUNK", 2)
+    first = listing("a", "b").body.replace(
+        b"<IsTruncated>false", b"<NextContinuationToken>1</NextContinuationToken><IsTruncated>true"
+    )
+    with HttpRelay(answer=answers(Answer(200, first), listing("c").cut(), listing("c", "d"))) as relay:
+        assert [each.key for each in open_at(relay).list_objects("")] == ["a", "b", "c", "d"]
+        assert "start-after=log%2Fb" in relay.log[-1].query
+
+
+REFUSALS = {
+    "key disabled": error(400, "KMS.DisabledException"),
+    "key gone": error(409, "KMS.Disabled"),
+    "lock": error(400, "InvalidRequest", "Content-MD5 OR x-amz-checksum- HTTP header is required"),
+    "immutable": error(409, "BlobImmutableDueToPolicy"),
+    "region": error(301, "PermanentRedirect"),
+    "other region": error(400, "AuthorizationHeaderMalformed"),
+    "redirect": Answer(307, b""),
+    "denied": error(403, "AccessDenied"),
+    "clock": error(403, "RequestTimeTooSkewed"),
+    "nameless": error(400),
+}
+
+
+@every_request
+@pytest.mark.parametrize("fault", REFUSALS)
+def test_a_refusal_ends_a_request_at_once(name: str, fault: str) -> None:
+    request, _ = REQUESTS[name]
+    with HttpRelay(answer=answers(REFUSALS[fault])) as relay:
+        with pytest.raises(StoreRefusedError):
+            request(open_at(relay))
+        assert relay.requests.total() <= (2 if name == "head" else 1)
+
+
+@pytest.mark.parametrize("fault", REFUSALS)
+def test_a_refused_create_ends_with_the_stores_answer(fault: str) -> None:
+    def answer(request: Request) -> Answer:
+        return REFUSALS[fault] if request.method == "PUT" else error(404, "NoSuchKey")
+
+    clock = VirtualClock()
+    waiting = Waiting(clock.monotonic, clock.sleep, lambda: 0.5)
+    with HttpRelay(answer=answer) as relay:
+        with pytest.raises(StoreRefusedError):
+            create_once(open_at(relay), "key", b"body", is_own=lambda found: True, max_bytes=9, waiting=waiting)
+        assert relay.requests["PUT"] <= 3
+    assert clock.monotonic() - VirtualClock().monotonic() < 1
+
+
+def test_a_listing_that_is_not_permitted_says_what_to_check() -> None:
+    expected = "lists the permissions needed; otherwise check credentials, region and the clock"
+    with HttpRelay(answer=answers(error(403, "AccessDenied"))) as relay:
+        store = open_at(relay)
+        with pytest.raises(StoreAccessError, match=expected):
+            list(store.list_objects(""))
+
+
+def test_a_refused_head_says_what_the_answer_to_a_get_says() -> None:
+    with HttpRelay(answer=answers(error(400, "ExpiredToken"))) as relay:
+        store = open_at(relay)
+        with pytest.raises(StoreAccessError, match="the credentials have expired"):
+            store.head("key")
 
 
 @pytest.mark.parametrize(
@@ -182,22 +364,20 @@ def test_an_error_does_not_show_the_signature_in_azures_urls() -> None:
     assert "HIDDEN" not in "".join(traceback.format_exception(raised.value)) + repr(store)
 
 
-def test_nobody_listening_is_said_with_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_RETRIES", 0)
+def test_nobody_listening_is_said_with_the_endpoint() -> None:
     with HttpRelay() as relay:
         endpoint = relay.endpoint
-    store = open_store(S3, StoreSettings(endpoint=endpoint, access_key="key", secret_key="HIDDEN"))
+        store = open_at(relay)
     for request in (lambda: store.get("key", max_bytes=9), lambda: store.create("key", b"")):
         with pytest.raises(ObjectStoreError, match=f"at {endpoint}: nobody listens there"):
             request()
 
 
 def test_a_host_that_does_not_exist_is_said_with_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_RETRIES", 0)
     monkeypatch.setenv("NO_PROXY", "*")
     settings = StoreSettings(endpoint="http://no-such-host.invalid", access_key="key", secret_key="HIDDEN")
     with pytest.raises(ObjectStoreError, match=r"at http://no-such-host\.invalid: there is no such host"):
-        open_store(S3, settings).head("key")
+        open_with(S3, settings, clock=VirtualClock()).head("key")
 
 
 def test_an_object_larger_than_the_bound_is_not_read() -> None:

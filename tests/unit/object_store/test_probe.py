@@ -9,12 +9,14 @@ import pytest
 from faulty_store import Fault, FaultyStore, MemoryBucket
 
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
+from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
     ObjectStoreError,
     StoreAccessError,
     StoreUnsuitableError,
 )
+from pyspark_kafkalog.units import HOUR_MS
 
 
 class ChecksThenWrites(FaultyStore):
@@ -74,10 +76,38 @@ def test_a_store_in_which_nobody_ever_wins_is_refused() -> None:
         check_store(store, "id")
 
 
-@pytest.mark.parametrize(("fault", "error"), [(Fault.UNAVAILABLE, ObjectStoreError), (Fault.DENIED, StoreAccessError)])
-def test_a_store_that_fails_is_not_called_unsuitable(fault: Fault, error: type[Exception]) -> None:
+def waiting(bucket: MemoryBucket) -> Waiting:
+    return Waiting(bucket.clock.monotonic, bucket.clock.sleep, lambda: 0.5)
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.FAILS_BEFORE, Fault.FAILS_AFTER, Fault.TIMEOUT])
+@pytest.mark.parametrize("number", [0, 9, 23])
+def test_a_race_with_a_lost_answer_is_repeated(fault: Fault, number: int) -> None:
     bucket = MemoryBucket()
+    check_store(FaultyStore(bucket, faults={number: fault}), "id", waiting=waiting(bucket))
+    assert bucket.keys() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "seconds"), [(Fault.UNAVAILABLE, ObjectStoreError, 120), (Fault.DENIED, StoreAccessError, 0)]
+)
+def test_a_store_that_fails_is_not_called_unsuitable(fault: Fault, error: type[Exception], seconds: int) -> None:
+    bucket = MemoryBucket()
+    store = FaultyStore(bucket, faults=lambda call: fault if call.number % 8 == 3 and call.kind == "create" else None)
+    began = bucket.clock.monotonic()
     with pytest.raises(error) as raised:
-        check_store(FaultyStore(bucket, faults={3: fault}), "id")
+        check_store(store, "id", waiting=waiting(bucket))
     assert raised.type is error
-    assert bucket.keys(PROBE_FOLDER) == bucket.keys()
+    assert seconds <= bucket.clock.monotonic() - began < seconds + 6
+    assert bucket.keys() == []
+
+
+def test_what_earlier_probes_left_is_removed_after_an_hour() -> None:
+    bucket = MemoryBucket()
+    bucket.write(f"{PROBE_FOLDER}/killed-0", b"old")
+    bucket.write(f"{PROBE_FOLDER}/a folder/of others", b"old")
+    bucket.clock.advance(HOUR_MS)
+    bucket.write(f"{PROBE_FOLDER}/running-0", b"new")
+    bucket.clock.advance(1000)
+    check_store(FaultyStore(bucket), "id")
+    assert bucket.keys() == [f"{PROBE_FOLDER}/a folder/of others", f"{PROBE_FOLDER}/running-0"]
