@@ -12,6 +12,8 @@ INT64_MIN: Final = -(2**63)
 
 NS_PER_MS: Final = 1_000_000
 US_PER_MS: Final = 1000
+#: The last of Spark's timestamps, which are microseconds in 64 bits; the first is its negative.
+MAX_SPARK_TIMESTAMP_MS: Final = INT64_MAX // US_PER_MS
 SECOND_MS: Final = 1000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS

@@ -10,8 +10,8 @@ With a schema, the value is JSON with the schema's fields, and the table has
 
 With a key schema of one column, the key is bytes (BINARY) or text that is cast to the column's type; with several
 columns, a JSON object. A record with a null value is a tombstone: its value columns are null. JSON fields that the
-schema does not name are dropped; missing fields are null. Any other value, and a key that does not fit, makes a bad
-record.
+schema does not name are dropped; missing fields are null. Any other value, a key that does not fit, and a timestamp
+that Spark's type does not hold, make a bad record.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.units import MAX_SPARK_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -44,6 +45,7 @@ BAD: Final = "__kafkalog_bad"
 RECORD: Final = "__kafkalog_record"
 
 _CORRUPT: Final = "__kafkalog_corrupt"
+_FAR: Final = "__kafkalog_far"
 _METADATA: Final = {"_partition": "partition", "_offset": "offset", "_timestamp": "timestamp"}
 
 
@@ -87,19 +89,27 @@ class RecordShape:
     def apply(self, records: DataFrame) -> DataFrame:
         """The table's columns and the helper columns. BAD is the reason why a record is bad, null for a good one;
         RECORD is the source row.
+
+        The timestamps of `records` may be bigint, in milliseconds: one that Spark's type does not hold makes a bad
+        record, and is null in the columns.
         """
         from pyspark.sql import functions as F
+        from pyspark.sql.types import LongType
 
+        names, far = records.columns, F.lit(None).cast("string")
+        if isinstance(records.schema["timestamp"].dataType, LongType):
+            records, far = _with_timestamps(records), F.col(_FAR)
         beside = {
             PARTITION: F.col("partition"),
             OFFSET: F.col("offset"),
             TIMESTAMP: F.col("timestamp"),
             DELETED: F.col("value").isNull(),
-            RECORD: F.struct(*(F.col(name) for name in records.columns)),
+            RECORD: F.struct(*(F.col(name) for name in names)),
         }
         if self.schema is None:
             no_key = F.when(F.col(RAW_KEY).isNull() & F.lit(self.keys_needed), F.lit("it has no key"))
-            return records.select("*", *(each.alias(name) for name, each in beside.items()), no_key.alias(BAD))
+            helpers = {**beside, BAD: F.coalesce(far, no_key)}
+            return records.select(*names, *(each.alias(name) for name, each in helpers.items()))
         parsed = records.withColumns({"__kafkalog_key": self._key(), "__kafkalog_value": self._value(self.schema)})
         key_names = {name.lower() for name in self.key_schema.names}
         columns = [F.col(f"__kafkalog_key.{quoted(name)}").alias(name) for name in self.key_schema.names]
@@ -110,7 +120,8 @@ class RecordShape:
         ]
         if self.metadata_columns:
             columns += [F.col(source).alias(name) for name, source in _METADATA.items()]
-        return parsed.select(*columns, *(each.alias(name) for name, each in beside.items()), self._reason().alias(BAD))
+        helpers = {**beside, BAD: F.coalesce(far, self._reason())}
+        return parsed.select(*columns, *(each.alias(name) for name, each in helpers.items()))
 
     def _key(self) -> Column:
         """A struct of the key's columns."""
@@ -154,6 +165,16 @@ class RecordShape:
             .when(F.col("key").isNotNull() & any_null, F.lit(f"its key is no {self.key_schema.simpleString()}"))
             .when(unparsed, F.lit("its value is no JSON object of the schema"))
         )
+
+
+def _with_timestamps(records: DataFrame) -> DataFrame:
+    """`records` with their milliseconds as timestamps, null where that is too far, and with the reason as _FAR."""
+    from pyspark.sql import functions as F
+
+    ms = F.col("timestamp")
+    fits = ms.between(-MAX_SPARK_TIMESTAMP_MS, MAX_SPARK_TIMESTAMP_MS)
+    far = F.concat(F.lit("its timestamp, "), ms.cast("string"), F.lit(" ms, is beyond those of Spark"))
+    return records.withColumns({"timestamp": F.when(fits, F.timestamp_millis(ms)), _FAR: F.when(~fits, far)})
 
 
 def _is_one_object(column: str) -> Column:

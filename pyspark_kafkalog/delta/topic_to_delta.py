@@ -48,6 +48,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 
 _LOG: Final = logging.getLogger(__name__)
@@ -155,7 +156,8 @@ class TopicToDelta:
         )
         bad_records = BadRecords(self.bad_records, self.bad_records_table)
         options = {"startingOffsets": "earliest", "isolationLevel": "read_committed", **self.source_options}
-        records = spark.readStream.format("kafkalog").options(**options).option("subscribe", self.topic).load(self.path)
+        source = spark.readStream.format("kafkalog").options(**options).option("subscribe", self.topic)
+        records = source.schema(_with_milliseconds(source.load(self.path).schema)).load(self.path)
         target = DeltaTarget(self.table, merge_schema=self.merge_schema)
         if not target.exists(spark):
             schema = shape.apply(records).drop(*_BESIDE).schema
@@ -181,6 +183,13 @@ class TopicToDelta:
                     kept.unpersist()
 
         return start(records, write, checkpoint=self.checkpoint, continuous=self.continuous)
+
+
+def _with_milliseconds(source: StructType) -> StructType:
+    """The source's schema with timestamps as numbers, so that those beyond Spark's type are bad records, no errors."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    return StructType([StructField("timestamp", LongType()) if each.name == "timestamp" else each for each in source])
 
 
 def latest_by_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:

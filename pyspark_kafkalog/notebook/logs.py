@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
-from pyspark_kafkalog.notebook.records import LogRange, Records, schema_of
+from pyspark_kafkalog.notebook.records import LogRange, Records, as_dicts, schema_of
 from pyspark_kafkalog.root.file_root import directory_of
 from pyspark_kafkalog.root.reads import read_partition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
@@ -142,8 +142,8 @@ class PartitionLog(Records):
         offset = self._offset_of(item, low, high)
         if not low <= offset < high:
             raise OffsetOutOfRangeError(f"offset {item} of {self.name} is not in [{low}, {high})")
-        for record in self.between(offset, offset + 1).to_arrow().to_pylist():
-            return dict(record)
+        for record in as_dicts(self.between(offset, offset + 1).to_arrow()):
+            return record
         raise OffsetOutOfRangeError(
             f"offset {offset} of {self.name} has no record: it is a marker's, aborted, or compacted away"
         )

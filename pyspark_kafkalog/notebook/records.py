@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
-from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, RECORD_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -34,7 +34,7 @@ class Records(ABC):
 
     @abstractmethod
     def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The records with the columns of `schema`, a subset of KAFKA_SCHEMA's."""
+        """The records with the columns of `schema`, a subset of RECORD_SCHEMA's."""
 
     def batches_of_records(
         self, columns: Sequence[str] | None = None, *, text: bool = False
@@ -64,10 +64,15 @@ class Records(ABC):
     ) -> Any:
         """All records as a DuckDB relation, of `connection` or the default one: `log.to_duckdb().aggregate(...)`.
 
-        Raises MissingPackageError if duckdb is not installed.
+        DuckDB's timestamps are in microseconds. Raises InvalidRecordError for one that is out of their range,
+        MissingPackageError if duckdb is not installed.
         """
         duckdb = _import("duckdb")
-        return (connection or duckdb).from_arrow(self.to_arrow(columns, text=text))
+        schema = pa.schema([KAFKA_SCHEMA.field(each.name) for each in schema_of(columns)])
+        table = pa.Table.from_batches(self._record_batches(schema), schema)
+        if text:
+            table = pa.Table.from_batches(map(as_text, table.to_batches()), as_text_schema(schema))
+        return (connection or duckdb).from_arrow(table)
 
     def count(self) -> int:
         """The number of records. Reads the log, but decodes no columns; offsets do not suffice, as they have gaps."""
@@ -75,10 +80,10 @@ class Records(ABC):
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Arrow batches with all columns, one in memory at a time."""
-        return self._record_batches(KAFKA_SCHEMA)
+        return self._record_batches(RECORD_SCHEMA)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        stream = pa.RecordBatchReader.from_batches(KAFKA_SCHEMA, self._record_batches(KAFKA_SCHEMA))
+        stream = pa.RecordBatchReader.from_batches(RECORD_SCHEMA, self._record_batches(RECORD_SCHEMA))
         return stream.__arrow_c_stream__(requested_schema)
 
 
@@ -118,13 +123,23 @@ class LogRange(Protocol):
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """KAFKA_SCHEMA, or these columns of it. Raises InvalidOptionError for an unknown column."""
+    """RECORD_SCHEMA, or these columns of it. Raises InvalidOptionError for an unknown column."""
     if columns is None:
-        return KAFKA_SCHEMA
-    unknown = [name for name in columns if name not in KAFKA_SCHEMA.names]
+        return RECORD_SCHEMA
+    unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
     if unknown or isinstance(columns, str):
-        raise InvalidOptionError(f"columns {columns!r}: expected a list of any of {', '.join(KAFKA_SCHEMA.names)}")
-    return pa.schema([KAFKA_SCHEMA.field(name) for name in columns])
+        raise InvalidOptionError(f"columns {columns!r}: expected a list of any of {', '.join(RECORD_SCHEMA.names)}")
+    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+
+
+def as_dicts(records: pa.Table) -> list[dict[str, Any]]:
+    """The rows; a timestamp that Python's calendar does not have is its number of milliseconds."""
+    try:
+        return [dict(each) for each in records.to_pylist()]
+    except (ValueError, OverflowError):
+        index = records.schema.get_field_index("timestamp")
+        numbers = records.column(index).cast(pa.int64())
+        return [dict(each) for each in records.set_column(index, "timestamp", numbers).to_pylist()]
 
 
 def as_text_schema(schema: pa.Schema) -> pa.Schema:

@@ -1,6 +1,7 @@
 """Converts record columns to Arrow and back, without copying keys and values.
 
-`KAFKA_SCHEMA` holds the columns of Spark's Kafka source, with the types of Spark's Arrow conversion.
+`KAFKA_SCHEMA` holds the columns of Spark's Kafka source, with the types of Spark's Arrow conversion. `RECORD_SCHEMA`
+holds the same columns for readers outside of Spark: its timestamps are in milliseconds, which any record's fits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns
-from pyspark_kafkalog.units import INT64_MAX, US_PER_MS
+from pyspark_kafkalog.units import MAX_SPARK_TIMESTAMP_MS, US_PER_MS
 
 _HEADER_FIELDS: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -31,30 +32,39 @@ KAFKA_SCHEMA: Final = pa.schema(
     ]
 )
 
-_MAX_TIMESTAMP_MS: Final = INT64_MAX // US_PER_MS
+_TIMESTAMP: Final = "timestamp"
+_TIMESTAMP_MS: Final = pa.timestamp("ms", "UTC")
+RECORD_SCHEMA: Final = KAFKA_SCHEMA.set(KAFKA_SCHEMA.get_field_index(_TIMESTAMP), pa.field(_TIMESTAMP, _TIMESTAMP_MS))
+
+_FAR_TIMESTAMP_ADVICE: Final = (
+    "read the number of milliseconds, in Spark by .schema('key BINARY, value BINARY, partition INT, offset BIGINT, "
+    "timestamp BIGINT'), or leave out the column timestamp"
+)
 _CONSTANT_ROWS_STEP: Final = 16 * 1024
 
 
 def to_record_batch(columns: RecordColumns, schema: pa.Schema, *, topic: str, partition: int) -> pa.RecordBatch:
     """The records as one Arrow batch with the columns of `schema`: any of KAFKA_SCHEMA's, in any order.
 
+    The timestamp may also be in milliseconds, as in RECORD_SCHEMA, or the int64 number of them.
+
     `columns` must have all columns of the schema except topic and partition. Invalid UTF-8 in header keys becomes
-    U+FFFD, as in Java. Raises InvalidRecordError for a timestamp beyond 64 bits of microseconds.
+    U+FFFD, as in Java. Raises InvalidRecordError for a timestamp in microseconds that 64 bits do not hold.
     """
     if not len(schema):  # from_arrays would return a batch without rows
         return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), columns.count, [None]))
-    arrays = [_to_array(field.name, columns, topic, partition) for field in schema]
+    arrays = [_to_array(field, columns, topic, partition) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _to_array(name: str, columns: RecordColumns, topic: str, partition: int) -> pa.Array:
-    count = columns.count
+def _to_array(field: pa.Field, columns: RecordColumns, topic: str, partition: int) -> pa.Array:
+    name, count = field.name, columns.count
     if name == "topic":
         return _constant_topic(topic, _rounded_up(count)).slice(0, count)
     if name == "partition":
         return _constant_partition(partition, _rounded_up(count)).slice(0, count)
-    if name == "timestamp":
-        return _timestamps(columns, f"{topic}-{partition}")
+    if name == _TIMESTAMP:
+        return _timestamps(columns, field.type, f"{topic}-{partition}")
     if name == "headers":
         assert columns.headers is not None
         return _headers(columns.headers)
@@ -84,17 +94,21 @@ def _constant_partition(partition: int, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(np.full(count, partition, np.int32))])
 
 
-def _timestamps(columns: RecordColumns, topic_partition: str) -> pa.Array:
+def _timestamps(columns: RecordColumns, arrow_type: pa.DataType, topic_partition: str) -> pa.Array:
     timestamps_ms = columns.timestamps_ms
     assert timestamps_ms is not None
-    too_far = (timestamps_ms > _MAX_TIMESTAMP_MS) | (timestamps_ms < -_MAX_TIMESTAMP_MS)
+    if arrow_type != KAFKA_SCHEMA.field(_TIMESTAMP).type:
+        return pa.Array.from_buffers(arrow_type, columns.count, [None, pa.py_buffer(timestamps_ms)])
+    too_far = (timestamps_ms > MAX_SPARK_TIMESTAMP_MS) | (timestamps_ms < -MAX_SPARK_TIMESTAMP_MS)
     if too_far.any():
+        row = int(too_far.argmax())
+        where = "a record" if columns.offsets is None else f"the record at offset {int(columns.offsets[row])}"
         raise InvalidRecordError(
-            f"a record of {topic_partition} has timestamp {int(timestamps_ms[too_far.argmax()])} ms; Spark's "
-            f"timestamps end at {_MAX_TIMESTAMP_MS} ms; leave out the column timestamp to read such records"
+            f"{where} of {topic_partition} has timestamp {int(timestamps_ms[row])} ms, and timestamps in microseconds, "
+            f"as Spark's, end at {MAX_SPARK_TIMESTAMP_MS} ms; {_FAR_TIMESTAMP_ADVICE}"
         )
     timestamps_us = timestamps_ms * US_PER_MS
-    return pa.Array.from_buffers(pa.timestamp("us", "UTC"), columns.count, [None, pa.py_buffer(timestamps_us)])
+    return pa.Array.from_buffers(arrow_type, columns.count, [None, pa.py_buffer(timestamps_us)])
 
 
 def _binary(column: BinaryColumn, arrow_type: pa.DataType) -> pa.Array:

@@ -1,6 +1,7 @@
 """Columns of a read and of a write, as in Spark's Kafka source and sink.
 
-Reading: any of the columns, each with its type; columns that a user's schema omits are not decoded.
+Reading: any of the columns, each with its type; columns that a user's schema omits are not decoded. The timestamp may
+be a bigint, the number of milliseconds: records may have times that Spark's timestamps do not reach.
 Writing: value is required; key, headers, topic, partition and timestamp are optional; other columns are ignored.
 """
 
@@ -39,6 +40,8 @@ _READ_SCHEMA: Final = StructType(
 )
 _READ_SCHEMA_WITH_HEADERS: Final = StructType([*_READ_SCHEMA.fields, StructField("headers", HEADERS_TYPE)])
 _MAY_BE_NULL: Final = frozenset({"key", "value", "headers"})
+#: The type with which `timestamp` may be read instead: the number of milliseconds, which any record has.
+_MILLISECONDS: Final = LongType()
 
 _WRITE_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
     "key": (StringType(), BinaryType()),
@@ -64,7 +67,7 @@ def check_read_schema(schema: StructType) -> None:
         expected = known.get(field.name)
         if expected is None:
             raise InvalidOptionError(f"the schema has the unknown column {field.name!r}; {_allowed_columns()}")
-        if field.dataType != expected.dataType:
+        if field.dataType != expected.dataType and (field.name, field.dataType) != ("timestamp", _MILLISECONDS):
             raise InvalidOptionError(
                 f"the schema has column {field.name} as {field.dataType.simpleString()}; {_allowed_columns()}"
             )
@@ -74,7 +77,7 @@ def check_read_schema(schema: StructType) -> None:
 
 def _allowed_columns() -> str:
     columns = (f"{field.name} {field.dataType.simpleString()}" for field in _READ_SCHEMA_WITH_HEADERS)
-    return f"allowed columns: {', '.join(columns)}"
+    return f"allowed columns: {', '.join(columns)}; timestamp may be bigint, for milliseconds since 1970"
 
 
 def check_write_schema(schema: StructType, topic: str | None) -> None:

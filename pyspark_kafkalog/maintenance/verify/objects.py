@@ -446,11 +446,11 @@ class _PartitionCheck:
         self._bytes_read += read.bytes_read
 
     def _check_records(self, start_offset: int, end_offset: int) -> None:
-        from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA  # loads Arrow, which only this check needs
+        from pyspark_kafkalog.record.arrow import RECORD_SCHEMA  # loads Arrow, which only this check needs
 
         reader = self._root.reader(self._topic_partition.topic, self._topic_partition.partition)
         try:
-            for _ in reader.read(start_offset, end_offset, schema=KAFKA_SCHEMA):
+            for _ in reader.read(start_offset, end_offset, schema=RECORD_SCHEMA):
                 pass
         except DiskFormatError as error:
             self._sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE)

@@ -116,12 +116,12 @@ def _is_named(unit: RemoteUnit, segment: SegmentObject) -> bool:
 
 def _check_records(unit: RemoteUnit, sink: FindingSink) -> None:
     """Decode the records of compressed batches, too."""
-    from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA  # loads Arrow, which only this check needs
+    from pyspark_kafkalog.record.arrow import RECORD_SCHEMA  # loads Arrow, which only this check needs
 
     segments = unit.log.segments
     reader = LogReader(TieredExtents(unit.log, None, lambda: unit.log), unit.scope.topic_partition)
     try:
-        for _ in reader.read(segments[0].base_offset, segments[-1].end_offset, schema=KAFKA_SCHEMA):
+        for _ in reader.read(segments[0].base_offset, segments[-1].end_offset, schema=RECORD_SCHEMA):
             pass
     except DiskFormatError as error:
         sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE)

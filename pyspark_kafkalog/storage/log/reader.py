@@ -18,7 +18,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    DiskFormatError,
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+)
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.reference import iterate_batch
 from pyspark_kafkalog.storage.artefacts.index_file import read_entries
@@ -235,6 +241,7 @@ class LogReader:
 
         Raises CorruptRecordError for damage in the range or if the log ends before `end_offset`, and
         OffsetOutOfRangeError if `start_offset` is below the first segment because retention has deleted it.
+        InvalidRecordError for a timestamp that the type in `schema` cannot hold: see record.arrow.
         """
         from pyspark_kafkalog.record.arrow import to_record_batch  # imports compiled code, not needed for planning
         from pyspark_kafkalog.record.decode import decode_slices
@@ -242,27 +249,34 @@ class LogReader:
         if start_offset >= end_offset:
             return  # before any file access: a topic whose creator was killed may have no directory yet
         columns = frozenset(schema.names) - {"topic", "partition"}
+        to_arrow = functools.partial(
+            to_record_batch,
+            schema=schema,
+            topic=self.topic_partition.topic,
+            partition=self.topic_partition.partition,
+        )
         committed_batches = self._committed(end_offset, is_whole=min_timestamp_ms is None) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
             batches = run.batches if committed_batches is None else committed_batches.keep(run)
-            slices = decode_slices(
+            decode = functools.partial(
+                decode_slices,
                 run.data,
                 batches,
                 data_position=run.position,
                 file=run.file,
-                columns=columns,
                 start_offset=start_offset,
                 end_offset=end_offset,
                 min_timestamp_ms=min_timestamp_ms,
                 until_timestamp_ms=until_timestamp_ms,
             )
             try:
-                for decoded in slices:
-                    yield to_record_batch(
-                        decoded, schema, topic=self.topic_partition.topic, partition=self.topic_partition.partition
-                    )
+                yield from map(to_arrow, decode(columns=columns))
             except DiskFormatError as error:
                 raise self._placed(error) from None
+            except InvalidRecordError:  # with the offset, the error names it
+                for _ in map(to_arrow, decode(columns=columns | {"offset"})):
+                    pass
+                raise
 
     def _committed(self, end_offset: int, *, is_whole: bool) -> CommittedBatches:
         return CommittedBatches(lambda offset: self.extents.aborted_transactions(offset, end_offset), is_whole=is_whole)

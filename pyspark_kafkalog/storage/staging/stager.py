@@ -30,8 +30,9 @@ from pyspark_kafkalog.record.partitioner import NO_PARTITION, Partitioner, group
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter, StagingTask
-from pyspark_kafkalog.units import US_PER_MS
+from pyspark_kafkalog.units import NS_PER_MS, US_PER_MS
 
+_UNITS_PER_MS: Final = {"ms": 1, "us": US_PER_MS, "ns": NS_PER_MS}
 _ROW_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
 
 
@@ -109,10 +110,18 @@ def _timestamps_ms(column: pa.Array | None, count: int, now_ms: int) -> NDArray[
         return np.full(count, now_ms, np.int64)
     if not pa.types.is_timestamp(column.type):
         raise InvalidRecordError(f"the column timestamp is of type {column.type}, it must be an Arrow timestamp")
-    is_finer = column.type.unit == "ns"
-    timestamps_us = column.cast(pa.timestamp("us", column.type.tz), safe=not is_finer).cast(pa.int64())
-    filled: NDArray[np.int64] = pc.fill_null(timestamps_us, now_ms * US_PER_MS).to_numpy(zero_copy_only=False)
-    return filled // US_PER_MS
+    if column.type.unit == "s":
+        column = _cast_to_ms(column)
+    per_ms = _UNITS_PER_MS[column.type.unit]
+    numbers: NDArray[np.int64] = pc.fill_null(column.cast(pa.int64()), now_ms * per_ms).to_numpy(zero_copy_only=False)
+    return numbers if per_ms == 1 else numbers // per_ms
+
+
+def _cast_to_ms(column: pa.Array) -> pa.Array:
+    try:
+        return column.cast(pa.timestamp("ms", column.type.tz))
+    except pa.ArrowInvalid as error:
+        raise InvalidRecordError(f"the column timestamp has a time that is no 64-bit number of ms: {error}") from None
 
 
 #: The columns that a table to append may have; value is required.

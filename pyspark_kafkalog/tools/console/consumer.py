@@ -292,11 +292,11 @@ def _consumer(
 ) -> Consumer:
     import pyarrow as pa
 
-    from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+    from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
     from pyspark_kafkalog.tools.console.follow import Consumer
 
     names = {"offset", *(formatter.columns() if formatter is not None else ()), *(("key",) if keep is not None else ())}
-    schema = pa.schema([field for field in KAFKA_SCHEMA if field.name in names])
+    schema = pa.schema([field for field in RECORD_SCHEMA if field.name in names])
     only = [TopicPartition(options.topic, number) for number in dict.fromkeys(options.partition or ())]
     is_early = options.reset == _EARLIEST or (options.offset or "").lower() == _EARLIEST
     reset: Reset = "earliest" if is_early else "latest"

@@ -46,11 +46,10 @@ import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.json_form import json_text
-from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
 from pyspark_kafkalog.tools.command import UsageError, is_true
 from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError
 from pyspark_kafkalog.tools.dump.java_text import decode_utf8
-from pyspark_kafkalog.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 
 #: Separators of headers that, as regular expressions, match only themselves.
 _PLAIN_SEPARATORS: Final = frozenset(",;:#&/ \t")
-_HEADERS_TYPE: Final = KAFKA_SCHEMA.field("headers").type
+_HEADERS_TYPE: Final = RECORD_SCHEMA.field("headers").type
 
 
 class LineError(UsageError):
@@ -372,7 +371,7 @@ class CoordinatorFormat:
         self._decoder = CoordinatorDecoder(schema_file)
 
     def columns(self) -> list[str]:
-        """Columns of KAFKA_SCHEMA that `text` needs."""
+        """Columns of RECORD_SCHEMA that `text` needs."""
         return ["key", "value", "offset"]
 
     def text(self, batch: pa.RecordBatch) -> bytes:
@@ -438,7 +437,7 @@ class RecordFormat:
         )
 
     def columns(self) -> list[str]:
-        """Columns of KAFKA_SCHEMA that `text` needs."""
+        """Columns of RECORD_SCHEMA that `text` needs."""
         return [name for part in self.parts for name in _COLUMNS[part]]
 
     def text(self, batch: pa.RecordBatch) -> bytes:
@@ -453,7 +452,7 @@ class RecordFormat:
         if name in _NOT_PRESENT:
             return pa.repeat(pa.scalar(_NOT_PRESENT[name], pa.binary()), len(batch))
         if name == "timestamp":
-            times_ms = pc.divide(batch.column("timestamp").cast(pa.int64()), US_PER_MS)
+            times_ms = batch.column("timestamp").cast(pa.int64())
             types = _TIMESTAMP_TYPES.take(batch.column("timestampType"))
             return pc.binary_join_element_wise(types, _number_text(times_ms), b":")
         if name in ("partition", "offset"):
@@ -500,7 +499,7 @@ class FormatString:
         self._null_literal = null_literal
 
     def columns(self) -> list[str]:
-        """Columns of KAFKA_SCHEMA that `text` needs."""
+        """Columns of RECORD_SCHEMA that `text` needs."""
         return [TOKENS[each] for each in self._pieces if isinstance(each, str)]
 
     def text(self, batch: pa.RecordBatch) -> bytes:
@@ -524,7 +523,7 @@ class FormatString:
             lengths = pc.fill_null(pc.binary_length(data), -1)
             return _big_endian(lengths) if token == "R" else _number_text(lengths)
         if token == "T":
-            return _number_text(pc.divide(data.cast(pa.int64()), US_PER_MS))
+            return _number_text(data.cast(pa.int64()))
         if token == "h":
             return _headers_text(data)
         return data.cast(pa.binary()) if token == "t" else _number_text(data)
@@ -595,13 +594,13 @@ class JsonFormat:
         self._deserializers = deserializers
 
     def columns(self) -> list[str]:
-        """Columns of KAFKA_SCHEMA that `text` needs: all."""
-        return list(KAFKA_SCHEMA.names)
+        """Columns of RECORD_SCHEMA that `text` needs: all."""
+        return list(RECORD_SCHEMA.names)
 
     def text(self, batch: pa.RecordBatch) -> bytes:
         """The lines of all records in `batch`. Raises InvalidRecordError for data that a deserializer rejects."""
         columns = {name: batch.column(name) for name in batch.schema.names}
-        columns["timestamp"] = pc.divide(columns["timestamp"].cast(pa.int64()), US_PER_MS)
+        columns["timestamp"] = columns["timestamp"].cast(pa.int64())
         columns["timestampType"] = _TIMESTAMP_TYPES.take(columns["timestampType"]).cast(pa.string())
         for name in ("key", "value"):
             if name in self._deserializers:

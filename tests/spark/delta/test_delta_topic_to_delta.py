@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pyspark_kafkalog import LogDir
@@ -232,3 +232,22 @@ def test_invalid_options_are_refused_before_table_is_created(
     with pytest.raises(InvalidOptionError, match=said):
         run(spark, tmp_path, **options)
     assert not (tmp_path / "table").exists()
+
+
+def test_time_beyond_those_of_spark_makes_a_bad_record(spark: SparkSession, log_dir: LogDir, tmp_path: Path) -> None:
+    far_ms = 1_700_000_000_000_000_000
+    log_dir.create_topic("far", partitions=1, configs={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    times = pa.array([1_700_000_000_000, far_ms], pa.timestamp("ms", "UTC"))
+    log_dir.append("far", pa.table({"value": ["near", "far"], "timestamp": times}), flush="os")
+    aside = tmp_path / "aside"
+    table = run(spark, tmp_path, topic="far", bad_records="quarantine", bad_records_table=str(aside))
+    assert [bytes(row.value) for row in table.collect()] == [b"near"]
+    (row,) = spark.read.format("delta").load(str(aside)).collect()
+    assert (bytes(row.value), row.offset, row.timestamp) == (b"far", 1, None)
+    assert row.reason == f"its timestamp, {far_ms} ms, is beyond those of Spark"
+    numbers = spark.read.format("kafkalog").option("subscribe", "far").schema("timestamp BIGINT")
+    read = numbers.load(str(tmp_path / "log")).orderBy("timestamp").collect()
+    assert [row.timestamp for row in read] == [1_700_000_000_000, far_ms]
+    whole = spark.read.format("kafkalog").option("subscribe", "far").load(str(tmp_path / "log"))
+    with pytest.raises(PythonException, match=r"the record at offset 1 of far-0 has timestamp .* timestamp BIGINT"):
+        whole.collect()

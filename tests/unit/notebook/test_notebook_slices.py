@@ -16,12 +16,14 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (
     CorruptRecordError,
     InvalidOptionError,
+    InvalidRecordError,
     MissingPackageError,
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
 from pyspark_kafkalog.notebook import records
 from pyspark_kafkalog.notebook.points_in_time import iso_text
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
 #: Its tail is damaged, so it is an error to read that.
 DAMAGED = "unclean-badcrc"
@@ -249,3 +251,39 @@ def test_text_replaces_invalid_bytes(own: LogDir) -> None:
     own.append("bytes", pa.table({"key": [b"\xff\x00", None], "value": [b"ok", b"\xc3"]}), partition=0)
     table = own["bytes"].refresh().to_arrow(["key", "value"], text=True)
     assert table.to_pylist() == [{"key": "\ufffd\x00", "value": "ok"}, {"key": None, "value": "\ufffd"}]
+
+
+FAR_TIMES_MS = [0, 1, 1_700_000_000_000, 1_700_000_000_000_000_000, (1 << 63) - 1]
+
+
+@pytest.fixture
+def far(root_place: RootPlace) -> LogDir:
+    """A log directory of ours whose records have FAR_TIMES_MS, as of producers that count nanoseconds."""
+    log_dir = LogDir.create(root_place)
+    log_dir.create_topic("t", partitions=1, configs={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    times = pa.array(FAR_TIMES_MS, pa.timestamp("ms", "UTC"))
+    log_dir.append("t", pa.table({"value": [str(each) for each in FAR_TIMES_MS], "timestamp": times}))
+    log_dir.refresh()
+    return log_dir
+
+
+def test_timestamps_of_64_bits_are_read_as_the_milliseconds_that_they_are(far: LogDir) -> None:
+    log = far["t", 0]
+    for found in (far.read("t"), log.to_arrow(), pa.table(log), pa.Table.from_batches(log)):
+        assert found["timestamp"].cast(pa.int64()).to_pylist() == FAR_TIMES_MS
+    assert [log[offset]["timestamp"] for offset in (3, 4)] == FAR_TIMES_MS[3:]
+    assert log[2]["timestamp"] == datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert str(FAR_TIMES_MS[3]) in str(log.seek("2024-01-01"))
+    assert log.offset_at("2024-01-01") == 3
+    for drawing in (log, far["t"], far, log.seek("2024-01-01")):
+        assert drawing._repr_html_()  # type: ignore[attr-defined]
+
+
+def test_timestamp_beyond_microseconds_is_an_error_with_its_offset_and_a_schema_that_helps(far: LogDir) -> None:
+    advice = r"the record at offset 3 of t-0 has timestamp 1700000000000000000 ms.*timestamp BIGINT.*leave out"
+    with pytest.raises(InvalidRecordError, match=advice):
+        list(far.reader("t", 0).read(0, 5, schema=KAFKA_SCHEMA.empty_table().select(["value", "timestamp"]).schema))
+    numbers = pa.schema([pa.field("timestamp", pa.int64())])
+    read = pa.Table.from_batches(far.reader("t", 0).read(0, 5, schema=numbers))
+    assert read["timestamp"].to_pylist() == FAR_TIMES_MS
+    assert far.read("t", columns=["value"]).num_rows == len(FAR_TIMES_MS)

@@ -468,3 +468,26 @@ def test_input_with_a_high_descriptor_is_read() -> None:
         os.close(other_end)
         assert _read(high, 10) == b"a\n"
         assert _read(high, None) == b""
+
+
+@pytest.mark.parametrize("time_ms", [1_700_000_000_000_000_000, (1 << 63) - 1])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--property", "print.timestamp=true"), "CreateTime:{}\tv\n"),
+        (("--format", "%T\\n"), "{}\n"),
+        (
+            ("--output", "json"),
+            '{{"topic": "t", "partition": 0, "offset": 0, "timestamp": {}, "timestampType": "CreateTime", '
+            '"key": null, "value": "v"}}\n',
+        ),
+    ],
+    ids=["property", "format", "json"],
+)
+def test_time_that_no_calendar_has_is_printed_as_its_number(
+    console: Console, time_ms: int, options: tuple[str, ...], expected: str
+) -> None:
+    log_dir = LogDir.create(console.root)
+    log_dir.create_topic("t", partitions=1, configs={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    log_dir.append("t", pa.table({"value": ["v"], "timestamp": pa.array([time_ms], pa.timestamp("ms", "UTC"))}))
+    assert console.consume("--from-beginning", *options) == expected.format(time_ms)
