@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.session import check_delta, with_delta
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,5 +91,5 @@ def error_text(error: Any) -> str:
 
 
 def _fail(name: str, text: str) -> int:
-    sys.stderr.write(f"{name}: {' '.join(text.split())}\n")
+    sys.stderr.write(printable(f"{name}: {' '.join(text.split())}") + "\n")
     return 1

@@ -36,6 +36,7 @@ from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.storage.names import check_principal
 from pyspark_kafkalog.tools.command import UsageError, add_path, open_log_dir
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.security.access_control import AccessControl
@@ -252,7 +253,7 @@ def _list(options: argparse.Namespace, output: Output) -> None:
     if not options.principal:
         output.show_all(acls, _tree, _current_text)
     for principal in options.principal:
-        output.text(f"ACLs for principal `{principal}`\n")
+        output.text(f"ACLs for principal `{printable(principal)}`\n")
         output.show_all([acl for acl in acls if acl.principal == principal], _tree, _current_text)
 
 
@@ -300,7 +301,7 @@ def _entries_text(heading: str, entries: Iterable[Acl]) -> str:
 
 def _resource_text(resource: AclFilter) -> str:
     return (
-        f"ResourcePattern(resourceType={resource.resource_type.name}, name={resource.resource_name}, "
+        f"ResourcePattern(resourceType={resource.resource_type.name}, name={printable(str(resource.resource_name))}, "
         f"patternType={resource.pattern_type.name})"
     )
 
@@ -309,8 +310,8 @@ def _entry_text(entry: Acl | AclFilter) -> str:
     assert entry.operation is not None
     assert entry.permission is not None
     return (
-        f"(principal={entry.principal}, host={entry.host}, operation={entry.operation.name}, "
-        f"permissionType={entry.permission.name})"
+        f"(principal={printable(str(entry.principal))}, host={printable(str(entry.host))}, "
+        f"operation={entry.operation.name}, permissionType={entry.permission.name})"
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +39,8 @@ from pyspark_kafkalog.metadata.access.scram import (
     upsertion,
 )
 from pyspark_kafkalog.tools.command import UsageError, open_log_dir
-from pyspark_kafkalog.tools.output import Tree, output_of
+from pyspark_kafkalog.tools.output import Tree, notice, output_of
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -105,7 +105,7 @@ def alter(options: argparse.Namespace, named: Named, add: Mapping[str, str], del
     name = named[first]
     output = output_of(options)
     output.text(
-        f"Completed updating config for {plural.removesuffix('s')} {name}.\n"
+        f"Completed updating config for {plural.removesuffix('s')} {printable(name)}.\n"
         if name
         else f"Completed updating default config for {plural} in the cluster.\n"
     )
@@ -165,9 +165,9 @@ def _warn_of_other_password(image: MetadataImage, user: str, add: Mapping[str, s
     others = [name for name, mechanism in MECHANISMS.items() if (user, mechanism) in image.scram_credentials]
     kept = [name for name in others if name not in add]
     if add and kept:
-        sys.stderr.write(
+        notice(
             f"kafkalog configs: the password of {', '.join(kept)} of user {user} stays (SASL PLAIN checks that "
-            f"of SCRAM-SHA-512 if there is one): set it too, or delete it with --delete-config {','.join(kept)}\n"
+            f"of SCRAM-SHA-512 if there is one): set it too, or delete it with --delete-config {','.join(kept)}"
         )
 
 
@@ -194,7 +194,7 @@ def describe(options: argparse.Namespace, named: Named) -> None:
         output.text(f"Quota configs for {_title(entity)} are {texts}\n")
     for user, mechanisms in _mechanisms_of(credentials, named):
         texts = ", ".join(f"{name}=iterations={iterations}" for name, iterations in mechanisms.items())
-        output.text(f"SCRAM credential configs for user-principal '{user}' are {texts}\n")
+        output.text(f"SCRAM credential configs for user-principal '{printable(user)}' are {texts}\n")
     for tree in _trees(log_dir, named):
         output.data(tree)
 
@@ -238,7 +238,7 @@ def _title(entity: QuotaEntity) -> str:
     return ", ".join(
         f"the default {_TITLES[entity_type]}"
         if parts[entity_type] is None
-        else f"{_TITLES[entity_type]} '{parts[entity_type]}'"
+        else f"{_TITLES[entity_type]} '{printable(str(parts[entity_type]))}'"
         for entity_type in _TITLES
         if entity_type in parts
     )

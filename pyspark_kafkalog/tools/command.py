@@ -397,7 +397,7 @@ def say_what_it_follows(root: Root) -> None:
     from pyspark_kafkalog.metadata.following import following_text
 
     if root.follows is not None:
-        sys.stderr.write(f"{root.path} {following_text(root.native().store.image)}\n")
+        sys.stderr.write(printable(f"{root.path} {following_text(root.native().store.image)}") + "\n")
 
 
 def positive(text: str) -> int:

@@ -48,6 +48,7 @@ from pyspark_kafkalog.tools.metadata_copy import (
     metadata_of_copy,
 )
 from pyspark_kafkalog.tools.output import Tree, add_output, output_of
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -191,7 +192,7 @@ def _alter(options: argparse.Namespace, entity_type: str, name: str | None) -> N
     else:
         log_dir.alter_topic(name, add=add, delete=delete)
     default = "default config for brokers in the cluster"
-    what = default if entity_type == _BROKERS else f"config for {entity_type.removesuffix('s')} {name}"
+    what = default if entity_type == _BROKERS else f"config for {entity_type.removesuffix('s')} {printable(name)}"
     output_of(options).show(
         name,
         lambda each: _tree(entity_type, each, _entries(log_dir, entity_type, each, None, includes_defaults=False)),
@@ -259,8 +260,8 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
             heading = "Default configs for brokers in the cluster are:\n"
         else:
             kind = "All" if options.all else "Dynamic"
-            heading = f"{kind} configs for {entity_type.removesuffix('s')} {each} are:\n"
-        output.text(heading + "".join(f"  {entry}\n" for entry in entries))
+            heading = f"{kind} configs for {entity_type.removesuffix('s')} {printable(each)} are:\n"
+        output.text(heading + "".join(f"  {printable(str(entry))}\n" for entry in entries))
         output.data(_tree(entity_type, each, entries))
 
 

@@ -5,7 +5,7 @@ the chosen form is called. JSON is one object a line. Fields without a value are
 of a record, for which null is a value. Errors and notices go to sys.stderr in both forms.
 
 Names come from clients and files. In text, characters that are not printable are escaped, but for the tabs and line
-ends of the text itself; in the cells of tables also those.
+ends of the text itself. So each name within a text goes through `printable`, as the cells of tables and notices do.
 """
 
 from __future__ import annotations
@@ -127,6 +127,12 @@ def _with_values(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [_with_values(value) for value in tree]
     return tree
+
+
+def notice(line: str) -> None:
+    """Print a line to sys.stderr, after what was printed before; names in it are escaped."""
+    sys.stdout.flush()
+    sys.stderr.write(printable(line) + "\n")
 
 
 def or_none(value: object) -> str:

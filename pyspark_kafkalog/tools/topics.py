@@ -47,7 +47,7 @@ from pyspark_kafkalog.tools.command import (
 )
 from pyspark_kafkalog.tools.metadata_copy import metadata_of_copy, show_topic
 from pyspark_kafkalog.tools.output import Output, add_output, output_of
-from pyspark_kafkalog.units import plural
+from pyspark_kafkalog.units import plural, printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -311,7 +311,7 @@ def _description(
     topic_id = f"\tTopicId: {described.topic_id}" if described.topic_id is not None else ""
     head = (
         f"Topic: {described.name}{topic_id}\tPartitionCount: {len(described.partitions) + len(described.unreadable)}"
-        f"\tReplicationFactor: {_replication_factor(described, assigned)}\tConfigs: {configs}\n"
+        f"\tReplicationFactor: {_replication_factor(described, assigned)}\tConfigs: {printable(configs)}\n"
     )
     return head + "".join(
         _partition_lines(partition, node, assigned.get(partition.partition)) for partition in described.partitions

@@ -51,7 +51,7 @@ from pyspark_kafkalog.tools.command import (
     warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of, padded_table
-from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -330,7 +330,7 @@ def _ended_lines(ended: EndedTransaction, partitions: Iterable[EndedPartition]) 
         yield f"Partitions of it that are not in this log directory were left as they are: {listed}.\n"
     if ended.transactional_id is not None:
         state = "CompleteCommit" if ended.is_commit else "CompleteAbort"
-        yield f"Transactional id {ended.transactional_id} is in state {state}.\n"
+        yield f"Transactional id {printable(ended.transactional_id)} is in state {state}.\n"
 
 
 _RUNS: Final = {
@@ -415,7 +415,9 @@ _UNITS: Final = ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "min"), (SECOND_MS, 
 def describe_open(each: OpenTransaction, now_ms: int) -> str:
     """A description of the transaction in one line."""
     state = "left hanging" if each.state is None else each.state.status_name
-    known_as = "" if each.transactional_id is None else f", transactional id {each.transactional_id} ({state})"
+    known_as = (
+        "" if each.transactional_id is None else f", transactional id {printable(each.transactional_id)} ({state})"
+    )
     began = "" if each.start_ms < 0 else f", began {utc_time(each.start_ms)} ({_age(now_ms - each.start_ms)} ago)"
     return (
         f"a transaction is open since offset {each.first_offset}: producer {each.producer.producer_id} with epoch "

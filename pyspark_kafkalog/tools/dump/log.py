@@ -54,6 +54,7 @@ from pyspark_kafkalog.tools.dump.printers import (
     TextPrinter,
 )
 from pyspark_kafkalog.tools.dump.walk import DumpError, LogFile
+from pyspark_kafkalog.tools.output import notice
 from pyspark_kafkalog.units import INT32_MAX
 
 _DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
@@ -144,8 +145,7 @@ def run(options: argparse.Namespace) -> int:
             printer.file(path)
             _dump_file(path, printer, findings, options, deep=deep)
     except DumpError as error:
-        sys.stdout.flush()
-        sys.stderr.write(f"kafkalog dump-log: {error}\n")
+        notice(f"kafkalog dump-log: {error}")
         return 1
     sys.stdout.flush()
     findings.write(sys.stderr)
@@ -200,8 +200,7 @@ def _dump_file(path: str, printer: Printer, findings: Findings, options: argpars
 
 
 def _report(message: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(message + "\n")
+    notice(message)
 
 
 def _dump_at(printer: Printer, findings: Findings, options: argparse.Namespace, *, deep: bool) -> None:

@@ -38,6 +38,7 @@ from pyspark_kafkalog.tools.command import (
     warn_of_unread_offsets,
 )
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription
@@ -219,7 +220,7 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> int:
 
     def text(groups: Iterable[GroupDescription]) -> Iterator[str]:
         if options.state is None and options.type is None:
-            return (f"{each.group_id}\n" for each in groups)
+            return (f"{printable(each.group_id)}\n" for each in groups)
         return _list_lines(list(groups), with_type=options.type is not None, with_state=options.state is not None)
 
     output_of(options).show_all(
@@ -229,8 +230,8 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> int:
 
 
 def _list_lines(found: Sequence[GroupDescription], *, with_type: bool, with_state: bool) -> Iterator[str]:
-    width = max([15, *(len(each.group_id) for each in found)]) + 10
-    rows = [("GROUP", "TYPE", "STATE"), *((each.group_id, each.type, each.state) for each in found)]
+    rows = [("GROUP", "TYPE", "STATE"), *((printable(each.group_id), each.type, each.state) for each in found)]
+    width = max(15, *(len(group) for group, _, _ in rows)) + 10
     for group, group_type, state in rows:
         cells = [f"{group:<{width}}"]
         cells += [f"{group_type:<20}"] if with_type else []
@@ -270,13 +271,13 @@ def _delete(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) 
 
 
 def _deleted_lines(deleted: Sequence[str], failed: dict[str, KafkalogError]) -> Iterator[str]:
-    quoted = ", ".join(f"'{name}'" for name in deleted)
+    quoted = ", ".join(f"'{printable(name)}'" for name in deleted)
     if not failed:
         yield f"Deletion of requested consumer groups ({quoted}) was successful.\n"
         return
     yield "\nError: Deletion of some consumer groups failed:\n"
     for name, error in failed.items():
-        yield f"* Group '{name}' could not be deleted due to: {error}\n"
+        yield f"* Group '{printable(name)}' could not be deleted due to: {error}\n"
     if deleted:
         yield f"\nThese consumer groups were deleted successfully: {quoted}\n"
 
@@ -295,7 +296,7 @@ def _delete_offsets(log_dir: LogDir, options: argparse.Namespace) -> int:
     rows.sort(key=lambda row: row[0] + row[1])
     is_complete = len(partitions) == len(rows)
     output = output_of(options)
-    output.text(f"Request succeeded for deleting offsets from group {name}.\n")
+    output.text(f"Request succeeded for deleting offsets from group {printable(name)}.\n")
     width = max([15, *(len(row[0]) for row in rows)])
     for topic, partition, status in [("TOPIC", "PARTITION", "STATUS"), *rows]:
         output.text(f"\n{topic:<{width}} {partition:<10} {status:<15}")

@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import KafkalogError, UnknownGroupError, UnknownTop
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import Failures, node_id_of
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, or_none, output_of
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription, GroupMember
@@ -128,7 +129,7 @@ def _log_end_offset(log_dir: LogDir, partition: TopicPartition, failures: Failur
 
 def _offsets_lines(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: bool) -> Iterator[str]:
     _warn_of_state(group)
-    lines = [_OFFSETS_HEADER, *(_offsets_line(group, row) for row in rows)]
+    lines = [_OFFSETS_HEADER, *(tuple(map(printable, _offsets_line(group, row))) for row in rows)]
     if len(lines) == 1:
         return
     widths = [
@@ -174,7 +175,7 @@ def _offsets_tree(group: GroupDescription, row: _Row) -> dict[str, Any]:
 def _member_lines(group: GroupDescription, members: Iterable[GroupMember], *, is_verbose: bool) -> Iterator[str]:
     _warn_of_state(group)
     upgrades = {member.is_upgraded for member in group.members} - {None}
-    lines = [_member_line(group, member) for member in members]
+    lines = [list(map(printable, _member_line(group, member))) for member in members]
     header = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
     header += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED"]
     least = [15, 15, 17, 15, 15, 15, 15, 20, 15, 20, 0]
@@ -254,8 +255,8 @@ def _state_text(root: RootPath, node_id: int | None, group: GroupDescription, *,
     _warn_of_state(group)
     coordinator = f"{root}  ({_NODE_UNKNOWN if node_id is None else node_id})"
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
-    line = [group.group_id, coordinator, group.assignor or NO_VALUE, group.state]
-    widths = [max(15, len(group.group_id)), max(25, len(coordinator)), 20, 20]
+    line = [printable(group.group_id), coordinator, group.assignor or NO_VALUE, group.state]
+    widths = [max(15, len(line[0])), max(25, len(coordinator)), 20, 20]
     if is_verbose:
         header += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
         line += [or_none(group.epoch), or_none(group.target_assignment_epoch)]
@@ -269,6 +270,6 @@ def _warn_of_state(group: GroupDescription) -> None:
     """Print a notice about an unusual state to sys.stderr."""
     sys.stdout.flush()
     if group.state == "Empty":
-        sys.stderr.write(f"\nConsumer group '{group.group_id}' has no active members.\n")
+        sys.stderr.write(f"\nConsumer group '{printable(group.group_id)}' has no active members.\n")
     elif group.state in _REBALANCING:
-        sys.stderr.write(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.\n")
+        sys.stderr.write(f"\nWarning: Consumer group '{printable(group.group_id)}' is rebalancing.\n")

@@ -32,8 +32,8 @@ from pyspark_kafkalog.groups.resets import (
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import Failures, UsageError, epoch_seconds, topic_partitions
-from pyspark_kafkalog.tools.output import output_of
-from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.tools.output import notice, output_of
+from pyspark_kafkalog.units import INT64_MAX, printable
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -99,7 +99,7 @@ def _is_inactive(group: AnyGroup) -> bool:
     if state == "Empty":
         return True
     sys.stdout.write(
-        f"\nError: Assignments can only be reset if the group '{group.group_id}' is inactive, "
+        f"\nError: Assignments can only be reset if the group '{printable(group.group_id)}' is inactive, "
         f"but the current state is {state}.\n"
     )
     return False
@@ -181,14 +181,13 @@ def _number(text: str) -> int:
 
 def _plan_of(plans: Mapping[str, Mapping[TopicPartition, int]], name: str) -> ToOffsets | None:
     if name not in plans:
-        sys.stdout.write(f"\nError: No reset plan for group {name} found\n")
+        sys.stdout.write(f"\nError: No reset plan for group {printable(name)} found\n")
         return None
     return ToOffsets(plans[name])
 
 
 def _warn(text: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(f"WARN: {text}\n")
+    notice(f"WARN: {text}")
 
 
 def _print(results: Mapping[str, _Offsets], options: argparse.Namespace) -> None:
@@ -212,7 +211,7 @@ def _print(results: Mapping[str, _Offsets], options: argparse.Namespace) -> None
         lines = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")]
         lines += [(name, each.topic, str(each.partition), str(offset)) for name, each, offset in rows]
         for group_id, topic, partition, new_offset in lines:
-            output.text(f"\n{group_id:<30} {topic:<30} {partition:<10} {new_offset:<15}")
+            output.text(f"\n{printable(group_id):<30} {topic:<30} {partition:<10} {new_offset:<15}")
     output.text("\n")
 
 

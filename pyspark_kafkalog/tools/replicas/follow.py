@@ -58,6 +58,7 @@ from pyspark_kafkalog.tools.command import (
     serving_metrics,
     without_collections,
 )
+from pyspark_kafkalog.tools.output import notice
 from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
 
 if TYPE_CHECKING:
@@ -310,9 +311,9 @@ def _outcome(follower: Follower, settings: FollowSettings) -> int:
     stopped = [each for each in follower.board.partitions() if each.phase is Phase.STOPPED]
     refused = follower.refused_topics()
     for topic in refused:
-        sys.stderr.write(f"kafkalog follow: {topic.topic}: {topic.detail}\n")
+        notice(f"kafkalog follow: {topic.topic}: {topic.detail}")
     for each in stopped:
-        sys.stderr.write(f"kafkalog follow: {each.name} is not followed any more: {each.last_error}\n")
+        notice(f"kafkalog follow: {each.name} is not followed any more: {each.last_error}")
     if settings.is_once:
         sys.stdout.write(f"Copied {totals.copied_records:,} records in {totals.copied_bytes:,} bytes.\n")
     return 1 if stopped or refused else 0

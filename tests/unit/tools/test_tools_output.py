@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import shutil
@@ -176,3 +177,48 @@ def test_names_cannot_forge_lines_of_the_output_or_of_the_log(capsys: pytest.Cap
     except ValueError:
         record.exc_info = sys.exc_info()
     assert all(each.startswith("    ") for each in text_formatter().format(record).splitlines()[1:])
+
+
+@pytest.mark.slow
+def test_names_of_clients_cannot_forge_lines_of_any_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = "\nFORGED\x1b[2J\u202e\rFORGED"
+    root = tmp_path / "root"
+    log_dir = LogDir.create(root)
+    log_dir.append("t", pa.table({"value": ["a"] * 5}), partition=0)
+    group = f"group{forged}"
+    log_dir.group(group).commit({("t", 0): 1})
+    plan = tmp_path / "plan.csv"
+    plan.write_text('"other","t",0,1\n')
+    user = ["--entity-type", "users", "--entity-name", f"user{forged}"]
+    of_group = ["--entity-type", "groups", "--entity-name", group]
+    entry = ["--allow-principal", f"User:a{forged}", "--allow-host", f"h{forged}", "--operation", "Read"]
+    reset = ["consumer-groups", "--reset-offsets", "--dry-run", "--group", group]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n" * 10))
+    for name, *line in [
+        ["acls", "--add", *entry, "--topic", "t"],
+        ["acls", "--add", *entry, "--group", group],
+        ["acls", "--list"],
+        ["acls", "--list", "--principal", f"User:a{forged}"],
+        ["acls", "--remove", "--group", group],
+        ["acls", "--remove", *entry, "--topic", "t"],
+        *(["configs", "--alter", *user, "--add-config", f"SCRAM-SHA-{bits}=[password=p]"] for bits in (256, 512)),
+        ["configs", "--alter", *user, "--add-config", "producer_byte_rate=7"],
+        ["configs", "--alter", *of_group, "--add-config", "consumer.session.timeout.ms=50000"],
+        *(["configs", "--describe", "--entity-type", each] for each in ("users", "groups")),
+        ["consumer-groups", "--list"],
+        ["consumer-groups", "--list", "--state"],
+        *(["consumer-groups", "--describe", "--group", group, *more] for more in ([], ["--members"], ["--state"])),
+        [*reset, "--topic", "t", "--to-offset", "99"],
+        [*reset, "--from-file", str(plan)],
+        ["consumer-groups", "--delete-offsets", "--group", group, "--topic", "t:5"],
+        ["consumer-groups", "--delete", "--group", f"none{forged}"],
+        ["consumer-groups", "--delete", "--group", group],
+        ["history"],
+    ]:
+        main([name, "--path", str(root), *line])
+        told = capsys.readouterr()
+        for text in (told.out, told.err):
+            assert not {"\x1b", "\r", "\u202e"} & set(text), (name, line, text)
+            assert not [each for each in text.split("\n") if each.startswith("FORGED")], (name, line, text)
