@@ -51,6 +51,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
+    cleaned_offsets,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
@@ -186,7 +187,7 @@ def inspection(root: Root, now_ms: int) -> Callable[[TopicPartition], CleanableP
     if isinstance(native, ObjectRoot):
         return partial(inspect_log, native, now_ms=now_ms)
     files = on_file_system(root)
-    checkpoint = read_offset_checkpoint(files.path / CLEANER_OFFSET_CHECKPOINT)
+    checkpoint = cleaned_offsets(files.path)
     return lambda each: inspect_partition(files, each, checkpoint.get(each), now_ms)
 
 
@@ -209,8 +210,8 @@ class Cleaning:
     def inspect(self) -> CleanablePartition:
         """The current cleaning plan."""
         self.root.refresh()
-        checkpoint = read_offset_checkpoint(self.root.path / CLEANER_OFFSET_CHECKPOINT)
-        return inspect_partition(self.root, self.topic_partition, checkpoint.get(self.topic_partition), self.now_ms)
+        checkpoint_offset = cleaned_offsets(self.root.path).get(self.topic_partition)
+        return inspect_partition(self.root, self.topic_partition, checkpoint_offset, self.now_ms)
 
     def begin(self, report: PartitionReport, *, force: bool) -> tuple[PartitionReport, CleanablePartition]:
         """Finish what a killed run left, then plan; the report has the results of `judge`."""

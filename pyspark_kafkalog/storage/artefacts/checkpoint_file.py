@@ -22,6 +22,7 @@ OffsetCheckpointFile in org.apache.kafka.storage.internals.checkpoint.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -144,6 +145,28 @@ CHECKPOINTS: Final = (
 def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """Offsets by partition; empty if the file does not exist. Raises CorruptIndexError, which names the bad line."""
     return dict(read_checkpoint(path, _parse_entry))
+
+
+def cleaned_offsets(root: Path) -> Mapping[TopicPartition, int]:
+    """The offsets below which partitions are clean, by the cleaner's checkpoint. Raises CorruptIndexError.
+
+    Jobs ask once a partition, so the lines are kept for as long as the file is the same one: every change replaces it.
+    """
+    global _cleaned
+    path = root / CLEANER_OFFSET_CHECKPOINT
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return {}
+    stamp = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    kept = _cleaned
+    if kept is None or kept[0] != stamp:
+        kept = _cleaned = (stamp, read_offset_checkpoint(path))
+    return kept[1]
+
+
+#: What `cleaned_offsets` has read last, with the identity of the file.
+_cleaned: tuple[tuple[str, int, int, int, int, int], dict[TopicPartition, int]] | None = None
 
 
 def write_offset_checkpoint(

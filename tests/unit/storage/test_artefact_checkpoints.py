@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
+from pyspark_kafkalog.storage.artefacts import checkpoint_file
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
+    cleaned_offsets,
     parse_checkpoint,
     read_offset_checkpoint,
     write_offset_checkpoint,
@@ -312,3 +315,19 @@ def test_huge_partition_metadata_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b" " * 5000)
     with pytest.raises(DiskFormatError, match="at most 4096"):
         read_topic_id(path)
+
+
+def test_offsets_that_are_clean_are_read_once_until_the_checkpoint_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = TopicPartition("orders", 0)
+    assert cleaned_offsets(tmp_path) == {}
+    write_offset_checkpoint(tmp_path / CLEANER_OFFSET_CHECKPOINT, {partition: 5})
+    assert cleaned_offsets(tmp_path) == {partition: 5}
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_file, "read_offset_checkpoint", pytest.fail)
+        assert cleaned_offsets(tmp_path) == {partition: 5}
+    write_offset_checkpoint(tmp_path / CLEANER_OFFSET_CHECKPOINT, {partition: 7})
+    assert cleaned_offsets(tmp_path) == {partition: 7}
+    (tmp_path / CLEANER_OFFSET_CHECKPOINT).unlink()
+    assert cleaned_offsets(tmp_path) == {}
