@@ -89,7 +89,8 @@ def mark_deleted_below_log_start(
                 return None
             if names is None:
                 first_base = _first_kept_base(directory, state)
-                names = [] if first_base is None else _names_below(directory, first_base)
+                # Most logs have nothing below their start: then neither is another listing needed, nor the epochs.
+                names = _names_below(directory, first_base) if first_base and state.local_log_start_offset else []
                 try:
                     _cut_epochs(directory, state, root)
                 except OSError as error:
@@ -174,6 +175,8 @@ def _names_below(directory: Path, first_base: int) -> list[str]:
 
 
 def _cut_epochs(directory: Path, state: LogState, root: FileRoot) -> None:
+    if not state.log_start_offset:
+        return  # the first epoch begins there at the earliest
     epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=root.fs)
     epochs.truncate_from_start(state.log_start_offset)
 
