@@ -18,6 +18,7 @@ or copied to remote storage.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -43,7 +44,7 @@ from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
@@ -177,7 +178,7 @@ class _PartitionMerge:
     def _boundaries(self) -> Iterator[int]:
         topic_partition = self.target.topic_partition
         if self.target.config.compact:
-            cleaned = read_offset_checkpoint(self.target.root.path / CLEANER_OFFSET_CHECKPOINT)
+            cleaned = cleaned_offsets(self.target.root.path)
             if topic_partition in cleaned:
                 yield cleaned[topic_partition]
         # Since the image that `state` is from, another run may have copied segments, until this one took the lock.
@@ -342,6 +343,20 @@ class MergeJob:
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         """All partitions of the run's topics."""
         return job_run.open().native().partitions(job_run.topics)
+
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        """The runs in an object store, or the closed segments that are merged, of partitions that may have such."""
+        root = job_run.open().native()
+        for each in partitions:
+            partition = root.store.image.find(each.topic, each.partition)
+            if partition is None:
+                continue
+            if isinstance(root, ObjectRoot):
+                yield partition.runs.size_bytes
+            elif partition.state.has_closed_segments:
+                with contextlib.suppress(KafkalogError, OSError):
+                    groups = _PartitionMerge.of(on_file_system(root), each, root.clock()).plan()
+                    yield sum(segment.size_bytes for group in groups for segment in group)
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         """Merge; on an object root, clean up afterwards."""

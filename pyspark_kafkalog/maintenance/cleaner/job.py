@@ -336,6 +336,18 @@ class CleanerJob:
         asked = job_run.topics or ()
         return root.partitions([name for name in names if name in asked or root.log_config(name).compact])
 
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        root = job_run.open()
+        image = root.native().store.image
+        inspect = inspection(root, root.native().clock() if job_run.now_ms is None else job_run.now_ms)
+        for each in partitions:
+            partition = image.find(each.topic, each.partition)
+            if partition is not None and (partition.has_extents or partition.state.has_closed_segments):
+                with contextlib.suppress(KafkalogError, OSError):
+                    found = inspect(each)
+                    if judge(empty_report(each, CLEAN_ACTION), found.plan, found.config).skipped is None:
+                        yield sum(segment.size_bytes for segment in found.plan.segments)
+
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         root = job_run.open().native()
         record = CleanerRecord(job_run)

@@ -37,9 +37,8 @@ _LOG: Final = logging.getLogger(__name__)
 ALL_FINE: Final = 0
 SOME_FAILED: Final = 1
 
-#: The largest run that runs in this process: bytes of `.log` files, and partitions.
+#: A run that reads more bytes of logs than this is worth the start of Spark.
 LOCAL_BYTES_MAX: Final = 1 << 30
-LOCAL_PARTITIONS_MAX: Final = 1_000
 
 Result = TypeVar("Result")
 
@@ -73,6 +72,12 @@ class Job(Protocol):
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         """The partitions to report on, one report each. Runs on the driver, so it should be quick."""
 
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        """The bytes of logs that a run over these partitions reads, in parts: the caller stops at its limit.
+
+        A partition that cannot be looked at counts nothing: its report says why.
+        """
+
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         """Do the work; yield each partition's report when it is available. A partition's error is in its report."""
 
@@ -94,23 +99,28 @@ class ReportSink(Protocol):
 TasksFor = Callable[[Sequence[TopicPartition]], Tasks]
 
 
-def is_small(root: Path | str, partitions: Sequence[TopicPartition]) -> bool:
+def is_small(job: Job, job_run: JobRun, partitions: Sequence[TopicPartition]) -> bool:
     """Whether a run over these partitions takes less time in this process than Spark takes to start."""
-    if len(partitions) > LOCAL_PARTITIONS_MAX:
-        return False
-    if isinstance(root, str):
-        image = open_root(root).native().store.image
-        found = (image.find(each.topic, each.partition) for each in partitions)  # none of the metadata log
-        return sum(each.extents_bytes for each in found if each is not None) <= LOCAL_BYTES_MAX
-    size_bytes = 0
-    for directory in (partition_path(each_root, each) for each_root in split_paths(root) for each in partitions):
-        with contextlib.suppress(OSError):  # the partition's own report says why
-            for base_offset in PartitionListing.read(directory).base_offsets:
-                with contextlib.suppress(FileNotFoundError):
-                    size_bytes += segment_file(directory, base_offset, LOG_SUFFIX).lstat().st_size
-        if size_bytes > LOCAL_BYTES_MAX:
+    left_bytes = LOCAL_BYTES_MAX
+    for size_bytes in job.bytes_to_read(job_run, partitions):
+        left_bytes -= size_bytes
+        if left_bytes < 0:
             return False
     return True
+
+
+def stored_bytes(job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+    """The sizes of all parts of the partitions' logs, for jobs that read everything; see `Job.bytes_to_read`."""
+    if isinstance(job_run.path, str):
+        image = job_run.open().native().store.image
+        found = (image.find(each.topic, each.partition) for each in partitions)  # none of the metadata log
+        yield from (each.extents_bytes for each in found if each is not None)
+        return
+    for directory in (partition_path(root, each) for root in split_paths(job_run.path) for each in partitions):
+        with contextlib.suppress(OSError):
+            for base_offset in PartitionListing.read(directory).base_offsets:
+                with contextlib.suppress(FileNotFoundError):
+                    yield segment_file(directory, base_offset, LOG_SUFFIX).lstat().st_size
 
 
 def run_once(
@@ -223,8 +233,8 @@ class ChunkJob:
     """A job that is one call of `work` for each chunk of at most `partitions_max` partitions, then one of `finish`.
 
     `work` and `finish` are module-level functions, so that they can be pickled and sent to tasks. `work` does all of
-    its partitions' work, including commits, which the root's lock lets one task make at a time. `needs_files`: roots on
-    object stores are refused.
+    its partitions' work, including commits, which the root's lock lets one task make at a time; it reads no logs.
+    `needs_files`: roots on object stores are refused.
     """
 
     action: str
@@ -237,6 +247,9 @@ class ChunkJob:
         root = job_run.open()
         native = on_file_system(root) if self.needs_files else root.native()
         return native.partitions(job_run.topics)
+
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        return iter(())
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         work = partial(self.work, job_run)

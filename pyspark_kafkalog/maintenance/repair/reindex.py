@@ -31,7 +31,7 @@ import numpy as np
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, stored_bytes
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
 from pyspark_kafkalog.maintenance.objects.reindex import REINDEX_ACTION, reindex_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
@@ -344,6 +344,10 @@ class ReindexJob:
                 if TopicPartition(topic, number) not in found:
                     raise UnknownTopicError(f"topic {topic!r} has no partition {number}")
         return [each for each in found if each.partition in self.numbers]
+
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        """All bytes of the partitions' logs."""
+        return stored_bytes(job_run, partitions)
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         """Reindex each partition in a task of its own."""

@@ -16,6 +16,7 @@ segment once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -42,7 +43,7 @@ from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.log.reader import LocalExtents
-from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
+from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.closed_scan import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 from pyspark_kafkalog.tiered.own_segments import put_segment
@@ -322,6 +323,16 @@ class TierJob:
             return chosen
         is_tiered = {name: why_not(name, native.log_config(name)) is None for name in native.topics()}
         return [each for each in chosen if is_tiered[each.topic]]
+
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        native = on_file_system(job_run.open(), instead=_IN_STORE)
+        for each in partitions:
+            partition = native.store.image.find(each.topic, each.partition)
+            if partition is not None and partition.state.has_closed_segments:
+                with contextlib.suppress(KafkalogError, OSError):
+                    active = partition.state.active_base_offset
+                    closed = closed_segments(partition_path(native.path, each), active)
+                    yield sum(segment.size_bytes for segment in due(partition, closed))
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         work = partial(_run_tier, job_run)

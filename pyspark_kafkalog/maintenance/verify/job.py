@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, stored_bytes
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import repair
 from pyspark_kafkalog.maintenance.repair.repair import RepairStep
@@ -71,6 +71,9 @@ class VerifyJob:
             on_file_system(root, instead=_NO_REPAIR)
         chosen = partitions_of(root, job_run.topics)
         return chosen if job_run.topics is not None or _ROOT in chosen else [_ROOT, *chosen]
+
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        return stored_bytes(job_run, partitions)
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         waiting: dict[TopicPartition, PartitionReport] = {}

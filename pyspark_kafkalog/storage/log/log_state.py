@@ -71,6 +71,11 @@ class LogState:
             object.__setattr__(self, "local_log_start_offset", self.log_start_offset)
 
     @property
+    def has_closed_segments(self) -> bool:
+        """Whether records of the partition's directory are in other segments than the active one."""
+        return self.active_base_offset > self.local_log_start_offset
+
+    @property
     def has_remote_start(self) -> bool:
         """Whether the log begins in remote storage."""
         return self.local_log_start_offset > self.log_start_offset

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_kafkalog.config.broker import BrokerConfig
-    from pyspark_kafkalog.maintenance.jobs.runner import Job, ReportSink
+    from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, ReportSink
     from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
     from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, Tasks
     from pyspark_kafkalog.storage.names import TopicPartition
@@ -120,7 +120,7 @@ def run_job(
             return tasks
         return slots(root.native().broker_config(), cores)
 
-    with stop_signal() as stop, _Workplace(options, job.action, slots_of, stop) as workplace:
+    with stop_signal() as stop, _Workplace(options, job, job_run, slots_of, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history, session=workplace.session),)
         all_sinks: tuple[ReportSink, ...] = (ProgressBar(), output or job_output(options), *history)
         try:
@@ -150,12 +150,14 @@ class _Workplace:
     def __init__(
         self,
         options: argparse.Namespace,
-        action: str,
+        job: Job,
+        job_run: JobRun,
         slots_of: Callable[[int], int | None],
         stop: threading.Event,
     ) -> None:
         self._options = options
-        self._action = action
+        self._job = job
+        self._job_run = job_run
         self._slots_of = slots_of
         self._stop = stop
         self._is_on_spark = not options.local and (options.spark or options.history is not None or has_session())
@@ -171,10 +173,9 @@ class _Workplace:
 
     def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
         """The tasks for a run over these partitions. A loop that has started Spark continues to use it."""
-        from pyspark_kafkalog.maintenance.jobs.runner import is_small
         from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, SparkTasks
 
-        if not self._is_on_spark and not self._options.local and not is_small(self._options.path, partitions):
+        if not self._is_on_spark and not self._options.local and not self._is_small(partitions):
             self._is_on_spark = True
             self._tasks = None
         if self._tasks is None:
@@ -190,9 +191,14 @@ class _Workplace:
     def session(self) -> SparkSession:
         """The Spark session, which is started by the first call."""
         if self._spark is None:
-            session = job_session(f"kafkalog {self._action}", delta=self._options.history is not None)
+            session = job_session(f"kafkalog {self._job.action}", delta=self._options.history is not None)
             self._spark = self._open.enter_context(session)
         return self._spark
+
+    def _is_small(self, partitions: Sequence[TopicPartition]) -> bool:
+        from pyspark_kafkalog.maintenance.jobs.runner import is_small
+
+        return is_small(self._job, self._job_run, partitions)
 
     def is_alive(self) -> bool:
         """Whether another run can start."""

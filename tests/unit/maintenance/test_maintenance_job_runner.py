@@ -99,6 +99,9 @@ class CountingJob:
         self.rounds += 1
         return [TopicPartition("a", self.rounds)]
 
+    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+        return iter(())
+
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         error = "broken" if self.rounds in self._failing else None
         raised = self._failing.get(self.rounds)

@@ -16,9 +16,15 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.jobs import runner as job_runner
-from pyspark_kafkalog.maintenance.jobs.runner import is_small
+from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, is_small
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, StoppedError, TaskFailedError
+from pyspark_kafkalog.maintenance.merge import MergeJob
+from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
+from pyspark_kafkalog.maintenance.verify.job import VerifyJob
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.names import TopicPartition
 
 SECONDS_MAX = 120
@@ -51,17 +57,52 @@ def test_small_work_is_done_without_loading_spark(root: Path, command: str) -> N
     assert {(each["topic"], each["partition"]) for each in map(json.loads, reports)} >= {("orders", 0), ("orders", 1)}
 
 
-def test_work_is_small_up_to_limits_of_bytes_and_partitions(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_small_up_to_a_limit_of_bytes_that_it_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, job_run = VerifyJob(print), JobRun(path=root)
     partitions = [TopicPartition("orders", number) for number in range(2)]
     size_bytes = sum(path.stat().st_size for path in root.glob("orders-*/*.log"))
-    assert is_small(root, partitions)
+    assert is_small(job, job_run, partitions)
     monkeypatch.setattr(job_runner, "LOCAL_BYTES_MAX", size_bytes)
-    assert is_small(root, partitions)
+    assert is_small(job, job_run, partitions)
     monkeypatch.setattr(job_runner, "LOCAL_BYTES_MAX", size_bytes - 1)
-    assert not is_small(root, partitions)
-    assert is_small(root, [TopicPartition("deleted", 0)])
-    monkeypatch.setattr(job_runner, "LOCAL_PARTITIONS_MAX", 1)
-    assert not is_small(root, partitions)
+    assert not is_small(job, job_run, partitions)
+    assert is_small(job, job_run, [TopicPartition("deleted", 0)])
+
+
+def test_sizes_of_files_are_asked_for_until_the_limit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_runner, "LOCAL_BYTES_MAX", 0)
+    asked = iter([TopicPartition("orders", 0), TopicPartition("deleted", 0)])
+    assert not is_small(VerifyJob(print), JobRun(path=root), asked)  # type: ignore[arg-type]
+    assert next(asked) == TopicPartition("deleted", 0)
+
+
+def test_jobs_with_nothing_to_do_read_no_bytes_whatever_is_there(root: Path) -> None:
+    """Of logs without closed segments there is nothing to merge, clean or delete, and no directory is listed."""
+    job_run = JobRun(path=root)
+    jobs: list[Job] = [RETENTION_JOB, MergeJob(), CleanerJob()]
+    for job in jobs:
+        partitions = job.choose(job_run)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PartitionListing, "read", staticmethod(pytest.fail))
+            assert (job.action, list(job.bytes_to_read(job_run, partitions))) == (job.action, [])
+
+
+def test_merge_and_cleaner_read_closed_segments_that_are_due(root: Path) -> None:
+    log_dir = LogDir.open(root)
+    log_dir.create_topic("small", configs={"segment.bytes": "1048576", "cleanup.policy": "compact,delete"})
+    for _ in range(3):
+        log_dir.append("small", pa.table({"key": ["a"] * 30, "value": [os.urandom(25_000) for _ in range(30)]}))
+    closed = sorted(root.glob("small-0/*.log"))[:-1]
+    assert len(closed) == 2
+    job_run = JobRun(path=root, topics=("small",))
+    of = [TopicPartition("small", 0)]
+    size_bytes = sum(path.stat().st_size for path in closed)
+    assert sum(CleanerJob().bytes_to_read(job_run, of)) == size_bytes
+    assert sum(MergeJob().bytes_to_read(job_run, of)) == 0  # they are full
+    log_dir.alter_topic("small", add={"segment.bytes": "4194304"})
+    assert sum(MergeJob().bytes_to_read(job_run, of)) == size_bytes
+    clean_partition(log_dir.root, "small", 0)
+    assert sum(CleanerJob().bytes_to_read(job_run, of)) == 0
 
 
 def test_local_and_spark_exclude_each_other(root: Path) -> None:
