@@ -240,6 +240,10 @@ class TieredExtents:
             self._lose(cast(RemoteSegmentExtent, extent))
         return self.current()
 
+    def widen(self) -> None:
+        """List the whole remote part, as of now."""
+        self._look_up_again()
+
     def _lose(self, extent: RemoteSegmentExtent) -> None:
         self._look_up_again()
         self._lost.add(extent.segment_id)
@@ -272,7 +276,7 @@ class TieredExtents:
                 scanned = reader.transactions(start_offset, end_offset, open_before={})
                 return AbortedTransactions(confirmed(scanned, ())[0])
             if _local_start(self.current()) == local_start:
-                return AbortedTransactions(found)
+                return AbortedTransactions(found, indexed_until=min(local_start, self._remote.highest_offset + 1))
 
     def _aborted(
         self, remote: Sequence[RemoteSegmentExtent], local_start: int, start_offset: int, end_offset: int

@@ -40,7 +40,8 @@ class ObjectLog:
 
     `root_id` is the random id with which the root's node was registered. `objects` are those of the runs, perhaps with
     others. `producer_batches` are those of the runs, in a part at least the abort markers. `later`: of a part, the
-    segments after it in which transactions of it may have been aborted.
+    segments after it in which transactions of it may have been aborted. `segments_end_offset` is where the segments of
+    the whole log end, and runs begin.
     """
 
     topic_partition: TopicPartition
@@ -51,6 +52,7 @@ class ObjectLog:
     objects: DataObjects
     producer_batches: ProducerBatches = NO_PRODUCER_BATCHES
     later: tuple[SegmentObject, ...] = ()
+    segments_end_offset: int = 0
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
@@ -70,6 +72,7 @@ class ObjectLog:
             partition.runs,
             image.objects,
             partition.producer_batches,
+            segments_end_offset=partition.segments[-1].end_offset if partition.segments else 0,
         )
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool = True) -> ObjectLog:
@@ -178,6 +181,11 @@ class ObjectExtents:
             )
         return self._extents(log)
 
+    def widen(self) -> None:
+        """List the whole log as of the newest image."""
+        before, newest = self._present().runs, self._refreshed()
+        self._newer = before, newest
+
     def is_being_replaced(self, base_offset: int) -> bool:
         """Never: a commit replaces extents all at once."""
         return False
@@ -190,7 +198,8 @@ class ObjectExtents:
         log = self._log()
         while True:
             try:
-                return AbortedTransactions(self._aborted(log, start_offset, end_offset))
+                found = self._aborted(log, start_offset, end_offset)
+                return AbortedTransactions(found, indexed_until=log.segments_end_offset)
             except FileNotFoundError:  # a merge, or the cleaner, has replaced a segment, and its delay is over
                 newest = self._refreshed()
                 if (newest.segments, newest.runs) == (log.segments, log.runs):
@@ -201,9 +210,8 @@ class ObjectExtents:
 
     def _aborted_by_scan(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """By the batches and markers of the newest log, without the indexes: a task's part may lack later markers."""
-        before, newest = self._present().runs, self._refreshed()
-        self._newer = before, newest
-        reader = LogReader(self, newest.topic_partition)
+        self.widen()
+        reader = LogReader(self, self._present().topic_partition)
         return AbortedTransactions(confirmed(reader.transactions(start_offset, end_offset, open_before={}), ())[0])
 
     def _aborted(self, log: ObjectLog, start_offset: int, end_offset: int) -> list[AbortedTxn]:

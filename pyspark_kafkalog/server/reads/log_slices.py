@@ -24,6 +24,7 @@ import numpy as np
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.record.header import TRANSACTIONAL_MASK
 from pyspark_kafkalog.record.kernels.scan import walk_headers
+from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.reads.segment_files import OpenSegment, Positions, RecentlyUsed, SegmentFiles
 from pyspark_kafkalog.server.reads.segment_slices import (
@@ -35,10 +36,13 @@ from pyspark_kafkalog.server.reads.segment_slices import (
     read_cached,
     read_waiting,
 )
+from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.log.extent_search import search_from
+from pyspark_kafkalog.storage.log.isolation import CommittedBatches
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, BatchRun, SegmentReader
 from pyspark_kafkalog.units import MIB
 
 #: A fetch gets at most so much of a remote extent, unless one batch is larger.
@@ -112,8 +116,17 @@ class LogSlices:
         """
         if not found.may_be_transactional:
             return []
-        overlapping = of.extents().aborted_transactions(offset, found.next_offset).transactions
-        return sorted(overlapping, key=attrgetter("first_offset", "producer_id"))
+        extents = of.extents()
+        aborted = extents.aborted_transactions(offset, found.next_offset)
+        if aborted.indexed_until > offset and not isinstance(found.records, FileSlice):
+            data = np.frombuffer(found.records, np.uint8)
+            batches = scan_batches(data, file=extents.name).batches
+            run = BatchRun(extents.name, data, 0, batches)
+            reader = LogReader(extents, of.topic_partition)
+            read = CommittedBatches(lambda _: aborted, reader, found.next_offset, is_whole=True)
+            read.keep(run)
+            read.finish()
+        return sorted(aborted.transactions, key=attrgetter("first_offset", "producer_id"))
 
     def _of_extent(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: Limits) -> Slice | None:
         """None if the extent has no batch at or above the offset. Raises FileNotFoundError."""

@@ -17,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.reader import BatchRun
-from pyspark_kafkalog.units import INT64_MAX
 
 _KIND_MASK: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 #: The bytes of a marker as Kafka writes it, from the record on: a length of one byte; no attributes, deltas of 0, a key
@@ -42,7 +41,6 @@ _MARKER_HEAD: Final = np.array([0, 0, 0, 8, 0, 0, 0], dtype=np.uint8)
 _MARKER_HEAD_AT: Final = RECORD_BATCH_OVERHEAD_BYTES + 1
 _MARKER_TYPE_AT: Final = _MARKER_HEAD_AT + len(_MARKER_HEAD)
 _ENDS_MAX: Final = 4096
-_EVERY_OFFSET: Final = INT64_MAX
 _NO_MARKER: Final = int(ControlRecordType.UNKNOWN)
 _ABORT: Final = int(ControlRecordType.ABORT)
 
@@ -50,11 +48,12 @@ _ABORT: Final = int(ControlRecordType.ABORT)
 class AbortedTransactions:
     """Aborted transactions of one partition, whose batches are left out.
 
-    `is_scanned`: they come from the markers of the log themselves, so a reader need not compare them with these again.
+    `indexed_until`: those with a marker below that offset come from transaction indexes, which a reader compares with
+    the markers of the log; 0 if all come from markers.
     """
 
-    def __init__(self, transactions: Iterable[AbortedTxn], *, is_scanned: bool = False) -> None:
-        self.is_scanned = is_scanned
+    def __init__(self, transactions: Iterable[AbortedTxn], *, indexed_until: int = 0) -> None:
+        self.indexed_until = indexed_until
         self.transactions = tuple(sorted(transactions, key=lambda each: each.last_offset))
         #: Producer and marker's offset of each.
         self.markers = frozenset((each.producer_id, each.last_offset) for each in self.transactions)
@@ -301,19 +300,44 @@ def confirmed(
     return found, unindexed
 
 
+class TransactionScan(Protocol):
+    """Reads batches and markers of the log that CommittedBatches does not meet itself."""
+
+    def end_open(self, scanned: ScannedTransactions, offset: int, until: int) -> None:
+        """Read on from `offset` up to `until`, or to the markers that end the open transactions of `scanned`."""
+        ...
+
+    def transactions(
+        self, start_offset: int, end_offset: int, *, open_before: Mapping[int, int]
+    ) -> ScannedTransactions:
+        """The transactions with data in the range."""
+        ...
+
+
 class CommittedBatches:
-    """Leaves out the batches of aborted transactions of one read.
+    """Leaves out the batches of aborted transactions of one read, which ends at `end_offset`.
 
     `find(offset)` gives the aborted transactions from that offset on; it is called at the first batch of a transaction,
-    and never for a range without one. If the read `is_whole`, meets all batches, the abort markers that it meets are
-    compared with what was found.
+    and never for a range without one. Those that come from transaction indexes are compared with the markers: of the
+    read in `keep`, behind it, for transactions that are open at its end, in `finish`. A read that is not `is_whole`
+    may not have met all markers: then the log is read again before an index is called wrong.
     """
 
-    def __init__(self, find: Callable[[int], AbortedTransactions], *, is_whole: bool) -> None:
+    def __init__(
+        self,
+        find: Callable[[int], AbortedTransactions],
+        scan: TransactionScan,
+        end_offset: int,
+        *,
+        is_whole: bool,
+    ) -> None:
         self._find = find
+        self._scan = scan
+        self._end_offset = end_offset
         self._is_whole = is_whole
         self._aborted: AbortedTransactions | None = None
-        self._scanned: ScannedTransactions | None = None
+        self._scanned = ScannedTransactions(end_offset)
+        self._file = ""
 
     def keep(self, run: BatchRun) -> NDArray[np.void]:
         """The batches of a run without those of aborted transactions; control batches stay.
@@ -322,22 +346,47 @@ class CommittedBatches:
         """
         batches = run.batches
         is_data = (batches["attributes"] & _KIND_MASK) == TRANSACTIONAL_MASK
-        if self._aborted is None or self._scanned is None:
+        if self._aborted is None:
             if not is_data.any():
                 return batches
-            first_offset = int(batches["base_offset"][is_data.argmax()])
-            self._aborted, self._scanned = self._find(first_offset), ScannedTransactions(_EVERY_OFFSET)
-        if self._is_whole and not self._aborted.is_scanned:
-            self._compare(run, self._scanned, self._aborted)
+            self._aborted = self._find(int(batches["base_offset"][is_data.argmax()]))
+        if int(batches["base_offset"][0]) < self._aborted.indexed_until:
+            self._file = run.file
+            self._scanned.add(run)
+            self._compare(self._aborted, run)
         return self._aborted.keep(batches)
 
-    @staticmethod
-    def _compare(run: BatchRun, scanned: ScannedTransactions, aborted: AbortedTransactions) -> None:
-        scanned.add(run)
-        ended, scanned.ended = scanned.ended, []
+    def finish(self) -> None:
+        """Compare the transactions that are open at the end of the read, where their markers are.
+
+        Raises CorruptIndexError if a transaction index says less than the log, DiskFormatError.
+        """
+        scanned, aborted = self._scanned, self._aborted
+        if aborted is None or not scanned.open:
+            return
+        if not self._is_whole:  # some may have ended in what was not read
+            begin = min(scanned.open.values())
+            self._scanned = self._scan.transactions(begin, self._end_offset, open_before={})
+        elif self._end_offset < aborted.indexed_until:
+            self._scan.end_open(scanned, self._end_offset, aborted.indexed_until)
+        self._compare(aborted, None)
+
+    def _compare(self, aborted: AbortedTransactions, run: BatchRun | None) -> None:
+        ended, self._scanned.ended = self._scanned.ended, []
         for each in ended:
-            if each.is_aborted and each.has_data and (each.producer_id, each.last_offset) not in aborted.markers:
-                raise unindexed_error(each, file=run.file, position=_position_of(run, each.last_offset))
+            is_indexed = (each.producer_id, each.last_offset) in aborted.markers
+            if is_indexed or not each.is_aborted or not each.has_data or each.last_offset >= aborted.indexed_until:
+                continue
+            if self._is_whole or self._is_confirmed(each):
+                position = 0 if run is None else _position_of(run, each.last_offset)
+                raise unindexed_error(each, file=self._file, position=position)
+
+    def _is_confirmed(self, ended: EndedTransaction) -> bool:
+        found = self._scan.transactions(ended.first_offset, ended.first_offset + 1, open_before={}).ended
+        return any(
+            (each.producer_id, each.last_offset, each.is_aborted) == (ended.producer_id, ended.last_offset, True)
+            for each in found
+        )
 
 
 def unindexed_error(transaction: EndedTransaction, *, file: str, position: int) -> CorruptIndexError:

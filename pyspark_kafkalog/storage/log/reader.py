@@ -116,6 +116,10 @@ class PartitionExtents(Protocol):
         """The aborted transactions in [start_offset, end_offset). Raises DiskFormatError for damage."""
         ...
 
+    def widen(self) -> None:
+        """Also list what follows the offsets for which these were made, as of now. Raises as `current`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalExtents:
@@ -141,6 +145,9 @@ class LocalExtents:
         """The segments that the directory holds now: a missing one was deleted or replaced."""
         return self.current()
 
+    def widen(self) -> None:
+        """Do nothing: all segments are listed."""
+
     def is_being_replaced(self, base_offset: int) -> bool:
         """Whether the segment has a `.swap` file, which exists until all that it replaces have lost their names."""
         return segment_file(self.directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).exists()
@@ -153,7 +160,7 @@ class LocalExtents:
         found, unindexed = self._aborted(start_offset, end_offset)
         if unindexed is not None:
             _warn_once(self.directory)
-        return AbortedTransactions(found, is_scanned=True)
+        return AbortedTransactions(found)
 
     def indexed_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions in the range for a job that copies the entries of the `.txnindex` files.
@@ -277,9 +284,16 @@ class LogReader:
                 for _ in map(to_arrow, decode(columns=columns | {"offset"})):
                     pass
                 raise
+        if committed_batches is not None:
+            committed_batches.finish()
 
     def _committed(self, end_offset: int, *, is_whole: bool) -> CommittedBatches:
-        return CommittedBatches(lambda offset: self.extents.aborted_transactions(offset, end_offset), is_whole=is_whole)
+        return CommittedBatches(
+            lambda offset: self.extents.aborted_transactions(offset, end_offset),
+            LogReader(self.extents, self.topic_partition),
+            end_offset,
+            is_whole=is_whole,
+        )
 
     def transactions(
         self, start_offset: int, end_offset: int, *, open_before: Mapping[int, int]
@@ -292,15 +306,38 @@ class LogReader:
         Raises DiskFormatError for damage.
         """
         scanned = ScannedTransactions(end_offset, dict(open_before))
-        for run in self.runs(start_offset, INT64_MAX, is_scan=True):
+        self._scan(scanned, start_offset, INT64_MAX)
+        return scanned
+
+    def _scan(self, scanned: ScannedTransactions, start_offset: int, until: int) -> None:
+        for run in self.runs(start_offset, until, is_scan=True):
             scanned.add(run)
-            if int(run.batches["last_offset"][-1]) + 1 >= end_offset:
+            if int(run.batches["last_offset"][-1]) + 1 >= scanned.end_offset:
                 for ended in scanned.ended:
-                    _transaction_ends.note(self.extents.name, ended, end_offset)
+                    _transaction_ends.note(self.extents.name, ended, scanned.end_offset)
                 self._end_known(scanned)
                 if not scanned.open:
                     break
-        return scanned
+
+    def end_open(self, scanned: ScannedTransactions, offset: int, until: int) -> None:
+        """Read on from `offset` up to `until`, or to the markers that end the open transactions of `scanned`.
+
+        Extents that were made for a range are widened if they end before. Raises DiskFormatError for damage.
+        """
+        self._end_known(scanned)
+        for is_widened in (False, True):
+            if not scanned.open or offset >= until:
+                return
+            self.reached_offset = offset
+            try:
+                self._scan(scanned, offset, until)
+            except (DiskFormatError, OffsetOutOfRangeError):
+                if is_widened:
+                    raise
+            offset = self.reached_offset
+            if not is_widened and scanned.open and offset < until:
+                self.extents.widen()
+                self._listed = ()
 
     def _end_known(self, scanned: ScannedTransactions) -> None:
         """End the open transactions whose marker an earlier scan has found, if it is still there."""

@@ -101,6 +101,9 @@ class ExtentsInMemory:
     def is_being_replaced(self, base_offset: int) -> bool:
         return False
 
+    def widen(self) -> None:
+        pass
+
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         return AbortedTransactions(())
 

@@ -1,0 +1,127 @@
+"""read_committed over copies in remote storage and object stores whose transaction indexes are whole and wrong."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from server_calls import ReadServer
+from tiered_logs import OF, bases, copy_closed, delete_local, fill, rows, tiering_root
+
+from pyspark_kafkalog.errors import CorruptIndexError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from pyspark_kafkalog.record.header import CONTROL_MASK
+from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.spark.options.parse import parse_read_options
+from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
+from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
+from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+
+Damage = Callable[[list[AbortedTxn]], list[AbortedTxn]]
+
+
+def _without_entries(found: list[AbortedTxn]) -> list[AbortedTxn]:
+    return []
+
+
+def _of_another_producer(found: list[AbortedTxn]) -> list[AbortedTxn]:
+    return [replace(each, producer_id=each.producer_id + 64) for each in found]
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> LogDir:
+    """A root whose closed segments, with transactions over several of them, are in remote storage only."""
+    made = tiering_root(tmp_path / "root", tmp_path / "tier")
+    fill(made, random.Random(7), 60)
+    copy_closed(made)
+    delete_local(made, bases(made)[-1])
+    return made
+
+
+def _kept(answer: PartitionData) -> list[int]:
+    """Base offsets of the data batches that a consumer keeps (CompletedFetch)."""
+    coming = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
+    aborted: set[int] = set()
+    kept = []
+    for batch in scan_batches(bytes(answer.records or b""), file="answer").batches:
+        while coming and coming[0][0] <= batch["last_offset"]:
+            aborted.add(coming.pop(0)[1])
+        producer_id = int(batch["producer_id"])
+        if batch["attributes"] & CONTROL_MASK:
+            aborted.discard(producer_id)
+        elif producer_id not in aborted:
+            kept.append(int(batch["base_offset"]))
+    return kept
+
+
+def _fetch(server: ReadServer, offset: int) -> PartitionData:
+    asked = FetchPartition(partition=OF.partition, fetch_offset=offset, partition_max_bytes=400)
+    topic = FetchTopic(topic=OF.topic, partitions=(asked,))
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, isolation_level=1, topics=(topic,))
+    [answer] = server.call(ApiKey.FETCH, 12, request, FetchResponse).responses[0].partitions
+    return answer
+
+
+def _tasks(log_dir: LogDir) -> list[OffsetRangePartition]:
+    """The tasks of a batch read, as they arrive on an executor."""
+    given = {"path": str(log_dir.path), "assign": '{"orders":[0]}', "isolationLevel": "read_committed"}
+    options = parse_read_options({**given, "maxBytesPerPartition": "900"})
+    reader = KafkalogBatchReader(options, read_schema(include_headers=False))
+    tasks: list[OffsetRangePartition] = pickle.loads(pickle.dumps(list(reader.partitions())))
+    assert len(tasks) > 5
+    return tasks
+
+
+def _offsets(task: OffsetRangePartition) -> list[int]:
+    schema = to_arrow_schema(read_schema(include_headers=False), timezone="UTC")
+    return [
+        offset
+        for batch in read_same_topic(task, read_offset_range(task, schema))
+        for offset in batch.column(batch.schema.get_field_index("offset")).to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("damage", [_without_entries, _of_another_producer])
+def test_no_aborted_record_is_read_or_fetched(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch, damage: Damage) -> None:
+    committed = [row["offset"] for row in rows(log_dir, isolation="read_committed")]
+    end = log_dir.partition(OF.topic, OF.partition).last_stable_offset
+    assert len(committed) < len(rows(log_dir))
+    assert bases(log_dir)[0] > end - 40
+    ranges = [(start, min(start + size, end)) for start in range(0, end, 5) for size in (3, 17)]
+    right = SegmentObjectExtent.aborted_transactions
+    monkeypatch.setattr(SegmentObjectExtent, "aborted_transactions", lambda self: damage(right(self)))
+    refused = 0
+    for start, stop in ranges:
+        try:
+            found = [row["offset"] for row in rows(log_dir, start, stop, isolation="read_committed")]
+        except CorruptIndexError:
+            refused += 1
+        else:
+            assert found == [offset for offset in committed if start <= offset < stop]
+    assert 0 < refused < len(ranges)
+    for task in _tasks(log_dir):
+        try:
+            assert set(_offsets(task)) <= set(committed)
+        except CorruptIndexError:
+            refused += 1
+    with ReadServer(LogDir.open(log_dir.path)) as server:
+        answers = [_fetch(server, start) for start in range(0, end, 5)]
+    kept = {offset for each in answers for offset in _kept(each)}
+    assert kept
+    assert kept <= set(committed)
+    assert {bool(each.error_code) for each in answers} == {True, False}
