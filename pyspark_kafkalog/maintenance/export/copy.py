@@ -271,18 +271,31 @@ def copy_log(
     return exported_partition(topic_partition, state, linked_bytes, copied_bytes)
 
 
-def check_pinned(logs: PinnedLogs, partitions: Iterable[TopicPartition]) -> None:
-    """Check, before anything is written, that each log can be copied and closed: its epochs, and that its end is there.
-
-    Raises DiskFormatError.
-    """
+def check_pinned(logs: PinnedLogs, partitions: Iterable[TopicPartition], *, is_for_broker: bool = False) -> None:
+    """Check, before anything is written, that each log can be copied and closed. Raises as `check_log`."""
     for topic_partition in partitions:
-        directory, state = logs.directories.get(topic_partition), logs.state(topic_partition)
-        if directory is None:
-            continue
-        LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
-        if state.log_end_offset > max(state.local_log_start_offset, state.active_base_offset):
-            LogReader(LocalExtents(directory), topic_partition).check_end(state.log_end_offset)
+        directory = logs.directories.get(topic_partition)
+        if directory is not None:
+            check_log(directory, topic_partition, logs.state(topic_partition), is_for_broker=is_for_broker)
+
+
+def check_log(directory: Path, topic_partition: TopicPartition, state: LogState, *, is_for_broker: bool) -> None:
+    """Check that the log can be exported: its epochs, and that its end is there.
+
+    `is_for_broker`: also that its transaction indexes have all abort markers, as a broker believes them after a clean
+    shutdown. Raises DiskFormatError.
+    """
+    LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
+    extents = LocalExtents(directory)
+    if state.log_end_offset > max(state.local_log_start_offset, state.active_base_offset):
+        LogReader(extents, topic_partition).check_end(state.log_end_offset)
+    if not is_for_broker:
+        return
+    for each in extents.current():
+        is_active = each.base_offset == state.active_base_offset or each.end_offset is None
+        end_offset = state.log_end_offset if is_active or each.end_offset is None else each.end_offset
+        if each.base_offset <= state.active_base_offset and state.log_start_offset < end_offset:
+            extents.check_transaction_index(each.base_offset, end_offset)
 
 
 def _copy_back(logs: PinnedLogs, topic_partition: TopicPartition, directory: Path, fs: FileSystem) -> int:

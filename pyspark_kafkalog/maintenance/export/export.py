@@ -35,6 +35,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     ExportedPartition,
     PinnedLogs,
     back_up,
+    check_log,
     check_pinned,
     copy_log,
     copy_root,
@@ -73,7 +74,8 @@ def export_in_place(
 ) -> list[ExportedPartition]:
     """Write the checkpoints of all partitions into the root; cut off what a killed writer left in their logs.
 
-    They are as of the newest commit: after a further write, run it again. Raises the errors of resuming a log, and
+    They are as of the newest commit: after a further write, run it again. Raises DiskFormatError, before anything is
+    written, for a log that a broker would not read as this package does, the errors of resuming a log, and
     LogDirError when the newest commit is not that of `image`, or a log that is not `set_aside` begins in remote
     storage.
     """
@@ -83,6 +85,11 @@ def export_in_place(
         if image is not None and newest.next_offset != image.next_offset:
             raise LogDirError(f"{root.path} was written to meanwhile: stop all writers and jobs, and run this again")
         _refuse_remote(root.path, newest, set_aside)
+        for topic_partition in root.partitions():
+            state = newest.partition(topic_partition.topic, topic_partition.partition).state
+            directory = partition_path(root.path, topic_partition)
+            if directory.is_dir() and state.log_end_offset:
+                check_log(directory, topic_partition, state, is_for_broker=True)
         logs = PartitionLogs.at(root.path, newest, clock=root.clock, fs=root.fs)
         exported = []
         for topic_partition in root.partitions():
@@ -142,7 +149,7 @@ def export_to(
             if _is_mountable(logs, target, topic_partition, overwrite=overwrite)
         ]
         keep = {name: read_offset_checkpoint(target / name) for name in CHECKPOINTS}
-        check_pinned(logs, mountable)
+        check_pinned(logs, mountable, is_for_broker=True)
         exported = [_mount(root, logs, target, topic_partition, link=link) for topic_partition in mountable]
         write_checkpoints(target, exported, cleaned=logs.cleaned, keep=keep, fs=root.fs)
         root.fs.fsync_dir(target)

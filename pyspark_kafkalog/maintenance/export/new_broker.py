@@ -7,6 +7,7 @@ broker_directory.py. What is in remote storage stays there, or is copied back (r
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pyspark_kafkalog.maintenance.export.broker_directory import (
     has_remote_storage,
 )
 from pyspark_kafkalog.maintenance.export.copy import (
+    check_pinned,
     copy_logs,
     only_topics,
     pinned_logs,
@@ -65,7 +67,9 @@ def export_new_broker(
         return copy_broker(root, target, topics, metadata_partitions=metadata_partitions, link=link, tiered=tiered)
     if isinstance(root, ObjectRoot):
         return _export_object_root(root, target, topics, metadata_partitions, tiered=tiered)
-    with pinned_logs(root, topics) as logs, unfinished_copy(target, root.fs):
+    with pinned_logs(root, topics) as logs, ExitStack() as copying:
+        check_pinned(logs, logs.partitions, is_for_broker=True)
+        copying.enter_context(unfinished_copy(target, root.fs))
         image = logs.image if tiered else without_remote_part(logs.image)
         image = _exportable_image(image, {each.topic for each in logs.partitions})
         copied = copy_logs(root, logs, target, image, link=link, tiered=tiered)

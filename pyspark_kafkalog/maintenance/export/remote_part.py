@@ -20,6 +20,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -54,7 +55,8 @@ def copy_remote_part(
     """Copy the segments that begin below `local_start`, where the local ones in `directory` begin; returns the bytes.
 
     They are then on disk. Raises LogDirError for objects that were deleted, ObjectStoreError, and CorruptRecordError
-    for objects of other sizes than the commit said or segments that do not end where the local ones begin.
+    for objects of other sizes than the commit said or segments that do not end where the local ones begin,
+    CorruptIndexError for a transaction index that lacks an abort marker.
     """
     remote = [each for each in segments if each.base_offset < local_start]
     if not remote or remote[-1].end_offset != local_start:
@@ -66,7 +68,7 @@ def copy_remote_part(
         )
     pool = ThreadPoolExecutor(_SEGMENTS_AT_ONCE, thread_name_prefix="kafkalog-export")
     try:
-        return sum(pool.map(lambda each: _copy_segment(storage.extent(of, each), directory, fs), remote))
+        copied_bytes = sum(pool.map(lambda each: _copy_segment(storage.extent(of, each), directory, fs), remote))
     except FileNotFoundError as error:
         raise LogDirError(
             f"records of {of.topic_partition} were deleted before they were copied ({error}): run the export again, or "
@@ -74,6 +76,9 @@ def copy_remote_part(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+    for each in remote:
+        LocalExtents(directory).check_transaction_index(each.base_offset, each.end_offset)
+    return copied_bytes
 
 
 def _copy_segment(extent: SegmentObjectExtent, directory: Path, fs: FileSystem) -> int:

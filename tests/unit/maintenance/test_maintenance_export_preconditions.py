@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from adopted_roots import clock, copy_of
+from adopted_roots import FIXTURES, clock, copy_of
 
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import CorruptIndexError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.export.export import export_to
+from pyspark_kafkalog.maintenance.export.export import export_in_place, export_to
+from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES
 
 
 def _nul_leader_epochs(root: Path) -> None:
@@ -36,3 +40,19 @@ def test_damaged_log_replaces_nothing_of_the_broker(tmp_path: Path, damage: Call
     with pytest.raises(KafkalogError):
         export_to(on_file_system(LogDir.open(root).root), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_wrong_transaction_index_is_exported_to_no_broker(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "transactions", tmp_path / "root", ignore=shutil.ignore_patterns("expected"))
+    adopt(tmp_path / "root")
+    root = on_file_system(LogDir.open(tmp_path / "root").root)
+    for path in root.path.glob("*/*.txnindex"):
+        path.write_bytes(path.read_bytes()[TXN_INDEX_ENTRY_BYTES:])
+    with pytest.raises(CorruptIndexError, match="abort marker"):
+        export_in_place(root)
+    with pytest.raises(CorruptIndexError, match="abort marker"):
+        export_new_broker(root, tmp_path / "new", metadata_partitions=1)
+    assert not (tmp_path / "new").exists()
+    reindex(root)
+    export_in_place(root)
+    export_new_broker(root, tmp_path / "new", metadata_partitions=1)
