@@ -53,6 +53,7 @@ from pyspark_kafkalog.maintenance.export.remote_part import copy_remote_part, wi
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.local.housekeeping import is_leftover
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE
 from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
@@ -552,7 +553,7 @@ def _is_log_file(name: str) -> bool:
 
 
 def _is_metadata_file(name: str) -> bool:
-    known = name.startswith(_OWN_PREFIX) or name == _QUORUM_STATE
+    known = name.startswith(_OWN_PREFIX) or name == _QUORUM_STATE or is_leftover(name)
     return known or _is_log_file(name) or parse_metadata_snapshot(name) is not None
 
 

@@ -56,6 +56,11 @@ _LEFTOVER_AGE_NS: Final = 3_600_000_000_000
 _LEFTOVER = re.compile(r".+\.[0-9a-f]{16}\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
 
 
+def is_leftover(name: str) -> bool:
+    """Whether a file in the metadata directory has a name that only a process that is writing it gives it."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
 class Housekeeping:
     """The maintenance of one commit log; thread-safe: while one thread does it, the others skip it."""
 
@@ -180,7 +185,7 @@ class CommitRetention:
 def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
     """Remove leftovers last written more than an hour before `now_ns`, the file system's time. Raises OSError."""
     entries = islice(scan(directory), _LEFTOVER_NAMES_MAX)
-    names = [entry.name for entry in entries if _LEFTOVER.fullmatch(entry.name)]
+    names = [entry.name for entry in entries if is_leftover(entry.name)]
     for name in names:
         path = directory / name
         try:
