@@ -38,7 +38,7 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, run_groups
 from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, merge_runs
+from pyspark_kafkalog.maintenance.objects.jobs import finish_job, merge_runs
 from pyspark_kafkalog.maintenance.objects.merge_plan import merge_tasks
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
@@ -368,4 +368,4 @@ class MergeJob:
         slices = merge_tasks(root.store.image, partitions, tasks.slots)
         yield from run_groups(tasks, slices, partial(_merge, job_run), action=ACTION)
         if not job_run.dry_run:
-            clean_up_root(root)
+            finish_job(root)

@@ -251,5 +251,5 @@ def _put_file(store: SegmentStore, key: str, path: Path) -> None:
         if not os.fstat(file.fileno()).st_size:
             store.put(key, b"")
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            store.put(key, mapped)
+        # Not closed here: the traceback of a failed put refers to the mapping, which ends with the last reference.
+        store.put(key, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

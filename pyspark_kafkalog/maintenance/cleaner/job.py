@@ -73,7 +73,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks, Throttle
 from pyspark_kafkalog.maintenance.objects.clean import CleanableLog
 from pyspark_kafkalog.maintenance.objects.clean_spread import TaskShare, clean_log_spread
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.jobs import finish_job
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -375,7 +375,7 @@ class CleanerJob:
             yield record.took(report)
         record.close()
         if isinstance(root, ObjectRoot) and not job_run.dry_run:
-            clean_up_root(root)
+            finish_job(root)
 
 
 def _inspect(

@@ -3,6 +3,7 @@
     merge_runs         merges the runs of partitions into segment objects, until none is left
     clean_up_root      deletes dropped objects and orphans of an object root, or in the remote storage of a file root,
                        with the root's settings
+    finish_job         the same at the end of a job, whose changes are committed: a failure is left to the next run
 
 A failure is in the report of its partition. Nothing is locked: what another job does meanwhile is noticed
 by the commit.
@@ -130,6 +131,14 @@ def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> 
             cleaned.orphans_bytes,
         )
     return cleaned
+
+
+def finish_job(root: ObjectRoot) -> None:
+    """Clean up after a job. What fails is left to the next run, with a warning, as retention leaves it."""
+    try:
+        clean_up_root(root)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("what was dropped or abandoned is left to the next run: %s", error)
 
 
 def _delay_ms(default_ms: int, image: MetadataImage, dropped: DroppedObjectsRecord) -> int:

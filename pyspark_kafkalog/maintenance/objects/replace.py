@@ -8,17 +8,21 @@ delay.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.metadata.extent_changes import with_segments
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.object_store.store import ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def replace_extents(
@@ -50,9 +54,17 @@ def replace_extents(
         for each in record.segments
         for key in segment_keys(of, each.base_offset, each.segment_id)
     ]
-    if lost:
-        objects.delete(lost)
+    _take_back(objects, lost)
     return made
+
+
+def _take_back(objects: ObjectStore, keys: Sequence[str]) -> None:
+    """Delete what was put for nothing. A failure is left to the clean-up: the commit of the others is made."""
+    try:
+        if keys:
+            objects.delete(keys)
+    except ObjectStoreError as error:
+        _LOG.warning("objects that no commit names are left to the clean-up: %s", error)
 
 
 def segments_record(

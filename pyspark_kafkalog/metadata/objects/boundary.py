@@ -35,7 +35,7 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.objects.layout import commit_key, metadata_key, parse_commit_key
 from pyspark_kafkalog.metadata.objects.requests import read_if_there
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
+from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.storage.filesystem import time_ms
 
 START_KEY: Final = metadata_key("kafkalog-start")
@@ -86,7 +86,7 @@ def has_commits_from(
     """
     now = Moment(monotonic(), clock())
     try:
-        store.head(commit_key(offset))
+        store.get_ranges(commit_key(offset), [ByteRange(0, 1)])  # unlike a HEAD's, a refusal says what is missing
     except ObjectNotFoundError:
         known = _ENDS.get(store)
         if known is None or known[0] > offset or known[1].seconds_until(now) > READER_TRUST_S:

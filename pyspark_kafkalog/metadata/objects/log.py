@@ -34,7 +34,7 @@ from pyspark_kafkalog.metadata.objects.requests import name_of, side_by_side
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.object_store.create import Taken, create_once
 from pyspark_kafkalog.object_store.repeat import Waiting
-from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
+from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 
 #: Commits that a reader reads one after the other before it lists the later ones.
@@ -252,7 +252,7 @@ class ObjectCommitLog(CommitLog):
         if parse_commit_key(key) is None and parse_snapshot_key(key) is None:
             return True  # unknown: another thread has gone on meanwhile, or this is the first commit
         try:
-            self._store.head(key)
+            self._store.get_ranges(key, [ByteRange(0, 1)])  # unlike a HEAD's, a refusal says what is missing
         except ObjectNotFoundError:
             return False
         return True

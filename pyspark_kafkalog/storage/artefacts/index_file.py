@@ -15,6 +15,7 @@ Source of the rules: org.apache.kafka.storage.internals.log.AbstractIndex.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -189,7 +190,8 @@ class MappedIndex:
 
     def _unmap(self) -> None:
         if isinstance(self._map, mmap.mmap):
-            self._map.close()
+            with contextlib.suppress(BufferError):  # a traceback still refers to it, and its error is the one to raise
+                self._map.close()
         self._map = b""
 
     def _round_down(self, length_bytes: int) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from data_objects import T0, Plan, some_batches
-from faulty_store import Fault, FaultyStore
+from faulty_store import Call, Fault, FaultyStore
 from metadata_roots import settings_of
 from object_roots import StoredRoot, table_of
 from stopping_filesystem import Killed
@@ -17,7 +18,7 @@ from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects import merge_plan
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp, clean_up, orphans
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, finish_job
 from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
@@ -26,7 +27,7 @@ from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.object_store.store import ObjectStore, StoreRefusedError
 from pyspark_kafkalog.root.admin import delete_topic
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
@@ -388,6 +389,48 @@ def test_failure_of_one_partition_is_in_its_report(root: StoredRoot, tmp_path: P
     assert "missing" in broken.error
     assert fine.error is None
     assert len(root.image.partition("orders", 1).segments) == 1
+
+
+class RefusesSegments(FaultyStore):
+    """A store whose error, with its traceback, holds the body that was put."""
+
+    def put(self, key: str, body: Any) -> None:
+        view = memoryview(body)
+        raise StoreRefusedError(f"{self.url}/{key}: put of {len(view)} bytes was refused: KMS.DisabledException")
+
+
+def test_merge_that_a_store_refuses_reports_the_stores_error(root: StoredRoot, tmp_path: Path) -> None:
+    write_some(root, tmp_path, 2)
+    reports = merge_segments(root.opened(RefusesSegments(root.place.bucket)))
+    assert [each.error is not None and "KMS.DisabledException" in each.error for each in reports] == [True, True]
+
+
+def test_clean_up_that_fails_after_a_job_is_a_warning(root: StoredRoot, caplog: pytest.LogCaptureFixture) -> None:
+    client = FaultyStore(
+        root.place.bucket,
+        faults=lambda call: Fault.DENIED if call.kind == "list" and call.keys == ("",) else None,
+    )
+    finish_job(root.opened(client))
+    assert "what was dropped or abandoned is left to the next run" in caplog.text
+
+
+def test_copy_that_was_put_for_nothing_and_stays_does_not_fail_the_others(
+    root: StoredRoot, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_some(root, tmp_path, 2)
+
+    def overtake(call: Call) -> None:
+        if call.kind == "create":
+            client.before = None
+            merge(root)
+
+    client = FaultyStore(
+        root.place.bucket, before=overtake, faults=lambda call: Fault.DENIED if call.kind == "delete" else None
+    )
+    reports = merge_segments(root.opened(client))
+    assert [each.error for each in reports] == [None, None]
+    assert "left to the clean-up" in caplog.text
+    root.check(tmp_path)
 
 
 def test_merge_in_several_steps_leaves_no_runs(
