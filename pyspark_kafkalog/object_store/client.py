@@ -116,12 +116,14 @@ class _ObstoreClient:
 
     def _build(self, timeout: timedelta, retries: int) -> Any:
         store_class = getattr(self._obstore.store, self._config.store_class)
-        client_options = {
+        client_options: dict[str, Any] = {
             "allow_http": self._config.allows_http,
             "connect_timeout": _CONNECT_TIMEOUT,
             "read_timeout": min(timeout, _READ_TIMEOUT),
             "timeout": timeout,
         }
+        if self._config.proxy:
+            client_options["proxy_url"] = self._config.proxy
         retry_timeout = timedelta(seconds=self._waiting.patience_seconds)
         retry_config = {"max_retries": retries, "retry_timeout": retry_timeout, "backoff": _PART_BACKOFF}
         try:

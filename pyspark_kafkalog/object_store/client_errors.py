@@ -122,6 +122,8 @@ def store_error(error: Exception, request: str, place: str, *, endpoint: str = "
             f"{place}: the store does not support put-if-absent (If-None-Match), so no log directory can be in it "
             f"({detail})"
         )
+    if kind == "UnauthenticatedError" and not _status(text):  # a provider has failed, before any request
+        return StoreCredentialsError(f"{place}: {request} failed: {_NO_CREDENTIALS} ({detail})")
     known = _known(text, code)
     if known is not None:
         error_class, advice = known

@@ -49,6 +49,12 @@ class StoreSettings:
     account            Azure: the storage account, if the URL does not name it
     sas_token          Azure: shared access signature, instead of a key
     service_account    GCS: path of a service account's JSON file
+    credentials_file   S3: path of a file in the format of ~/.aws/credentials, which is read again every few minutes
+    encryption         S3: how the store encrypts what is written: one of `ENCRYPTIONS`
+    kms_key            S3: id or ARN of the KMS key that it encrypts with
+    requester_pays     S3: "true" if the bucket's owner does not pay for the requests
+    checksum           S3: one of `CHECKSUMS`, sent with what is written; buckets with object lock demand it
+    proxy              "http://host:port" through which requests go
     """
 
     endpoint: str = _option("storeEndpoint")
@@ -60,6 +66,12 @@ class StoreSettings:
     account: str = _option("storeAccount")
     sas_token: str = _option("storeSasToken", secret=True)
     service_account: str = _option("storeServiceAccount")
+    credentials_file: str = _option("storeCredentialsFile")
+    encryption: str = _option("storeEncryption")
+    kms_key: str = _option("storeKmsKey")
+    requester_pays: str = _option("storeRequesterPays")
+    checksum: str = _option("storeChecksum")
+    proxy: str = _option("storeProxy")
 
     def options(self) -> dict[str, str]:
         """The settings that are set, by the names of their options. Contains the secrets."""
@@ -85,7 +97,19 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-_CREDENTIALS: Final = ("access_key", "secret_key", "session_token", "sas_token", "service_account")
+_CREDENTIALS: Final = (
+    "access_key",
+    "secret_key",
+    "session_token",
+    "sas_token",
+    "service_account",
+    "credentials_file",
+)
+_S3_ONLY: Final = ("encryption", "kms_key", "requester_pays", "checksum")
+#: What S3 calls the ways to encrypt, by Hadoop's names for them (org.apache.hadoop.fs.s3a.S3AEncryptionMethods).
+_HADOOP_ENCRYPTIONS: Final = {"SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
+ENCRYPTIONS: Final = ("AES256", *_HADOOP_ENCRYPTIONS.values())
+CHECKSUMS: Final = ("SHA256", "CRC64NVME")
 
 
 def store_settings(
@@ -124,7 +148,15 @@ def _from_hadoop(bucket: str, hadoop: Mapping[str, str]) -> dict[str, str]:
     endpoint = get("endpoint")
     if endpoint and "://" not in endpoint:
         endpoint = f"{'http' if get('connection.ssl.enabled').lower() == 'false' else 'https'}://{endpoint}"
+    proxy, encryption = get("proxy.host"), get("encryption.algorithm")
+    if proxy:
+        proxy = f"{'https' if get('proxy.ssl.enabled').lower() == 'true' else 'http'}://{proxy}"
+        proxy += f":{get('proxy.port')}" if get("proxy.port") else ""
     return {
+        "encryption": _HADOOP_ENCRYPTIONS.get(encryption, encryption),
+        "kms_key": get("encryption.key") if encryption in _HADOOP_ENCRYPTIONS else "",
+        "requester_pays": get("requester.pays.enabled").lower(),
+        "proxy": proxy,
         "endpoint": endpoint,
         "region": get("endpoint.region"),
         "path_style": get("path.style.access").lower(),
@@ -155,8 +187,16 @@ def check_endpoint(source: str, endpoint: str) -> None:
 def _check(location: ObjectLocation, settings: StoreSettings) -> None:
     if settings.endpoint:
         check_endpoint("storeEndpoint", settings.endpoint)
-    if settings.path_style not in ("", "true", "false"):
-        raise InvalidOptionError(f"storePathStyle: expected true or false, found {settings.path_style!r}")
+    if settings.proxy:
+        check_endpoint("storeProxy", settings.proxy)
+    _check_choices(settings)
+    if settings.kms_key and not settings.encryption.startswith("aws:kms"):
+        raise InvalidOptionError(
+            f"storeKmsKey: expected storeEncryption aws:kms, found {settings.encryption or 'none'}"
+        )
+    for each in fields(StoreSettings):
+        if each.name in _S3_ONLY and location.scheme != "s3" and getattr(settings, each.name):
+            raise InvalidOptionError(f"{each.metadata['option']}: expected s3://bucket/prefix, found {location}")
     if location.account and settings.account not in ("", location.account):
         raise InvalidOptionError(
             f"storeAccount: expected {location.account}, as in {location}, found {settings.account}"
@@ -164,9 +204,21 @@ def _check(location: ObjectLocation, settings: StoreSettings) -> None:
     _check_credentials(location, settings)
 
 
+def _check_choices(settings: StoreSettings) -> None:
+    choices = {
+        "storePathStyle": (settings.path_style, ("true", "false")),
+        "storeEncryption": (settings.encryption, ENCRYPTIONS),
+        "storeRequesterPays": (settings.requester_pays, ("true", "false")),
+        "storeChecksum": (settings.checksum, CHECKSUMS),
+    }
+    for option, (found, expected) in choices.items():
+        if found and found not in expected:
+            raise InvalidOptionError(f"{option}: expected {' or '.join(expected)}, found {found!r}")
+
+
 def _check_credentials(location: ObjectLocation, settings: StoreSettings) -> None:
     usable = {
-        "s3": ("access_key", "secret_key", "session_token"),
+        "s3": ("access_key", "secret_key", "session_token", "credentials_file"),
         "az": ("secret_key", "sas_token"),
         "gs": ("service_account",),
     }[location.scheme]
@@ -177,6 +229,8 @@ def _check_credentials(location: ObjectLocation, settings: StoreSettings) -> Non
             raise InvalidOptionError(f"expected {expected} for {location}, found {option[name]}")
     if location.scheme == "s3" and bool(settings.access_key) != bool(settings.secret_key):
         raise InvalidOptionError(f"expected both storeAccessKey and storeSecretKey for {location}, found only one")
+    if settings.access_key and settings.credentials_file:
+        raise InvalidOptionError(f"expected storeAccessKey or storeCredentialsFile for {location}, found both")
     if settings.session_token and not settings.access_key:
         raise InvalidOptionError(f"expected the keys that storeSessionToken belongs to for {location}, found none")
     if settings.secret_key and settings.sas_token:

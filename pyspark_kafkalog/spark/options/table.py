@@ -60,6 +60,12 @@ _STORE_OPTIONS: Final = {
     "storeAccount": "Azure: the storage account, if the URL does not name it.",
     "storeSasToken": "Azure: a shared access signature, in place of a key.",
     "storeServiceAccount": "GCS: the path of a service account's JSON file.",
+    "storeCredentialsFile": "S3: the path of a file as ~/.aws/credentials, on all machines, read again every minute.",
+    "storeEncryption": "S3: how the store encrypts what is written: AES256, aws:kms or aws:kms:dsse.",
+    "storeKmsKey": "S3: the id or ARN of the KMS key that it encrypts with.",
+    "storeRequesterPays": "S3: whether the requests are paid by who sends them (true).",
+    "storeChecksum": "S3: SHA256 or CRC64NVME, sent with what is written, as object lock demands.",
+    "storeProxy": "http://host:port of a proxy that requests go through; default: that of the environment.",
 }
 REMOTE_STORAGE_LAYOUTS: Final = ("local", "aiven")
 PARTITIONERS: Final = ("murmur2", "round_robin")

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 from faulty_store import VirtualClock
@@ -489,6 +490,47 @@ def test_a_wrong_key_makes_no_request(key: str) -> None:
             with pytest.raises(ValueError, match="expected a key"):
                 request()
         assert not relay.requests
+
+
+def test_encryption_payer_and_checksum_of_the_environment_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "AWS_SERVER_SIDE_ENCRYPTION": "aws:kms",
+        "AWS_SSE_KMS_KEY_ID": "key-id",
+        "AWS_REQUEST_PAYER": "requester",
+        "AWS_CHECKSUM_ALGORITHM": "SHA256",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with HttpRelay(answer=answers(Answer(200, b"", FOUND))) as relay:
+        open_at(relay).put("key", b"body")
+        open_at(relay).create("key", b"body")
+    for request in relay.log:
+        assert request.headers["x-amz-server-side-encryption"] == "aws:kms"
+        assert request.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-id"
+        assert request.headers["x-amz-request-payer"] == "requester"
+        assert request.headers["x-amz-checksum-sha256"]
+
+
+def test_requests_go_through_a_proxy() -> None:
+    with HttpRelay(answer=answers(Answer(200, b"body", FOUND))) as relay:
+        settings = StoreSettings(
+            endpoint="http://store.invalid", access_key="key", secret_key="HIDDEN", proxy=relay.endpoint
+        )
+        assert open_with(S3, settings, clock=VirtualClock()).get("key", max_bytes=9) == b"body"
+    assert relay.log[0].path == "/bucket/log/key"
+
+
+def test_a_credentials_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "credentials"
+    with HttpRelay(answer=answers(Answer(200, b"body", FOUND))) as relay:
+        settings = StoreSettings(endpoint=relay.endpoint, credentials_file=str(missing))
+        store = open_with(S3, settings, clock=VirtualClock())
+        with pytest.raises(
+            StoreAccessError, match=f"no credentials were found: .*{missing}: expected aws_access_key_id"
+        ):
+            store.head("key")
+        missing.write_text("[default]\naws_access_key_id = key\naws_secret_access_key = HIDDEN\n")
+        assert store.get("key", max_bytes=9) == b"body"
 
 
 def test_ranges_are_joined_where_the_gap_is_small() -> None:

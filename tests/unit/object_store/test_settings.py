@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +94,20 @@ def test_the_region_is_that_of_an_endpoint_of_aws(endpoint: str, region: str) ->
     [
         (S3, {"storeEndpoint": "host:9000"}, "storeEndpoint: expected http://host:port"),
         (S3, {"storeEndpoint": "http://user:hidden@host"}, "storeEndpoint: expected http://host:port"),
+        (
+            S3,
+            {"storeEncryption": "SSE-C"},
+            "storeEncryption: expected AES256 or aws:kms or aws:kms:dsse, found 'SSE-C'",
+        ),
+        (S3, {"storeKmsKey": "key"}, "storeKmsKey: expected storeEncryption aws:kms, found none"),
+        (S3, {"storeChecksum": "MD5"}, "storeChecksum: expected SHA256 or CRC64NVME, found 'MD5'"),
+        (S3, {"storeProxy": "http://user:hidden@proxy"}, "storeProxy: expected http://host:port"),
+        (
+            S3,
+            {"storeAccessKey": "k", "storeSecretKey": "hidden", "storeCredentialsFile": "/f"},
+            "Key or storeCredentials",
+        ),
+        (GCS, {"storeRequesterPays": "true"}, "storeRequesterPays: expected s3://bucket/prefix, found gs://bucket/log"),
         (S3, {"storePathStyle": "yes"}, "storePathStyle: expected true or false, found 'yes'"),
         (S3, {"storeAccessKey": "hidden"}, "expected both storeAccessKey and storeSecretKey"),
         (S3, {"storeSecretKey": "hidden"}, "expected both storeAccessKey and storeSecretKey"),
@@ -173,6 +189,59 @@ def test_the_client_of_azure_gets_account_and_key_or_signature() -> None:
     assert not config.lists_in_order
     signed = client_config(AZURE, store_settings(AZURE, {"storeSasToken": "?sv=1&sig=x"}), {})
     assert signed.arguments["credential_provider"]() == {"sas_token": "sv=1&sig=x", "expires_at": None}
+
+
+def test_the_client_of_s3_gets_encryption_payer_checksum_and_proxy() -> None:
+    options = {
+        "storeEncryption": "aws:kms",
+        "storeKmsKey": "arn:aws:kms:eu-west-1:1:key/2",
+        "storeRequesterPays": "true",
+        "storeChecksum": "SHA256",
+        "storeProxy": "http://proxy:3128",
+    }
+    config = client_config(S3, store_settings(S3, options), {})
+    assert config.proxy == "http://proxy:3128"
+    assert config.arguments == {
+        "bucket": "bucket",
+        "prefix": "log",
+        "unsigned_payload": True,
+        "server_side_encryption": "aws:kms",
+        "sse_kms_key_id": "arn:aws:kms:eu-west-1:1:key/2",
+        "request_payer": True,
+        "checksum_algorithm": "SHA256",
+    }
+
+
+def test_hadoops_encryption_payer_and_proxy_are_used() -> None:
+    hadoop = {
+        "fs.s3a.bucket.bucket.encryption.algorithm": "SSE-KMS",
+        "fs.s3a.encryption.key": "key-id",
+        "fs.s3a.requester.pays.enabled": "True",
+        "fs.s3a.proxy.host": "proxy",
+        "fs.s3a.proxy.port": "3128",
+    }
+    assert store_settings(S3, {}, hadoop=hadoop) == StoreSettings(
+        encryption="aws:kms", kms_key="key-id", requester_pays="true", proxy="http://proxy:3128"
+    )
+
+
+def test_keys_of_a_file_are_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = first\naws_secret_access_key = hidden\n[other]\n")
+    provider = client_config(S3, store_settings(S3, {"storeCredentialsFile": str(file)}), {}).arguments[
+        "credential_provider"
+    ]
+    assert (provider()["access_key_id"], provider()["token"]) == ("first", None)
+    file.write_text("[default]\naws_access_key_id=next\naws_secret_access_key=hidden\naws_session_token=token\n")
+    assert (provider()["access_key_id"], provider()["token"]) == ("next", "token")
+    assert provider()["expires_at"] > datetime.now(timezone.utc)
+    environ = {"AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_PROFILE": "other"}
+    other = client_config(S3, StoreSettings(), environ).arguments["credential_provider"]
+    with pytest.raises(InvalidOptionError, match=r"aws_access_key_id .* of the profile other, found something else"):
+        other()
+    assert (
+        "credential_provider" not in client_config(S3, StoreSettings(), environ | {"AWS_ACCESS_KEY_ID": "k"}).arguments
+    )
 
 
 def test_azures_account_is_looked_for_in_url_option_and_environment() -> None:
