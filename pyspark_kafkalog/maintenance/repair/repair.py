@@ -25,7 +25,10 @@ from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.findings import Finding
+from pyspark_kafkalog.maintenance.verify.root import SNAPSHOT_WITHOUT_ENDS, lacks_offsets_ends
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
+from pyspark_kafkalog.metadata.delta import apply
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE
@@ -33,7 +36,7 @@ from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots, list_snapshots, read_snapshot, write_pointer
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
@@ -202,6 +205,32 @@ def replace_snapshots(root: FileRoot, now_ms: int) -> None:
                 root.fs.unlink_if_there(directory / snapshot.file_name)
 
 
+def restore_offsets_ends(root: FileRoot, now_ms: int) -> None:
+    """Replace snapshots of earlier versions by one that has what the kept commits tell of topics' `offsets_ends`.
+
+    Processes that have the root open keep the image of the old snapshot until they open it again.
+    """
+    with root_lock(root.path, fs=root.fs):
+        current = root.store.refresh()
+        directory = metadata_dir(root.path)
+        snapshots = {each.end_offset: each for each in list_snapshots(directory)}
+        first = min(root.store.log.listed_offsets(), default=current.next_offset)
+        start = 0 if first == 0 else min((each for each in snapshots if each >= first), default=current.next_offset)
+        image = MetadataImage()
+        if start:
+            path = directory / SnapshotId(start, LEADER_EPOCH).file_name
+            image = image_of(read_snapshot(path), start, str(path))
+        for commit in root.store.log.read_from(image.next_offset, many=True):
+            image = apply(image, commit)
+        if image != current and not lacks_offsets_ends(current, image):
+            raise LogDirError(f"{directory}: the commits do not add up to the newest snapshot: verify again")
+        LocalSnapshots(directory, root.fs).write(image)
+        for end_offset, snapshot in snapshots.items():
+            if end_offset not in (start, image.next_offset):
+                root.fs.unlink_if_there(directory / snapshot.file_name)
+        write_pointer(directory, SnapshotId(image.next_offset, LEADER_EPOCH), root.fs)
+
+
 def _is_whole(root: FileRoot, snapshot: SnapshotId) -> bool:
     try:
         for _ in read_snapshot(metadata_dir(root.path) / snapshot.file_name).records:
@@ -325,6 +354,12 @@ _KINDS: Final = (
         ("metadata-snapshot",),
         "write a snapshot of the current metadata, and remove damaged snapshots",
         of_root=replace_snapshots,
+    ),
+    _Kind(
+        "offsets-ends",
+        (SNAPSHOT_WITHOUT_ENDS,),
+        "write a snapshot that says where offsets ended when topics were created, and remove those that do not",
+        of_root=restore_offsets_ends,
     ),
     _Kind(
         "metadata-hints",

@@ -44,14 +44,20 @@ from pyspark_kafkalog.maintenance.verify.indexes import (
     open_offset_index,
     open_time_index,
 )
-from pyspark_kafkalog.maintenance.verify.root import apply_checked, check_static
+from pyspark_kafkalog.maintenance.verify.root import (
+    apply_checked,
+    check_static,
+    lacks_offsets_ends,
+    report_old_snapshot,
+)
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.extents import DataObject, planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key
+from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key, snapshot_key
 from pyspark_kafkalog.metadata.objects.requests import name_of
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
-from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, decode_snapshot, image_of, is_native
+from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, SnapshotId, decode_snapshot, image_of, is_native
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -71,6 +77,9 @@ from pyspark_kafkalog.units import INT64_MAX
 
 _ACTION: Final = "verify"
 RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
+_OLD_SNAPSHOT: Final = (
+    "kafkalog consumer-groups --delete-offsets of groups whose topic was created again, if they commit in transactions"
+)
 _CLEANER: Final = "kafkalog retention or merge-segments"
 _REQUESTS_AT_ONCE: Final = 8
 _CLOSED_INDEX: Final = IndexExpectation(
@@ -157,7 +166,10 @@ class _MetadataCheck:
             image = apply_checked(image, commit, self._sink, file=name, advice=RESTORE)
             seen.add(commit.base_offset)
             known = images.get(image.next_offset)
-            if known is not None and known != image:
+            if known is not None and lacks_offsets_ends(known, image):
+                file = name_of(self._root.objects, snapshot_key(SnapshotId(image.next_offset, LEADER_EPOCH)))
+                report_old_snapshot(self._sink, file, advice=_OLD_SNAPSHOT)
+            elif known is not None and known != image:
                 self._differs(
                     f"{METADATA_DIR} at {image.next_offset}", "the image of the commits before it", "a different image"
                 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +54,9 @@ from pyspark_kafkalog.storage.names import (
     parse_partition_dir,
     partition_path,
 )
+
+#: The kind of findings on snapshots of earlier versions.
+SNAPSHOT_WITHOUT_ENDS: Final = "snapshot-without-ends"
 
 _TRIES: Final = 3
 
@@ -104,6 +107,31 @@ def apply_checked(
         )
         after = delta.build(commit.next_offset)
     return after
+
+
+def lacks_offsets_ends(snapshot: MetadataImage, image: MetadataImage) -> bool:
+    """Whether the snapshot differs from `image` only in that it does not know where offsets ended (TopicImage)."""
+    if snapshot == image or snapshot.topics.keys() != image.topics.keys():
+        return False
+    topics = {
+        name: topic if topic.offsets_ends else replace(topic, offsets_ends=image.topics[name].offsets_ends)
+        for name, topic in snapshot.topics.items()
+    }
+    return replace(snapshot, topics=topics) == image
+
+
+def report_old_snapshot(sink: FindingSink, file: Path | str, *, advice: str) -> None:
+    """Report a snapshot of a version that did not know where offsets ended."""
+    sink.add(
+        Severity.WARNING,
+        SNAPSHOT_WITHOUT_ENDS,
+        file,
+        position=0,
+        expected="where the partitions of __consumer_offsets ended when each topic was created",
+        found="a snapshot of an earlier version, which does not say: offsets without a topic id that were committed "
+        "before a topic was created again count for the new topic",
+        advice=advice,
+    )
 
 
 @dataclass(slots=True)
@@ -202,8 +230,10 @@ class _CommitLogCheck:
                 image, commit, self.sink, file=log.path(commit.base_offset), advice=_RESTORE_BEFORE_COMMIT
             )
             known = images.get(image.next_offset)
-            if known is not None and known != image:
-                path = self.directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name
+            path = self.directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name
+            if known is not None and lacks_offsets_ends(known, image):
+                report_old_snapshot(self.sink, path, advice=REPAIR)
+            elif known is not None and known != image:
                 self._snapshot_differs(path, "the image of the commits before it", "a different image")
         if offsets and offsets[-1] >= image.next_offset:
             self.sink.add(

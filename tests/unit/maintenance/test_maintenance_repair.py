@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,10 +16,14 @@ from verify_roots import FIXTURES, T0, findings_in, flip
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
+from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_partition, offset_key, offset_value
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic
+from pyspark_kafkalog.groups.offsets_topic import partition_lock as locked_group
 from pyspark_kafkalog.maintenance.jobs.partition_lock import LOCK_FILE, partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
+from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
@@ -184,6 +188,36 @@ def test_damaged_metadata_snapshot_is_repaired(root: Path) -> None:
     flip(path, -90)
     result = run(root)
     assert (result.status, result.steps("done")) == (0, [("metadata-snapshot", None)])
+
+
+def test_snapshot_of_an_earlier_version_is_a_warning_and_gets_the_ends_of_offsets_from_the_commits(
+    tmp_path: Path,
+) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.create_topic("orders", partitions=1)
+    number = group_partition("billing", ensure_offsets_topic(log_dir.root))
+    committed = OffsetAndMetadata(offset=20, commit_timestamp_ms=T0)  # without a topic id, as in a transaction
+    with locked_group(log_dir.root, number):
+        append_records(
+            log_dir.root, number, {offset_key("billing", TopicPartition("orders", 0)): offset_value(committed)}
+        )
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.refresh()
+    image = log_dir.root.native().store.image
+    topics = {name: replace(topic, offsets_ends=()) for name, topic in image.topics.items()}
+    LocalSnapshots(tmp_path / METADATA, LOCAL).write(replace(image, topics=topics))
+
+    forget_images()
+    assert len(LogDir.open(tmp_path).group("billing").fetch()) == 1
+    assert [(each.severity, each.what) for each in findings_in(tmp_path)] == [
+        (Severity.WARNING, "snapshot-without-ends")
+    ]
+    result = run(tmp_path)
+
+    assert (result.status, result.steps("done")) == (0, [("offsets-ends", None), ("remove-deleted-topics", None)])
+    assert findings_in(tmp_path) == []
+    assert LogDir.open(tmp_path).group("billing").fetch() == {}
 
 
 def test_repair_removes_only_wrong_checkpoint_lines(root: Path) -> None:
