@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from broker_disks import killed
 from data_objects import T0, Plan
 from metadata_roots import forget_images
 from object_roots import StoredRoot
@@ -38,8 +39,11 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId, encode_snapshot
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
+from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.names import TopicPartition, child_path, offset_file_name, partition_path
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+
+__all__ = ["killed"]
 
 TOPIC_ID = "AQAAAAAAAAAAAAAAAAAACQ"
 RECORDS = 30
@@ -183,6 +187,22 @@ def test_topic_of_brokers_metadata_log_that_leads_elsewhere_is_told_and_left_out
     assert "the record at offset 0: topic name" in found.damage
     told = [each.found for each in check_broker_root(directory.parent) if each.what == "metadata-log"]
     assert told == [found.damage] == [found.undecoded]
+
+
+def test_adopting_a_disk_whose_metadata_log_has_such_a_topic_changes_nothing(
+    killed: Path, victim: Path, hostile_name: str
+) -> None:
+    log = killed / METADATA_DIR / offset_file_name(0, ".log")
+    end_offset = load_read_only(log.parent).log_end_offset
+    log.write_bytes(log.read_bytes() + encode_commit(end_offset, hostile_topic(hostile_name), 1))
+    before = sums(killed)
+    with (
+        touched_paths() as touched,
+        pytest.raises(LogDirError, match=rf"(?s){log}.*the record at offset {end_offset}: topic name .* is invalid"),
+    ):
+        LogDir.adopt(killed, create_missing=True)
+    assert sums(killed) == before
+    assert not [each for each in touched if Path(each).is_relative_to(victim)]
 
 
 @pytest.mark.parametrize(
