@@ -1,6 +1,7 @@
 """Who is alive: the servers whose sign of life has changed lately, by this server's own clock.
 
-    every beat      write the own sign, read those of the others
+    every beat      write the own sign, read those of the others. While no other sign is there, beats are slow, and the
+                    sign says so: a server that joins then waits for longer
     alive           this server, and each other one whose sign has changed within `timeout_ms`; one that is seen for the
                     first time counts as alive until then
     left            a server that is stopped says so in its sign, and is not alive from then on
@@ -87,7 +88,10 @@ class Membership:
 
 
 class ClusterOfServers:
-    """The `Cluster` of context.py: beats every `interval_s`, in a thread, since a store or a slow disk may block."""
+    """The `Cluster` of context.py: beats every `interval_s`, in a thread, since a store or a slow disk may block.
+
+    While it is alone it beats every `alone_interval_s`, which must be less than `timeout_ms`.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class ClusterOfServers:
         *,
         interval_s: float,
         timeout_ms: int,
+        alone_interval_s: float | None = None,
         monotonic_ms: Callable[[], int],
     ) -> None:
         self._node = node
@@ -107,6 +112,8 @@ class ClusterOfServers:
         self._place = place
         self._executor = executor
         self._interval_s = interval_s
+        self._alone_interval_s = interval_s if alone_interval_s is None else alone_interval_s
+        self._is_slow = self._are_others_slow = False
         self._monotonic_ms = monotonic_ms
         self._membership = Membership(node, timeout_ms=timeout_ms)
         self._count = 0
@@ -137,7 +144,8 @@ class ClusterOfServers:
         await self._beat()
         self._task = asyncio.create_task(self._run())
         if len(self.nodes()) > 1:
-            await asyncio.sleep(_JOIN_FACTOR * self._interval_s)
+            slowest_s = self._alone_interval_s if self._are_others_slow else self._interval_s
+            await asyncio.sleep(_JOIN_FACTOR * slowest_s)
 
     async def stop(self) -> None:
         """Leave, so that clients are told other servers. The last one that leaves removes the signs of all."""
@@ -155,7 +163,7 @@ class ClusterOfServers:
         failing_since_ms: int | None = None
         warned_ms: int | None = None
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._alone_interval_s if self._is_slow else self._interval_s)
             try:
                 await self._beat()
             except OSError as error:
@@ -172,9 +180,14 @@ class ClusterOfServers:
 
     async def _beat(self, *, has_left: bool = False) -> None:
         self._count += 1
-        await self._in_thread(lambda: self._place.write(Beat(self._node, self._incarnation, self._count, has_left)))
+        is_alone = self._count > 1 and len(self.listed()) == 1
+        is_slow = is_alone and not has_left and self._alone_interval_s > self._interval_s
+        own = Beat(self._node, self._incarnation, self._count, has_left, is_slow)
+        await self._in_thread(lambda: self._place.write(own))
         beats: dict[int, Beat] = {}
-        await self._in_thread(lambda: beats.update(self._place.read_all()))
+        await self._in_thread(lambda: beats.update(self._place.read_all(but=self.node_id)))
+        self._are_others_slow = any(each.is_slow and not each.has_left for each in beats.values())
+        self._is_slow = is_slow and not beats
         before = self.nodes()
         dead = self._membership.observe(beats, self._monotonic_ms())
         if self.nodes() != before:

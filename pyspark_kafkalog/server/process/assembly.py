@@ -49,9 +49,10 @@ from pyspark_kafkalog.server.writes import handlers as writes
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.units import INT32_MAX
 
-#: How often a server shows that it runs, and how long it counts as alive without: on a file system, in an object store.
-_FILE_BEATS: Final = (0.5, 3_000)
-_STORE_BEATS: Final = (3.0, 12_000)
+#: How often a server shows that it runs, also while it is alone, and how long it counts as alive without: on a file
+#: system, in an object store.
+_FILE_BEATS: Final = (0.5, 0.5, 3_000)
+_STORE_BEATS: Final = (3.0, 9.0, 12_000)
 _NODE_ID_MAX: Final = 0x7FFF_FFFF
 
 
@@ -144,11 +145,12 @@ def _cluster(
     cluster_id = (root.identity.cluster_id if root.identity else None) or ""
     place: BeatPlace
     if isinstance(native, ObjectRoot):
-        place, (interval_s, timeout_ms) = BeatObjects(native.objects), _STORE_BEATS
+        place, times = BeatObjects(native.objects), _STORE_BEATS
     elif isinstance(native, FileRoot):
-        place, (interval_s, timeout_ms) = BeatFiles(native.path), _FILE_BEATS
+        place, times = BeatFiles(native.path), _FILE_BEATS
     else:
         return SingleServer(node, cluster_id)
+    interval_s, alone_interval_s, timeout_ms = times
     return ClusterOfServers(
         node,
         cluster_id,
@@ -157,6 +159,7 @@ def _cluster(
         beating,
         interval_s=interval_s,
         timeout_ms=timeout_ms,
+        alone_interval_s=alone_interval_s,
         monotonic_ms=monotonic_ms,
     )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +30,9 @@ from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, Membership
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Node
+from pyspark_kafkalog.server.process import assembly
 from pyspark_kafkalog.server.run import serve
+from pyspark_kafkalog.storage.filesystem import LOCAL
 
 TIMEOUT_MS = 3000
 
@@ -311,3 +316,120 @@ def test_client_of_a_zone_without_servers_gets_all() -> None:
     assert in_zone(nodes, "b") == [nodes[1]]
     assert in_zone(nodes, "c") == nodes
     assert in_zone(nodes, None) == nodes
+
+
+def test_idle_server_lists_no_root_that_does_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, other = BeatFiles(tmp_path), BeatFiles(tmp_path)
+    listings: list[object] = []
+    scandir = os.scandir
+
+    def counted(path: Path) -> object:
+        listings.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    for count in range(100):
+        place.write(beat(1, count))
+        assert place.read_all(but=1) == {}
+    assert len(listings) == 5
+    other.write(beat(2, 1))
+    assert place.read_all(but=1) == {2: beat(2, 1)}
+    for count in range(100):
+        other.write(beat(2, count))
+        assert place.read_all(but=1) == {2: beat(2, count)}
+    assert len(listings) == 10
+
+
+def test_servers_of_earlier_versions_that_replace_their_signs_are_seen(tmp_path: Path) -> None:
+    place = BeatFiles(tmp_path)
+    sign = '{"node_id": 2, "host": "127.0.0.1", "port": 9002, "rack": null, "incarnation": "a", "beat": %d}'
+    for count in range(20):
+        place.write(beat(1, count))
+        LOCAL.write_file_atomic(tmp_path / ".server-2", (sign % count).encode(), durable=False)
+        assert place.read_all(but=1) == {2: beat(2, count)}
+
+
+@pytest.mark.parametrize("make_other", [os.link, os.symlink])
+def test_sign_overwrites_no_file_of_another_name(tmp_path: Path, make_other: Callable[[Path, Path], None]) -> None:
+    place, sign, foreign = BeatFiles(tmp_path), tmp_path / ".server-1", tmp_path / "foreign"
+    place.write(beat(1, 1))
+    foreign.write_bytes(sign.read_bytes())
+    sign.unlink()
+    make_other(foreign, sign)
+    place.write(beat(1, 2))
+    assert Beat.decode(foreign.read_bytes()) == beat(1, 1)
+    assert place.read_all() == {1: beat(1, 2)}
+
+
+def test_server_alone_in_a_store_takes_seven_puts_and_listings_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/OBJECT-STORES.md says of a server without clients and without others."""
+    stored = StoredRoot()
+    store = stored.place.client()
+    interval_s, alone_interval_s, timeout_ms = assembly._STORE_BEATS
+    assert 1000 * alone_interval_s < timeout_ms
+    passed_s, minutes = 0.0, 10
+
+    async def sleep(seconds: float) -> None:
+        nonlocal passed_s
+        passed_s += seconds
+        if passed_s > minutes * 60:
+            raise asyncio.CancelledError
+
+    async def idle(executor: Executor) -> None:
+        served = ClusterOfServers(
+            node(1),
+            "cluster",
+            "a",
+            BeatObjects(store),
+            executor,
+            interval_s=interval_s,
+            alone_interval_s=alone_interval_s,
+            timeout_ms=timeout_ms,
+            monotonic_ms=lambda: int(passed_s * 1000),
+        )
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        await served.start()
+        assert served._task is not None
+        with contextlib.suppress(asyncio.CancelledError):
+            await served._task
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(idle(executor))
+    a_minute = {kind: count / minutes for kind, count in store.requests.items()}
+    assert a_minute.keys() == {"put", "list"}
+    assert all(count < 7 for count in a_minute.values()), a_minute
+
+
+def test_server_that_joins_one_that_is_slow_waits_until_that_has_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = StoredRoot()
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        raise asyncio.CancelledError
+
+    async def join(others: Mapping[int, Beat], executor: Executor) -> None:
+        place = BeatObjects(stored.objects)
+        for each in others.values():
+            place.write(each)
+        served = ClusterOfServers(
+            node(1),
+            "cluster",
+            "a",
+            place,
+            executor,
+            interval_s=3,
+            alone_interval_s=9,
+            timeout_ms=12_000,
+            monotonic_ms=lambda: 0,
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", sleep)
+            with contextlib.suppress(asyncio.CancelledError):
+                await served.start()
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(join({2: beat(2, 1)}, executor))
+        asyncio.run(join({2: replace(beat(2, 2), is_slow=True)}, executor))
+    assert waited[0] == 1.25 * 3
+    assert waited[-1] == 1.25 * 9
