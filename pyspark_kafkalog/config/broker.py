@@ -361,6 +361,11 @@ DYNAMIC_BROKER_CONFIGS: Final = frozenset(
 )
 
 
+def is_of_plugin(name: str) -> bool:
+    """Whether a broker leaves the setting to its authorizer or its remote storage, and does not know its type."""
+    return name in ("super.users", "allow.everyone.if.no.acl.found") or name.startswith("rsm.config.")
+
+
 def _default(name: str) -> Any:
     return _OWN[name].default
 

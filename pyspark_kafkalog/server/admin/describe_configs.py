@@ -7,8 +7,10 @@
     client metrics   the values without a subscription: no telemetry is collected
 
 The configurations of a broker's directory are those that its metadata log has for the topics; for all others Kafka's
-defaults are given, since the broker's own settings are not in the directory. No value is secret. Log levels are no
-configurations here.
+defaults are given, since the broker's own settings are not in the directory. Log levels are no configurations here.
+
+A broker treats the settings of its plug-ins as secrets, since it does not know their types: it names those that are set
+and hides their values. The same here: a client that may describe the cluster does not learn who its super users are.
 
 Source of the rules: kafka.server.ConfigHelper, org.apache.kafka.coordinator.group.GroupConfig,
 org.apache.kafka.server.metrics.ClientMetricsConfigs.
@@ -20,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
+from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS, is_of_plugin
 from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType
 from pyspark_kafkalog.config.entries import (
     ConfigEntry,
@@ -65,6 +67,8 @@ _TYPE_NUMBERS: Final[Mapping[ConfigType, int]] = {
     ConfigType.DOUBLE: 6,
     ConfigType.LIST: 7,
 }
+
+_UNKNOWN_TYPE: Final = 0
 
 _CLIENT_METRICS_CONFIGS: Final = (
     ConfigDefinition("interval.ms", ConfigType.INT, 300_000, "How often clients send metrics."),
@@ -112,10 +116,10 @@ def _entries(context: ServerContext, kind: ConfigResourceType, name: str) -> Seq
     if kind is ConfigResourceType.BROKER:
         settings = _settings(context)
         if name == ALL_BROKERS:
-            return _changeable(set_broker_entries(settings))
+            return _as_broker(set_broker_entries(settings))
         check_broker(context, name)
         (node,) = (each for each in context.cluster.nodes() if str(each.node_id) == name)
-        return [*_changeable(broker_entries(settings)), *_server_entries(context, node)]
+        return [*_as_broker(broker_entries(settings)), *_server_entries(context, node)]
     if not name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the resource must not be empty")
     if kind is ConfigResourceType.GROUP:
@@ -152,9 +156,13 @@ def _is_known(name: str, value: str) -> bool:
     return True
 
 
-def _changeable(entries: Sequence[ConfigEntry]) -> Sequence[ConfigEntry]:
-    """The broker-level settings, of which those are read-only that no request changes."""
-    return [replace(each, is_read_only=each.name not in DYNAMIC_BROKER_CONFIGS) for each in entries]
+def _as_broker(entries: Sequence[ConfigEntry]) -> Sequence[ConfigEntry]:
+    """The broker-level settings, those of plug-ins if they are set; those that no request changes are read-only."""
+    return [
+        replace(each, is_read_only=each.name not in DYNAMIC_BROKER_CONFIGS)
+        for each in entries
+        if each.is_set or not is_of_plugin(each.name)
+    ]
 
 
 def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]:
@@ -196,6 +204,21 @@ def _fixed_entry(definition: ConfigDefinition, name: str, text: str, synonyms: t
 
 def _result(entry: ConfigEntry, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if body.include_synonyms else ()
+    if is_of_plugin(entry.name):
+        return DescribeConfigsResourceResult(
+            name=entry.name,
+            value=None,
+            read_only=entry.is_read_only,
+            config_source=entry.source,
+            is_sensitive=True,
+            synonyms=tuple(
+                DescribeConfigsSynonym(name=each.name, value=None, source=each.source)
+                for each in synonyms
+                if each.source is not ConfigSource.DEFAULT_CONFIG  # which a broker does not know
+            ),
+            config_type=_UNKNOWN_TYPE,
+            documentation=None,
+        )
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,

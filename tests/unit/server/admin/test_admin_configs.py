@@ -146,6 +146,21 @@ def test_describing_needs_permission(admin: AdminRequests) -> None:
     assert describe(denied, GROUP, "readers").error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
+@pytest.mark.parametrize("name", ["", "7"])
+def test_values_of_settings_of_plug_ins_are_hidden_as_by_a_broker(admin: AdminRequests, name: str) -> None:
+    """A broker of version 4.1 answers so for `super.users` and all else that only its plug-ins know."""
+    hidden = {"super.users": "User:root", "allow.everyone.if.no.acl.found": "true"}
+    admin.root.alter_broker_configs(add={**hidden, "log.roll.ms": "8"})
+    entries = {each.name: each for each in describe(admin, BROKER, name).configs}
+    for setting in hidden:
+        entry = entries[setting]
+        assert (entry.value, entry.is_sensitive, entry.read_only, entry.config_type) == (None, True, True, 0)
+        assert [synonym.value for synonym in entry.synonyms] == [None]
+    assert "rsm.config.location" not in entries
+    assert entries["log.roll.ms"].value == "8"
+    assert admin.root.broker_configs().items() >= hidden.items()
+
+
 def test_topic_of_broker_directory_has_its_own_values_and_defaults(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "cluster-metadata", tmp_path / "theirs")
     (tmp_path / "theirs" / "meta-0-2-0").mkdir()
