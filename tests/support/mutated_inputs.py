@@ -408,6 +408,11 @@ def tidy(root: Root, file: Path, rng: random.Random) -> None:
         raise AssertionError(err.getvalue())
 
 
+def _states_many_records(data: bytes) -> bool:
+    counts = (struct.unpack_from(">i", data, at + 57)[0] for at in batch_starts(data) if data[at + 22] & 7)
+    return max(counts, default=0) > 1 << 20
+
+
 def dump(root: Root, file: Path, rng: random.Random) -> None:
     from pyspark_kafkalog.tools.main import main
 
@@ -416,6 +421,8 @@ def dump(root: Root, file: Path, rng: random.Random) -> None:
     more = rng.choice(
         ([], ["--print-data-log"], ["--deep-iteration"], ["--cluster-metadata-decoder"], ["--offsets-decoder"])
     )
+    if _states_many_records(file.read_bytes()):
+        more = []  # as Kafka's tool, it takes time for each record
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()) as err,
