@@ -35,7 +35,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, get_args, overload
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, LowerVersion
@@ -47,6 +47,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
+from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.staging import Staged
@@ -61,6 +62,7 @@ from pyspark_kafkalog.security.open import (
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, time_ms
 from pyspark_kafkalog.units import plural
+from pyspark_kafkalog.values import check_mapping, check_number, check_one_of, check_text, check_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +134,9 @@ class LogDir:
 
         Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """
+        check_mapping("store_options", store_options)
+        if principal is not None:
+            check_text("principal", principal)
         root = open_root(
             path,
             principal=principal,
@@ -258,6 +263,9 @@ class LogDir:
 
         Raises ReadOnlyLogDirError for a broker's directory, which has no commits of this package.
         """
+        check_number("limit", limit, least=0)
+        if topic is not None:
+            check_text("topic", topic)
         return self._root.history(topic=topic, limit=limit, newest_first=newest_first)
 
     def access_control(self) -> AccessControl:
@@ -276,10 +284,12 @@ class LogDir:
         Raises KafkalogError, OSError for a partition of a broker's directory that cannot be read, such as a symbolic
         link; with `readable_only`, such partitions are omitted, and `unreadable` has their errors.
         """
+        check_text("topic", name)
         return self._root.topic(name, readable_only=readable_only)
 
     def log_config(self, topic: str) -> LogConfig:
         """The topic's configuration: its overrides, else the broker-level settings, else Kafka's defaults."""
+        check_text("topic", topic)
         return self._root.log_config(topic)
 
     def broker_configs(self) -> Mapping[str, str]:
@@ -291,6 +301,7 @@ class LogDir:
 
         Raises InvalidConfigError for a setting that is unknown or has an invalid value.
         """
+        _check_changes(add, delete)
         self._root.alter_broker_configs(add=add, delete=delete)
 
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
@@ -304,6 +315,8 @@ class LogDir:
 
         The group need not exist. Raises InvalidConfigError for one that is unknown or has an invalid value.
         """
+        check_text("group_id", group_id)
+        _check_changes(add, delete)
         self._root.alter_group_configs(group_id, add=add, delete=delete)
 
     def create_topic(
@@ -313,41 +326,57 @@ class LogDir:
 
         Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
         """
+        check_text("topic", name)
+        check_number("partitions", partitions)
+        check_mapping("configs", configs)
         return self._root.create_topic(name, partitions, configs)
 
     def ensure_topic(self, name: str) -> TopicDescription:
         """The topic; it is created if it does not exist and auto.create.topics.enable is true."""
+        check_text("topic", name)
         self._root.refresh()
         return self._root.ensure_topic(name)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Increase the topic's number of partitions to `total`. Raises InvalidTopicError if that is no increase."""
+        check_text("topic", name)
+        check_number("total", total)
         self._root.add_partitions(name, total)
 
     def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
         """Set and delete configuration overrides of the topic. Raises InvalidConfigError."""
+        check_text("topic", name)
+        _check_changes(add, delete)
         self._root.alter_topic(name, add=add, delete=delete)
 
     def delete_topic(self, name: str) -> None:
         """Delete the topic; its files are deleted after file.delete.delay.ms."""
+        check_text("topic", name)
         self._root.delete_topic(name)
 
     # Reading
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         """Numbers of the topic's partitions in this directory; opens no log. Raises UnknownTopicError."""
+        check_text("topic", topic)
         return self._root.partition_numbers(topic)
 
     def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         """One partition. Raises UnknownTopicError."""
+        check_text("topic", topic)
+        check_number("partition", partition)
         return self._root.partition(topic, partition)
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         """The end of `read_committed` reads: first offset of the oldest open transaction, else the high watermark."""
+        check_text("topic", topic)
+        check_number("partition", partition)
         return self._root.partition(topic, partition).last_stable_offset
 
     def reader(self, topic: str, partition: int) -> LogReader:
         """A reader of the partition's records, from any offset."""
+        check_text("topic", topic)
+        check_number("partition", partition)
         return self._root.reader(topic, partition)
 
     def read(
@@ -375,6 +404,11 @@ class LogDir:
         """
         from pyspark_kafkalog.root.reads import read_table  # imports the record columns
 
+        check_text("topic", topic)
+        check_number("partition", partition)
+        check_number("start_offset", start_offset)
+        check_number("end_offset", end_offset, least=0)
+        check_one_of("isolation", isolation, get_args(IsolationLevel))
         if partition is None and (start_offset is not None or end_offset is not None):
             raise OffsetOutOfRangeError("offsets are of one partition: name it")
         chosen = self.topic(topic).partitions if partition is None else (self.partition(topic, partition),)
@@ -408,8 +442,14 @@ class LogDir:
 
         Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, LowerVersionError, InvalidOptionError.
         """
+        check_text("topic", topic)
+        check_number("partition", partition)
+        check_one_of("flush", flush, get_args(FlushMode))
+        if compression_type is not None:
+            check_one_of("compression_type", compression_type, CODEC_NAMES)
         self._root.check_write(topic)  # before anything is staged
         if transactional_id is not None:
+            check_text("transactional_id", transactional_id)
             self._root.check_transactional_id(transactional_id)
         transaction = self._transaction(transactional_id, transaction_version, lower_version)
         if transaction is not None and self.has_committed(transaction):
@@ -480,14 +520,18 @@ class LogDir:
         A writer that does not call this takes over the id with its first commit. Raises ProducerFencedError if
         `incarnation` is itself fenced.
         """
+        check_text("transactional_id", transactional_id)
+        check_text("incarnation", incarnation)
         self._root.init_transaction(transactional_id, incarnation)
 
     def has_transactional_id(self, transactional_id: str) -> bool:
         """Whether a writer has committed or registered with the transactional id, as of the last refresh."""
+        check_text("transactional_id", transactional_id)
         return self._root.has_transactional_id(transactional_id)
 
     def last_version(self, transactional_id: str) -> int | None:
         """The last committed version of the transactional id; None if it has none."""
+        check_text("transactional_id", transactional_id)
         return self._root.last_version(transactional_id)
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
@@ -505,6 +549,7 @@ class LogDir:
             return None
         if transactional_id is None or version is None:
             raise InvalidOptionError("transactional_id and transaction_version go together: give both or none")
+        check_number("transaction_version", version)
         return WriteTransaction(transactional_id, version, self._incarnation, lower_version)
 
     # Consumer groups
@@ -513,6 +558,7 @@ class LogDir:
         """The consumer group of that name, which need not exist yet. Raises InvalidGroupError for an invalid name."""
         from pyspark_kafkalog.groups.guarded_group import open_group
 
+        check_text("group_id", group_id)
         return open_group(self._root, group_id)
 
     def groups(self) -> tuple[str, ...]:
@@ -533,6 +579,8 @@ class LogDir:
         """A topic, by name; or a partition's log, by topic name and partition number. Raises UnknownTopicError."""
         from pyspark_kafkalog.notebook.logs import TopicLog
 
+        if isinstance(item, tuple) and len(item) != 2:
+            raise InvalidOptionError(f"[{', '.join(map(repr, item))}]: expected [topic] or [topic, partition]")
         if isinstance(item, tuple):
             topic, partition = item
             return TopicLog.open(self._root, topic)[partition]
@@ -557,6 +605,11 @@ class LogDir:
         from pyspark_kafkalog.notebook.log_html import log_dir_html
 
         return log_dir_html(self._root)
+
+
+def _check_changes(add: Mapping[str, str] | None, delete: Collection[str]) -> None:
+    check_mapping("add", add)
+    check_texts("delete", delete)
 
 
 def _remote_storage(

@@ -109,6 +109,10 @@ class ConfigDefinition:
 
     def parse(self, value: str) -> ConfigValue:
         """Parse the text of a value. Raises InvalidConfigError, which lists what is allowed."""
+        if not isinstance(value, str):
+            raise InvalidConfigError(
+                f"{self.name} is {value!r}: configuration values are strings, not {type(value).__name__}"
+            )
         try:
             parsed = _PARSERS[self.type](value.strip())
         except ValueError:

@@ -44,6 +44,7 @@ from pyspark_kafkalog.delta.record_shape import (
     quoted,
 )
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.values import check_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,7 @@ class BadRecords:
     """
 
     def __init__(self, policy: BadRecordsPolicy, table: str | None = None) -> None:
+        check_one_of("bad_records", policy, POLICIES)
         if (policy == "quarantine") != (table is not None):
             raise InvalidOptionError("bad records need a table to go to with the policy quarantine, and only with that")
         self._policy = policy
@@ -148,6 +150,7 @@ class TopicToDelta:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Create the table if it does not exist, and start the query. Raises InvalidOptionError."""
+        check_one_of("mode", self.mode, MODES)
         shape = RecordShape.parse(
             self.schema,
             self.key_schema,

@@ -28,10 +28,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, get_args
 
 from pyspark_kafkalog.errors import (
     InvalidGroupError,
+    InvalidOptionError,
     KafkalogError,
     UnknownGroupError,
     UnknownTopicError,
@@ -63,6 +64,7 @@ from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadata
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition, validate_group_id
 from pyspark_kafkalog.units import INT64_MAX, MINUTE_MS
+from pyspark_kafkalog.values import check_mapping, check_number, check_one_of, check_text, check_texts
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -147,6 +149,8 @@ class Group:
         In a native log directory, offsets of a deleted topic are omitted, even if the topic was re-created; a broker
         deletes such offsets itself. Raises CorruptRecordError.
         """
+        if topics is not None:
+            check_texts("topics", topics)
         log = self._log()
         if log is None:
             return {}
@@ -178,6 +182,8 @@ class Group:
         Raises UnknownTopicError for a topic or partition that does not exist, InvalidGroupError for an offset below 0
         or metadata above offset.metadata.max.bytes, ReadOnlyLogDirError.
         """
+        check_mapping("offsets", offsets)
+        check_one_of("flush", flush, get_args(FlushMode))
         records = self._offset_records(offsets, metadata)
         if records:
             number = self._number()
@@ -197,7 +203,11 @@ class Group:
         counts = {name: len(topic.partitions) for name, topic in topics.items()}
         records: dict[bytes, bytes | None] = {}
         for topic_partition, offset in given.items():
-            committed = OffsetAndMetadata(offset=offset, metadata=metadata) if isinstance(offset, int) else offset
+            if isinstance(offset, OffsetAndMetadata):
+                committed = offset
+            else:
+                check_number(f"the offset of {topic_partition}", offset)
+                committed = OffsetAndMetadata(offset=offset.__index__(), metadata=metadata)
             _check(topic_partition, committed, max_chars)
             if not 0 <= topic_partition.partition < counts[topic_partition.topic]:
                 raise UnknownTopicError(
@@ -408,7 +418,13 @@ class _Expiry:
 
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:
     """`partition` as a TopicPartition, if it is given as topic and number."""
-    return partition if isinstance(partition, TopicPartition) else TopicPartition(*partition)
+    if isinstance(partition, TopicPartition):
+        return partition
+    if not isinstance(partition, tuple) or len(partition) != 2:
+        raise InvalidOptionError(f"{partition!r} is no partition: expected (topic, number), such as ('orders', 0)")
+    check_text("topic", partition[0])
+    check_number("partition", partition[1])
+    return TopicPartition(*partition)
 
 
 def _check(topic_partition: TopicPartition, committed: OffsetAndMetadata, max_chars: int) -> None:

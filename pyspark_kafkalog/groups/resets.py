@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, SupportsIndex, TypeAlias
 
-from pyspark_kafkalog.errors import InvalidGroupError
+from pyspark_kafkalog.errors import InvalidGroupError, InvalidOptionError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import EPOCH
+from pyspark_kafkalog.values import check_one_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -73,17 +74,20 @@ _WORDS: Final[Mapping[str, ResetTarget]] = {"earliest": ToEarliest(), "latest": 
 def as_target(given: ResetTarget | str | int | datetime) -> ResetTarget:
     """The target for `earliest`, `latest` or `current`, an offset, or a time (UTC if it has no time zone).
 
-    Raises InvalidGroupError for any other word.
+    Raises InvalidOptionError for anything else.
     """
     if isinstance(given, str):
-        if given not in _WORDS:
-            raise InvalidGroupError(f"offsets cannot be reset to {given!r}: expected one of {', '.join(_WORDS)}")
+        check_one_of("the target of a reset", given, tuple(_WORDS))
         return _WORDS[given]
-    if isinstance(given, int):
-        return ToOffset(given)
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        return ToOffset(given.__index__())
     if isinstance(given, datetime):
         moment = given if given.tzinfo is not None else given.replace(tzinfo=timezone.utc)
         return ToTimestamp((moment - EPOCH) // timedelta(milliseconds=1))
+    if not isinstance(given, ResetTarget):
+        raise InvalidOptionError(
+            f"the target of a reset is {given!r}: expected an offset, a datetime, or one of {', '.join(_WORDS)}"
+        )
     return given
 
 

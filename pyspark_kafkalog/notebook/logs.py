@@ -40,13 +40,15 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
-from pyspark_kafkalog.notebook.records import LogRange, Records, as_dicts, schema_of
+from pyspark_kafkalog.notebook.records import LogRange, Records, as_dicts
+from pyspark_kafkalog.record.arrow import schema_of
 from pyspark_kafkalog.root.file_root import directory_of
 from pyspark_kafkalog.root.reads import read_partition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.units import plural
+from pyspark_kafkalog.values import check_number
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek
@@ -199,6 +201,8 @@ class PartitionLog(Records):
 
     def between(self, start_offset: int, end_offset: int) -> PartitionLog:
         """The slice of these absolute offsets."""
+        check_number("start_offset", start_offset)
+        check_number("end_offset", end_offset)
         return replace(self, _start=start_offset, _end=end_offset, _past_end=None)
 
     def segments(self) -> pa.Table:

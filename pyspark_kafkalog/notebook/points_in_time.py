@@ -27,6 +27,8 @@ def point_in_time_ms(point: PointInTime) -> int:
     """
     if isinstance(point, str):
         point = _parse(point)
+    elif not isinstance(point, date):
+        raise InvalidOptionError(f"{point!r} is no point in time: expected ISO 8601 text, a datetime or a date")
     elif not isinstance(point, datetime):
         point = datetime.combine(point, time())
     if point.tzinfo is None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
-from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, RECORD_SCHEMA
+from pyspark_kafkalog.errors import MissingPackageError
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, RECORD_SCHEMA, schema_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -120,16 +120,6 @@ class LogRange(Protocol):
     def describe(self) -> PartitionSnapshot: ...
 
     def between(self, start_offset: int, end_offset: int) -> Records: ...
-
-
-def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """RECORD_SCHEMA, or these columns of it. Raises InvalidOptionError for an unknown column."""
-    if columns is None:
-        return RECORD_SCHEMA
-    unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
-    if unknown or isinstance(columns, str):
-        raise InvalidOptionError(f"columns {columns!r}: expected a list of any of {', '.join(RECORD_SCHEMA.names)}")
-    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
 
 
 def as_dicts(records: pa.Table) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ holds the same columns for readers outside of Spark: its timestamps are in milli
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns
 from pyspark_kafkalog.units import MAX_SPARK_TIMESTAMP_MS, US_PER_MS
+from pyspark_kafkalog.values import check_one_of, check_texts
 
 _HEADER_FIELDS: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -41,6 +43,16 @@ _FAR_TIMESTAMP_ADVICE: Final = (
     "timestamp BIGINT'), or leave out the column timestamp"
 )
 _CONSTANT_ROWS_STEP: Final = 16 * 1024
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """RECORD_SCHEMA, or these columns of it. Raises InvalidOptionError for an unknown column."""
+    if columns is None:
+        return RECORD_SCHEMA
+    check_texts("columns", columns)
+    for name in columns:
+        check_one_of("a column", name, RECORD_SCHEMA.names)
+    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
 
 
 def to_record_batch(columns: RecordColumns, schema: pa.Schema, *, topic: str, partition: int) -> pa.RecordBatch:

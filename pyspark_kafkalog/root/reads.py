@@ -54,9 +54,9 @@ def read_table(
     """
     import pyarrow as pa
 
-    from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
+    from pyspark_kafkalog.record.arrow import schema_of
 
-    schema = RECORD_SCHEMA if columns is None else pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+    schema = schema_of(columns)
     partitions = tuple(partitions)
     to_the_end = [each for each in partitions if end_offset is None or end_offset > each.high_watermark]
     for notice in reading_notices(to_the_end):

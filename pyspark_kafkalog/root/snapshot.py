@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import check_one_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.producers import ProducerState
@@ -168,7 +169,10 @@ class PartitionSnapshot:
 
     def readable_end(self, isolation: IsolationLevel) -> int:
         """The end of reads with that isolation level: the last stable offset, or the high watermark."""
-        return self.last_stable_offset if isolation == "read_committed" else self.high_watermark
+        if isolation == "read_committed":
+            return self.last_stable_offset
+        check_one_of("isolation", isolation, get_args(IsolationLevel))
+        return self.high_watermark
 
     @property
     def remote_offsets_count(self) -> int:

@@ -41,6 +41,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT16_MAX, INT64_MAX, iso_utc
+from pyspark_kafkalog.values import check_one_of
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -66,10 +67,7 @@ class WriteTransaction:
                 f"version {self.version} of transactional id {self.transactional_id!r}: expected a name and a number "
                 f"from 0 to {INT64_MAX}"
             )
-        if self.lower_version not in get_args(LowerVersion):
-            raise InvalidOptionError(
-                f"lower_version is {self.lower_version!r}; expected one of {', '.join(get_args(LowerVersion))}"
-            )
+        check_one_of("lower_version", self.lower_version, get_args(LowerVersion))
 
 
 @dataclass(frozen=True, slots=True)

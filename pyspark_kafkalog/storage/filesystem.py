@@ -38,10 +38,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
-from pyspark_kafkalog.errors import DiskFormatError, InvalidOptionError, KafkalogError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.storage.below_root import open_directory, open_file, open_names, split
 from pyspark_kafkalog.storage.direct_io import BLOCK_BYTES, write_blocks
 from pyspark_kafkalog.units import NS_PER_MS
+from pyspark_kafkalog.values import check_one_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer
@@ -472,8 +473,7 @@ class UnflushedFileSystem(FileSystem):
 
 def flushing_file_system(fs: FileSystem, flush: FlushMode) -> FileSystem:
     """`fs` for commits with the mode `flush`. Raises InvalidOptionError for an unknown mode."""
-    if flush not in get_args(FlushMode):
-        raise InvalidOptionError(f"flush is {flush!r}; expected one of {', '.join(get_args(FlushMode))}")
+    check_one_of("flush", flush, get_args(FlushMode))
     return fs if flush == "fsync" or not fs.waits_for_disk else UnflushedFileSystem(fs)
 
 

@@ -99,7 +99,7 @@ def rows(records: list[ConsumedRecord]) -> list[tuple[Any, ...]]:
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
-    milliseconds = [us // 1000 for us in table["timestamp"].cast("int64").to_pylist()]
+    milliseconds = table["timestamp"].cast("int64").to_pylist()
     return [
         (
             row["partition"],

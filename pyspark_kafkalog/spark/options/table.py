@@ -37,6 +37,7 @@ from pyspark_kafkalog.spark.options.positions import (
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import check_principal, validate_group_id, validate_topic_name
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS
+from pyspark_kafkalog.values import guess
 
 Direction: TypeAlias = Literal["read", "stream", "write"]
 
@@ -132,7 +133,7 @@ def one_of(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         word = text.strip().lower()
         if word not in words:
-            raise ValueError(f"expected one of {', '.join(words)}")
+            raise ValueError(f"{guess(word, words)}expected one of {', '.join(words)}")
         return word
 
     return parse

@@ -255,6 +255,8 @@ def stage_table(
 
     Raises InvalidRecordError, and then leaves no staged files.
     """
+    if not isinstance(records, pa.Table | pa.RecordBatch):
+        raise InvalidRecordError(_not_arrow(records))
     _check_columns(records.schema)
     stager = TopicStager(
         task,
@@ -279,6 +281,16 @@ def stage_table(
     except BaseException:
         stager.discard()
         raise
+
+
+def _not_arrow(records: object) -> str:
+    """What to do with records that are in no Arrow table."""
+    convert = {
+        "DataFrame": "pyarrow.Table.from_pandas(frame, preserve_index=False), or frame.to_arrow() of polars",
+        "list": "pyarrow.Table.from_pylist(rows)",
+        "dict": "pyarrow.table(columns)",
+    }.get(type(records).__name__, "pyarrow.table({'key': [...], 'value': [...]})")
+    return f"the records to append are a {type(records).__name__}, not an Arrow table: pass {convert}"
 
 
 def _stage(stager: TopicStager, rows: Rows, partition: int | None) -> None:

@@ -15,7 +15,13 @@ from metadata_roots import Clock
 from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import InvalidGroupError, InvalidTopicError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    InvalidGroupError,
+    InvalidOptionError,
+    InvalidTopicError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.groups import group_log
 from pyspark_kafkalog.groups.group import Group, expire_offsets
 from pyspark_kafkalog.groups.offset_records import (
@@ -300,7 +306,7 @@ def test_each_reset_target_resolves_to_its_offset(log_dir: LogDir, group: Group)
     assert offsets_of(group) == {P0: 12}
     assert group.reset(ToOffset(20), [P0, P1]) == offsets_of(group) == {P0: 20, P1: 20}
     assert group.fetch()[P0].metadata == ""
-    with pytest.raises(InvalidGroupError, match="expected one of earliest, latest, current"):
+    with pytest.raises(InvalidOptionError, match="expected one of earliest, latest, current"):
         group.reset("oldest")  # type: ignore[arg-type]
     with pytest.raises(InvalidGroupError, match="orders-0 cannot be shifted"):
         log_dir.group("new").reset(ShiftBy(1), [P0])

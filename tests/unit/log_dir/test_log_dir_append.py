@@ -22,7 +22,7 @@ def log_dir(root_place: RootPlace) -> LogDir:
 def test_nanosecond_and_null_timestamps_are_written(log_dir: LogDir, column: pa.Array) -> None:
     log_dir.append("orders", pa.table({"value": ["x"], "timestamp": column}))
     (found,) = log_dir.read("orders")["timestamp"].cast(pa.int64()).to_pylist()
-    assert column.null_count or found == 1_700_000_000_123_000
+    assert column.null_count or found == 1_700_000_000_123
 
 
 def test_integer_timestamps_are_rejected(log_dir: LogDir) -> None:

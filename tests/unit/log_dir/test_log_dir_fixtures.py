@@ -52,7 +52,7 @@ def _expected(path: Path) -> list[dict[str, Any]]:
 
 def _found(root: Path, topic: str, isolation: Any) -> list[dict[str, Any]]:
     table = LogDir.open(root).read(topic, isolation=isolation)
-    milliseconds = [us // 1000 for us in table["timestamp"].cast("int64").to_pylist()]
+    milliseconds = table["timestamp"].cast("int64").to_pylist()
     rows = table.drop_columns(["topic", "timestamp"]).to_pylist()
     for row, timestamp_ms in zip(rows, milliseconds, strict=True):
         row["timestamp_ms"] = timestamp_ms
