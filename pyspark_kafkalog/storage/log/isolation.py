@@ -5,6 +5,7 @@ a transaction is the next marker of its producer in the log. The `.txnindex` of 
 repeats it, with the transaction's first offset; it may be missing, torn, or wrong.
 
     ScannedTransactions    the transactions of a range, by batch headers and markers: what a local log says itself
+    ScannedRanges          what scans of closed segments have found, for the next reader
     AbortedTransactions    the aborted ones, which a reader leaves out
     CommittedBatches       the batches of a read that belong to no aborted transaction, compared with the markers read
 
@@ -15,9 +16,12 @@ and the consumer's CompletedFetch.
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -33,6 +37,9 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.reader import BatchRun
+from pyspark_kafkalog.units import INT64_MAX
+
+_logger = logging.getLogger(__name__)
 
 _KIND_MASK: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 #: The bytes of a marker as Kafka writes it, from the record on: a length of one byte; no attributes, deltas of 0, a key
@@ -41,6 +48,8 @@ _MARKER_HEAD: Final = np.array([0, 0, 0, 8, 0, 0, 0], dtype=np.uint8)
 _MARKER_HEAD_AT: Final = RECORD_BATCH_OVERHEAD_BYTES + 1
 _MARKER_TYPE_AT: Final = _MARKER_HEAD_AT + len(_MARKER_HEAD)
 _ENDS_MAX: Final = 4096
+_SCANNED_RANGES_MAX: Final = 256
+_SCANNED_ENTRIES_MAX: Final = 65_536
 _NO_MARKER: Final = int(ControlRecordType.UNKNOWN)
 _ABORT: Final = int(ControlRecordType.ABORT)
 
@@ -193,6 +202,11 @@ class ScannedTransactions:
         """The producers with data in the range."""
         return {*self.open, *(each.producer_id for each in self.ended)}
 
+    @property
+    def end_marker(self) -> int:
+        """The offset of the last marker; above all offsets if a transaction is still open."""
+        return INT64_MAX if self.open else max((each.last_offset for each in self.ended), default=-1)
+
     def add(self, run: BatchRun) -> None:
         """Add the next batches. Raises CorruptRecordError for a damaged marker."""
         batches = run.batches
@@ -271,6 +285,108 @@ class TransactionEnds:
         with self._lock:
             known = self._ends.get((log, producer_id))
         return known if known is not None and known.first_offset <= offset < known.last_offset else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ScannedSegment:
+    """A closed segment: its offsets, and what its `.log` was before it was scanned."""
+
+    directory: str
+    base_offset: int
+    end_offset: int
+    log: tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class _ScannedRange:
+    segment: _ScannedSegment
+    start_offset: int
+    end_offset: int
+    aborted: list[AbortedTxn]
+    offsets: NDArray[np.int64]  # first and last offset of each
+
+
+class ScannedRanges:
+    """What scans of closed segments have found, so that the next reader of the same range does not scan it again.
+
+    One range a segment, which grows as a consumer reads on. Only transactions that end in their segment: markers behind
+    it may be truncated with other segments. Bounded; used by threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ranges: OrderedDict[tuple[str, int], _ScannedRange] = OrderedDict()
+        self._newest: dict[str, int] = {}  # by directory: the base offset of the range that was used last
+        self._entries = 0
+
+    def find(self, directory: Path, start_offset: int, end_offset: int) -> list[AbortedTxn] | None:
+        """The aborted transactions of a range that was scanned, None if it was not, or its segment has changed."""
+        name = str(directory)
+        with self._lock:
+            known = self._ranges.get((name, self._newest.get(name, -1)))
+            if known is None or not known.start_offset <= start_offset < known.segment.end_offset:
+                at = [known for (each, _), known in self._ranges.items() if each == name]
+                known = next((each for each in at if each.start_offset <= start_offset < each.end_offset), None)
+            if known is None or not known.start_offset <= start_offset or end_offset > known.end_offset:
+                return None
+            self._newest[name] = known.segment.base_offset
+            self._ranges.move_to_end((name, known.segment.base_offset))
+            aborted, offsets, segment = known.aborted, known.offsets, known.segment
+        if _log_identity(directory, segment.base_offset) != segment.log:
+            return None
+        # Not by the last stable offsets of the entries, which nothing has confirmed.
+        is_wanted = (offsets[:, 1] >= start_offset) & (offsets[:, 0] < end_offset)
+        return [aborted[at] for at in np.flatnonzero(is_wanted).tolist()]
+
+    @staticmethod
+    def segment_at(directory: Path, bases: Sequence[int], offset: int) -> _ScannedSegment | None:
+        """The closed segment with `offset`, before it is scanned; None if that is the last one, or there is none."""
+        at = bisect_right(bases, offset)
+        log = _log_identity(directory, bases[at - 1]) if 0 < at < len(bases) else None
+        return None if log is None else _ScannedSegment(str(directory), bases[at - 1], bases[at], log)
+
+    def note(self, segment: _ScannedSegment, start_offset: int, end_offset: int, aborted: Iterable[AbortedTxn]) -> None:
+        """Remember what a scan of a range of the segment has found."""
+        key = segment.directory, segment.base_offset
+        found = list(aborted)
+        with self._lock:
+            known = self._ranges.get(key)
+            is_same = known is not None and known.segment == segment
+            if known is not None and is_same and known.start_offset <= start_offset <= known.end_offset:
+                again = np.flatnonzero(known.offsets[:, 1] >= start_offset).tolist()
+                markers = {(known.aborted[at].producer_id, known.aborted[at].last_offset) for at in again}
+                found = [each for each in found if (each.producer_id, each.last_offset) not in markers]
+                known = _ScannedRange(
+                    segment,
+                    known.start_offset,
+                    max(end_offset, known.end_offset),
+                    [*known.aborted, *found],
+                    np.concatenate([known.offsets, _offsets(found)]),
+                )
+            else:
+                self._entries -= 0 if known is None else len(known.aborted)
+                known = _ScannedRange(segment, start_offset, end_offset, found, _offsets(found))
+            self._entries += len(found)
+            self._ranges[key] = known
+            self._newest[segment.directory] = segment.base_offset
+            self._ranges.move_to_end(key)
+            while self._ranges and (self._entries > _SCANNED_ENTRIES_MAX or len(self._ranges) > _SCANNED_RANGES_MAX):
+                (name, base_offset), dropped = self._ranges.popitem(last=False)
+                self._entries -= len(dropped.aborted)
+                if self._newest.get(name) == base_offset:
+                    del self._newest[name]
+
+
+def _offsets(transactions: Sequence[AbortedTxn]) -> NDArray[np.int64]:
+    return np.array([(each.first_offset, each.last_offset) for each in transactions], np.int64).reshape(-1, 2)
+
+
+def _log_identity(directory: Path, base_offset: int) -> tuple[int, int, int, int] | None:
+    try:
+        status = segment_file(directory, base_offset, LOG_SUFFIX).lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def confirmed(
@@ -399,6 +515,16 @@ def unindexed_error(transaction: EndedTransaction, *, file: str, position: int) 
         found="none that is right",
         advice="run kafkalog reindex on a root of this package; in a broker's directory the broker rebuilds its local "
         "indexes when it recovers the log, and so does kafkalog adopt; a remote segment's index comes from a copy",
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def warn_once(directory: Path) -> None:
+    """Log that a partition's transaction index is wrong: not for each of the reads that meet it."""
+    _logger.warning(
+        "%s: transaction indexes lack aborted transactions, which are taken from the log; run kafkalog reindex, or let "
+        "the directory's broker recover the log",
+        directory,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,11 +35,13 @@ from pyspark_kafkalog.storage.log.isolation import (
     AbortedTransactions,
     CommittedBatches,
     EndedTransaction,
+    ScannedRanges,
     ScannedTransactions,
     TransactionEnds,
     confirmed,
     indexed_transactions,
     unindexed_error,
+    warn_once,
 )
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -63,8 +64,8 @@ SCAN_CHUNK_BYTES: Final = MIB
 _REPLACED_SEGMENT_TRIES: Final = 10
 _NO_TARGET_BYTES: Final = 1 << 62
 _BASE_OFFSET: Final = attrgetter("base_offset")
-_logger = logging.getLogger(__name__)
 _transaction_ends: Final = TransactionEnds()
+_scanned_ranges: Final = ScannedRanges()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,12 @@ class LocalExtents:
 
         What begins below the first segment is in the producer snapshot there. Raises DiskFormatError for damage.
         """
+        known = _scanned_ranges.find(self.directory, start_offset, end_offset)
+        if known is not None:
+            return AbortedTransactions(known)
         found, unindexed = self._aborted(start_offset, end_offset)
         if unindexed is not None:
-            _warn_once(self.directory)
+            warn_once(self.directory)
         return AbortedTransactions(found)
 
     def indexed_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
@@ -195,7 +199,9 @@ class LocalExtents:
         return LogReader(self, parse_partition_dir(self.directory.name) or TopicPartition(self.directory.name, 0))
 
     def _aborted(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTxn], EndedTransaction | None]:
-        first_base = next(iter(list_base_offsets(self.directory)), 0)
+        bases = list_base_offsets(self.directory)
+        first_base = next(iter(bases), 0)
+        segment = ScannedRanges.segment_at(self.directory, bases, start_offset)
         indexed = indexed_transactions(self.directory, start_offset, end_offset)
         before = {} if start_offset >= first_base else self._open_at(first_base, end_offset)
         scanned = self._reader().transactions(max(start_offset, first_base), end_offset, open_before=before or {})
@@ -205,6 +211,8 @@ class LocalExtents:
             # A broker names transactions without a batch in the range, too: these hide nothing. And without the
             # snapshot only the index knows of transactions that begin below the first segment.
             found += [each for each in indexed if each.producer_id not in scanned_ids]
+        if segment is not None and scanned.end_marker < segment.end_offset and end_offset <= segment.end_offset:
+            _scanned_ranges.note(segment, start_offset, end_offset, found)
         return found, unindexed
 
     def _open_at(self, base_offset: int, end_offset: int) -> dict[int, int] | None:
@@ -313,8 +321,9 @@ class LogReader:
         for run in self.runs(start_offset, until, is_scan=True):
             scanned.add(run)
             if int(run.batches["last_offset"][-1]) + 1 >= scanned.end_offset:
-                for ended in scanned.ended:
-                    _transaction_ends.note(self.extents.name, ended, scanned.end_offset)
+                name = self.extents.name
+                for ended in (each for each in scanned.ended if each.last_offset >= scanned.end_offset):
+                    _transaction_ends.note(name, ended, scanned.end_offset)
                 self._end_known(scanned)
                 if not scanned.open:
                     break
@@ -620,16 +629,6 @@ class LogReader:
             found=f"the end of the log at offset {segment.reached_offset}",
             advice="committed records are missing: restore the file from a copy",
         )
-
-
-@functools.lru_cache(maxsize=1024)
-def _warn_once(directory: Path) -> None:
-    """Log that a partition's transaction index is wrong: not for each of the reads that meet it."""
-    _logger.warning(
-        "%s: transaction indexes lack aborted transactions, which are taken from the log; run kafkalog reindex, or let "
-        "the directory's broker recover the log",
-        directory,
-    )
 
 
 class _LostExtentError(Exception):

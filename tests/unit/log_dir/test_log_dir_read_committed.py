@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,9 @@ from pyspark_kafkalog.protocol.messages.records import (
 from pyspark_kafkalog.record.header import CONTROL_MASK
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.adopt.adopt import adopt
-from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES
-from pyspark_kafkalog.storage.log.reader import LocalExtents
+from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn
+from pyspark_kafkalog.storage.log.isolation import ScannedRanges, ScannedTransactions
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 
 FIXTURE = Path(__file__).parents[2] / "data" / "fixtures" / "transactions"
 TOPIC = "transactions"
@@ -126,6 +128,14 @@ def _kept(answer: PartitionData) -> list[int]:
     return kept
 
 
+def _damage_all(broker: Path, damage: Callable[[Path], None]) -> None:
+    """Damage the transaction indexes; the logs look as if they had changed, as what scans have found is remembered."""
+    for path in broker.glob("*/*.txnindex"):
+        damage(path)
+    for path in broker.glob("*/*.log"):
+        os.utime(path)
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Path:
     shutil.copytree(FIXTURE, tmp_path / "broker", ignore=shutil.ignore_patterns("expected"))
@@ -142,8 +152,7 @@ def test_aborted_records_stay_hidden_whatever_the_index_says(
     log_dir = LogDir.open(broker)
     expected = _rows(log_dir)
     assert sum(map(len, expected[-1:])) < log_dir.partition(TOPIC, 1).last_stable_offset
-    for path in broker.glob("*/*.txnindex"):
-        damage(path)
+    _damage_all(broker, damage)
     assert _rows(LogDir.open(broker)) == expected
 
 
@@ -152,8 +161,7 @@ def test_server_names_aborted_transactions_whatever_the_index_says(
     broker: Path, damage: Callable[[Path], None]
 ) -> None:
     before = _fetched(LogDir.open(broker))
-    for path in broker.glob("*/*.txnindex"):
-        damage(path)
+    _damage_all(broker, damage)
     assert _fetched(LogDir.open(broker)) == before
 
 
@@ -174,3 +182,50 @@ def _is_refused(extents: LocalExtents, base_offset: int, end_offset: int) -> boo
     except CorruptIndexError:
         return True
     return False
+
+
+def test_range_of_a_closed_segment_is_scanned_once(broker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[int] = []
+    scan = LogReader._scan
+
+    def counted(self: LogReader, scanned: ScannedTransactions, start_offset: int, until: int) -> None:
+        scans.append(start_offset)
+        scan(self, scanned, start_offset, until)
+
+    monkeypatch.setattr(LogReader, "_scan", counted)
+    extents = LocalExtents(broker / f"{TOPIC}-1")
+    segments = {each.base_offset: each.end_offset - each.base_offset for each in extents.current() if each.end_offset}
+    base_offset = max(segments, key=lambda each: segments[each])
+    starts = range(base_offset, base_offset + segments[base_offset] - 5, 5)
+
+    def found() -> list[list[AbortedTxn]]:
+        return [list(extents.aborted_transactions(start, start + 5).transactions) for start in starts]
+
+    expected = found()
+    assert len(scans) >= len(expected)
+    scans.clear()
+    assert found() == expected
+    assert len(scans) < len(expected)
+    log = broker / f"{TOPIC}-1" / f"{base_offset:020d}.log"
+    os.utime(log, ns=(1, 1))
+    scans.clear()
+    assert found() == expected
+    assert len(scans) >= len(expected)
+
+
+def test_ranges_that_are_scanned_one_after_the_other_are_remembered_as_one(tmp_path: Path) -> None:
+    for base_offset in (0, 300):
+        (tmp_path / f"{base_offset:020d}.log").touch()
+    ranges = ScannedRanges()
+    segment = ranges.segment_at(tmp_path, [0, 300], 50)
+    assert segment is not None
+    assert ranges.segment_at(tmp_path, [0, 300], 300) is None
+    long, short = AbortedTxn(1, 10, 150, 10), AbortedTxn(2, 110, 140, 10)
+    ranges.note(segment, 0, 100, [long])
+    ranges.note(segment, 100, 200, [long, short])
+    assert ranges.find(tmp_path, 0, 200) == [long, short]
+    assert ranges.find(tmp_path, 20, 90) == [long]
+    assert ranges.find(tmp_path, 141, 200) == [long]
+    assert ranges.find(tmp_path, 150, 201) is None
+    (tmp_path / f"{0:020d}.log").write_bytes(b"x")
+    assert ranges.find(tmp_path, 0, 200) is None
