@@ -8,7 +8,7 @@ of uncompressed batches without output; those of compressed ones only on request
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -28,7 +28,8 @@ from pyspark_kafkalog.record.header import (
     crc32c,
     parse_header,
 )
-from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
+from pyspark_kafkalog.record.old_formats import convert_run, is_old
+from pyspark_kafkalog.record.scan import BatchScan, first_bad_crc, scan_batches
 from pyspark_kafkalog.storage.filesystem import pread, preadv
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
 from pyspark_kafkalog.units import INT64_MAX
@@ -86,6 +87,7 @@ class BatchWalk:
         self.batches_count = 0
         self.records_count = 0
         self.end_position = 0
+        self._is_old_reported = False
 
     def runs(self) -> Iterator[WalkedRun]:
         """All runs, in order; faults go to the sink."""
@@ -97,9 +99,17 @@ class BatchWalk:
                 self._torn(position, "the end of the file")
                 return
             data = buffer[:length]
-            scan = scan_batches(data, file=self._file, file_position=position)
-            if len(scan.batches):
-                yield self._checked(data, position, scan.batches)
+            if is_old(data):
+                old = convert_run(data, file=self._file, file_position=position)
+                scan = BatchScan(old.stored, old.consumed_bytes, old.fault)
+                if len(scan.batches):
+                    yield self._checked_old(data, position, scan.batches)
+            else:
+                scan = scan_batches(data, file=self._file, file_position=position)
+                if len(scan.batches):
+                    yield self._checked(data, position, scan.batches)
+                if is_old(data, scan.consumed_bytes):
+                    scan = replace(scan, fault=None)  # the next turn reads it
             position += scan.consumed_bytes
             self.end_position = position
             if scan.fault is not None:
@@ -125,6 +135,27 @@ class BatchWalk:
         self.records_count += int(batches["records_count"].sum(dtype=np.int64))
         self.reached_offset = int(batches["last_offset"][-1]) + 1
         return WalkedRun(data, position, batches, good)
+
+    def _checked_old(self, data: NDArray[np.uint8], position: int, messages: NDArray[np.void]) -> WalkedRun:
+        """Messages of older formats, which have been read to be converted. They have no leader epochs."""
+        self._check_offsets(messages)
+        if not self._is_old_reported:
+            self._is_old_reported = True
+            self._sink.add(
+                Severity.WARNING,
+                "old-format",
+                self._file,
+                position=position,
+                offset=int(messages["base_offset"][0]),
+                expected="record batches (magic 2)",
+                found="messages of a format from before Kafka 0.11 (magic 0 or 1), which are whole",
+                advice="nothing: readers convert them; records that are copied to another topic have the present "
+                "format",
+            )
+        self.batches_count += len(messages)
+        self.records_count += int(messages["records_count"].sum(dtype=np.int64))
+        self.reached_offset = int(messages["last_offset"][-1]) + 1
+        return WalkedRun(data, position, messages, messages[:0])
 
     def _check_offsets(self, batches: NDArray[np.void]) -> None:
         """Check that offsets are above the previous ones and below the next segment's, and count gaps."""
@@ -253,6 +284,8 @@ class BatchWalk:
         while following is not None and following < self._end:
             try:
                 head = pread(self._fd, RECORD_BATCH_OVERHEAD_BYTES, following)
+                if is_old(head):
+                    return following
                 parse_header(head, 0, file=self._file, file_position=following)
             except DiskFormatError:
                 following = self._next_start(following)

@@ -188,7 +188,8 @@ class _Check:
                 end,
                 self.sink,
                 base_offset=self.base_offset,
-                limit_offset=min(self.next_base or NO_END, self.base_offset + (1 << 31)),
+                # A broker before Kafka 1.0 may have written more offsets in a segment than an index can hold.
+                limit_offset=min(self.next_base or NO_END, max(self.base_offset + (1 << 31), self.scope.visible_end)),
                 severity=lambda reached: self.scope.severity_at(reached, self.next_base),
                 next_start=(lambda at: None) if offsets is None else offsets.entries.next_position_after,
                 are_all_records_checked=self.scope.are_records_checked,

@@ -106,6 +106,14 @@ def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
     return out[:filled]
 
 
+def with_right_checksum(data: bytes) -> bytes:
+    """The frame with the header checksum that it should have: in messages of format 0 Kafka's clients wrote others."""
+    checksum_at = 14 if len(data) > 4 and data[4] & _CONTENT_SIZE else 6
+    if len(data) <= checksum_at:
+        return data
+    return data[:checksum_at] + bytes([_descriptor_checksum(data[4:checksum_at])]) + data[checksum_at + 1 :]
+
+
 def content_max_bytes(data: NDArray[np.uint8], *, blocks_max: int) -> int | None:
     """The most that the frame's content can have, by the sizes of its blocks; None if it has more than `blocks_max`.
 

@@ -12,13 +12,18 @@ for the user; it fails neither the adoption nor the dry run.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, LogDirError
+from pyspark_kafkalog.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    DiskFormatError,
+    LogDirError,
+    UnsupportedFormatError,
+)
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -148,9 +153,16 @@ def check_log(directory: Path, topic_partition: TopicPartition, log_start_offset
 
 def _check_first_batch(directory: Path, base_offset: int) -> None:
     """Raise UnsupportedFormatError if the segment begins in an older record format."""
-    with SegmentReader(LocalExtent(directory, base_offset)) as reader, contextlib.suppress(CorruptRecordError):
-        if reader.size_bytes:
-            reader.header_at(0)
+    with SegmentReader(LocalExtent(directory, base_offset)) as reader:
+        if reader.skip_old(0):
+            raise UnsupportedFormatError(
+                file=reader.file,
+                position=0,
+                expected="record batches (magic 2), which every log of this package has",
+                found="messages of a format from before Kafka 0.11 (magic 0 or 1)",
+                advice="reading the directory as it is converts them: copy the topic's records into a topic of a new "
+                "root",
+            )
 
 
 def _assign_epoch(log: UnifiedLog, epoch: int) -> None:

@@ -4,7 +4,8 @@ A slice begins with the batch that holds the offset that is asked for, or the fi
 boundary, before the limit of bytes and below the end offset (high watermark or last stable offset). Its beginning is
 confirmed by the header there, its end by the headers of the last batches: the offset index leads near to it, and from
 there `walk_headers` passes header by header. So an index is never believed, and a wrong one costs time only. CRCs are
-not computed, as a broker does not either when it serves a fetch: consumers check them.
+not computed, as a broker does not either when it serves a fetch: consumers check them. Messages of older formats are
+sent as they are, as a broker does, and consumers read them.
 
 With `read_cached` as the way of reading nothing waits for a disk: BlockingIOError tells that a thread has to do it.
 
@@ -24,12 +25,21 @@ import numpy as np
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.header import (
     LAST_OFFSET_DELTA_AT,
+    MAGIC_AT,
+    MAGIC_V2,
     RECORD_BATCH_OVERHEAD_BYTES,
     TRANSACTIONAL_MASK,
     BatchHeader,
     parse_header,
 )
-from pyspark_kafkalog.record.kernels.scan import BAD_HEADER, END_OF_DATA, OFFSET_REACHED, walk_headers
+from pyspark_kafkalog.record.kernels.scan import (
+    BAD_HEADER,
+    END_OF_DATA,
+    LIMIT_REACHED,
+    OFFSET_REACHED,
+    walk_headers,
+)
+from pyspark_kafkalog.record.old_formats import OLD_HEAD_BYTES, is_old, old_size_bytes
 from pyspark_kafkalog.server.reads.segment_files import OpenSegment
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.filesystem import pread
@@ -134,6 +144,8 @@ class SegmentSlicer:
         header = self._first_header(position, offset)
         if header is None or header.last_offset >= limits.end_offset:
             return nothing(offset)
+        if header.magic != MAGIC_V2 and header.size_bytes <= room:
+            return self._large(position, room, offset, limits) or nothing(offset)
         if not limits.may_exceed:
             return nothing(offset, is_cut=True)
         return self._first_batch(position, header)
@@ -187,7 +199,11 @@ class SegmentSlicer:
         if size <= 0:
             return None
         data = self._read(self._segment.file.fd, size, position)
-        header = parse_header(data, 0, file=self._segment.name, file_position=position)
+        if is_old(data):
+            (last_offset,) = _BASE_OFFSET.unpack_from(data)
+            header = BatchHeader(base_offset=last_offset, size_bytes=old_size_bytes(data), magic=data[MAGIC_AT])
+        else:
+            header = parse_header(data, 0, file=self._segment.name, file_position=position)
         if header.base_offset < self._segment.base_offset or header.last_offset < offset:
             raise CorruptRecordError(
                 file=self._segment.name,
@@ -228,10 +244,36 @@ class SegmentSlicer:
             view = np.frombuffer(data, np.uint8)
             passed, previous_offset, _, reason = walk_headers(view, 0, limit - position, previous_offset, stop_offset)
             position += passed
+            if reason == BAD_HEADER and self._is_old_at(position):
+                old = self._walk_old(position, previous_offset, limit=limit, stop_offset=stop_offset)
+                if old.reason != END_OF_DATA:
+                    return old
+                position, previous_offset = old.position, old.previous_offset
+                continue
             if reason != END_OF_DATA or len(data) < RECORD_BATCH_OVERHEAD_BYTES:
                 return _Walk(position, previous_offset, reason)
             if passed < 2 * chunk:  # many small batches
                 chunk = min(2 * chunk, _WALK_BYTES_MAX)
+
+    def _is_old_at(self, position: int) -> bool:
+        size = min(OLD_HEAD_BYTES, self._end_position - position)
+        return size > 0 and is_old(self._read(self._segment.file.fd, size, position))
+
+    def _walk_old(self, position: int, previous_offset: int, *, limit: int, stop_offset: int) -> _Walk:
+        """As `_walk`, message by message of an older format; END_OF_DATA says that none follows."""
+        while position < limit:
+            head = self._read(self._segment.file.fd, min(OLD_HEAD_BYTES, limit - position), position)
+            if not is_old(head):
+                break
+            (offset,) = _BASE_OFFSET.unpack_from(head)
+            if offset <= previous_offset:
+                return _Walk(position, previous_offset, BAD_HEADER)
+            if offset >= stop_offset:
+                return _Walk(position, previous_offset, OFFSET_REACHED)
+            if position + old_size_bytes(head) > limit:
+                return _Walk(position, previous_offset, LIMIT_REACHED)
+            position, previous_offset = position + old_size_bytes(head), offset
+        return _Walk(position, previous_offset, END_OF_DATA)
 
     def _bad_header(self, position: int) -> CorruptRecordError:
         data = self._read(self._segment.file.fd, RECORD_BATCH_OVERHEAD_BYTES, position)

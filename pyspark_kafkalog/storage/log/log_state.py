@@ -101,7 +101,7 @@ class ReadOnlyState:
 def load_read_only(directory: Path, *, log_start_offset: int = 0) -> ReadOnlyState:
     """Read the state of the partition in `directory`; `log_start_offset` is from its checkpoint, 0 without a line.
 
-    Raises OSError if the directory cannot be read, UnsupportedFormatError for batches of an older record format.
+    Raises OSError if the directory cannot be read.
     """
     for _ in range(_LISTING_TRIES - 1):
         base_offsets = list_base_offsets(directory)

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.record.header import CONTROL_MASK, NO_SEQUENCE, next_sequence
+from pyspark_kafkalog.errors import CorruptIndexError, UnsupportedFormatError
+from pyspark_kafkalog.record.header import CONTROL_MASK, MAGIC_AT, NO_SEQUENCE, next_sequence
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.below_root import open_file
@@ -121,23 +121,39 @@ def advance(
 
 
 def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Iterator[tuple[BatchChunk, str]]:
-    """Chunks of batches, with their file's name, of the segments that overlap [start_offset, end_offset)."""
+    """Chunks of batches, with their file's name, of the segments that overlap [start_offset, end_offset).
+
+    Messages of older formats, which have no producers, are passed over.
+    """
     bases = list_base_offsets(directory)
     for base_offset, next_base in zip(bases, [*bases[1:], None][: len(bases)], strict=True):
         if base_offset >= end_offset or (next_base is not None and next_base <= start_offset):
             continue
         file = str(segment_file(directory, base_offset, LOG_SUFFIX))
         with SegmentReader(LocalExtent(directory, base_offset)) as reader:
-            start = reader.position_for_offset(start_offset)
-        fd = open_file(file)
-        try:
-            size_bytes = os.fstat(fd).st_size
-            for chunk in read_chunks(fd, file=file, start=start, end=size_bytes, base_offset=base_offset):
-                yield chunk, file
-                if int(chunk.batches["last_offset"][-1]) >= end_offset - 1:
-                    return
-        finally:
-            os.close(fd)
+            position: int | None = reader.position_for_offset(start_offset)
+            fd = open_file(file)
+            try:
+                while position is not None:
+                    behind, position = reader.skip_old(position), None
+                    try:
+                        for chunk in read_chunks(
+                            fd,
+                            file=file,
+                            start=behind,
+                            end=os.fstat(fd).st_size,
+                            base_offset=base_offset,
+                            max_offset=end_offset,
+                        ):
+                            yield chunk, file
+                            if int(chunk.batches["last_offset"][-1]) >= end_offset - 1:
+                                return
+                    except UnsupportedFormatError as error:  # a topic that was set to an older format again
+                        position = error.position - MAGIC_AT
+                        if position == behind:
+                            raise
+            finally:
+                os.close(fd)
 
 
 def _overlapping(segments: Iterable[LogSegment], start_offset: int, end_offset: int) -> list[LogSegment]:

@@ -9,7 +9,7 @@ caller requests offsets that it should contain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
 from typing import Final
@@ -26,6 +26,7 @@ from pyspark_kafkalog.record.header import (
     Buffer,
     parse_header,
 )
+from pyspark_kafkalog.record.old_formats import OLD_HEAD_BYTES, convert_run, is_old, old_size_bytes, parse_old, to_batch
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.segment.extent import Extent, OffsetLookup, TimestampLookup
 
@@ -89,9 +90,30 @@ class SegmentReader:
         )
 
     def header_at(self, position: int) -> BatchHeader:
-        """The batch header at byte `position`. Raises CorruptRecordError."""
+        """The batch header at byte `position`. Raises CorruptRecordError.
+
+        Of a message of an older format, it is that of the batch that `batch_at` converts it to, with the message's own
+        size.
+        """
         head = self._source.read(position, RECORD_BATCH_OVERHEAD_BYTES)
+        if is_old(head):
+            size_bytes = old_size_bytes(head)
+            header = parse_header(self._converted(position, size_bytes), 0, file=self.file, file_position=position)
+            return replace(header, size_bytes=size_bytes)
         return parse_header(head, 0, file=self.file, file_position=position)
+
+    def skip_old(self, position: int) -> int:
+        """The position behind the messages of older formats that begin at `position`; itself without one."""
+        while is_old(head := self._source.read(position, OLD_HEAD_BYTES)):
+            position += old_size_bytes(head)
+        return position
+
+    def _converted(self, position: int, size_bytes: int) -> bytes:
+        """A message of an older format as a batch. Raises CorruptRecordError, also if the file ends before it does."""
+        data = bytes(self._source.read(position, min(size_bytes, BATCH_BYTES_MAX)))
+        if len(data) < size_bytes:
+            raise self._short_read(position, size_bytes, len(data))
+        return to_batch(parse_old(data, 0, file=self.file, file_position=position), file=self.file)
 
     def position_for_offset(self, offset: int) -> int:
         """A position to read from so that no batch with `offset` or a later one is missed."""
@@ -127,7 +149,8 @@ class SegmentReader:
                 expected=f"a batch of at most {BATCH_BYTES_MAX} bytes",
                 found=f"{header.size_bytes} bytes",
             )
-        return self._source.read(position, header.size_bytes)
+        stored = self._source.read(position, header.size_bytes)
+        return self._converted(position, header.size_bytes) if is_old(stored) else stored
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch whose last offset is at or above `offset`, None without one.
@@ -202,9 +225,13 @@ class SegmentReader:
 
         Raises CorruptRecordError for a damaged batch, or if the file ends inside a batch of the range.
         """
-        from pyspark_kafkalog.record.scan import scan_batches, verify_crcs  # compiled, not needed for planning
+        from pyspark_kafkalog.record.scan import (  # compiled, not needed for planning
+            BatchScan,
+            scan_batches,
+            verify_crcs,
+        )
 
-        limit = self._limit(limit_offset)
+        limit = self._limit(limit_offset, end_offset)
         take_buffer = take_buffer or _reused_buffer()
         batch_bytes = 0
         while position < self.size_bytes:
@@ -212,16 +239,22 @@ class SegmentReader:
             length = self._source.read_into(position, buffer.data)
             if length < batch_bytes:
                 raise self._short_read(position, batch_bytes, length)
-            scan = scan_batches(buffer[:length], file=self.file, file_position=position)
+            data = buffer[:length]
+            scan = scan_batches(data, file=self.file, file_position=position)
+            if not scan.consumed_bytes and is_old(data):
+                old = convert_run(data, file=self.file, file_position=position)
+                data, scan = old.data, BatchScan(old.batches, old.consumed_bytes, old.fault)
+            elif is_old(data, scan.consumed_bytes):
+                scan = replace(scan, fault=None)  # the next turn converts it
             batches = scan.batches
             if limit_now is not None and len(batches) and batches["last_offset"][-1] >= limit:
-                limit = self._limit(limit_now())
+                limit = self._limit(limit_now(), end_offset)
             self._check_offsets(batches, limit)
             selected = _overlapping(batches, start_offset, end_offset)
             if len(selected):
                 if check_crcs:
-                    verify_crcs(buffer[:length], selected, data_position=position, file=self.file)
-                yield BatchRun(self.file, buffer[:length], position, selected)
+                    verify_crcs(data, selected, data_position=position, file=self.file)
+                yield BatchRun(self.file, data, position, selected)
             position += scan.consumed_bytes
             if len(batches):
                 self.reached_offset = int(batches["last_offset"][-1]) + 1
@@ -234,9 +267,13 @@ class SegmentReader:
             batch_bytes = 0 if scan.consumed_bytes else self._whole_batch_bytes(position)
             chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES)
 
-    def _limit(self, limit_offset: int | None) -> int:
-        """The offset that no batch may reach: the next segment's, or the first one that does not fit the indexes."""
-        return min(limit_offset or _NO_LIMIT, self.base_offset + MAX_RELATIVE_OFFSET + 1)
+    def _limit(self, limit_offset: int | None, end_offset: int) -> int:
+        """The offset that no batch may reach: the next segment's, or the first one that does not fit the indexes.
+
+        The log of a broker before Kafka 1.0 may have others in one segment, which its high watermark confirms.
+        """
+        indexed = self.base_offset + MAX_RELATIVE_OFFSET + 1
+        return min(limit_offset or _NO_LIMIT, indexed if end_offset <= indexed else _NO_LIMIT)
 
     def _check_offsets(self, batches: NDArray[np.void], limit_offset: int) -> None:
         """Raise CorruptRecordError for a batch below the ones before it, or outside its segment."""
@@ -309,6 +346,8 @@ class SegmentReader:
         expected = RECORD_BATCH_OVERHEAD_BYTES
         if len(head) >= LOG_OVERHEAD_BYTES:  # a length below that of a header is noise
             expected = max(LOG_OVERHEAD_BYTES + int.from_bytes(head[8:12], "big", signed=True), expected)
+        if is_old(head):
+            expected = old_size_bytes(head)
         if expected > left or expected > BATCH_BYTES_MAX:
             raise CorruptRecordError(
                 file=self.file,

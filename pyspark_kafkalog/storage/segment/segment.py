@@ -248,17 +248,25 @@ def read_range(fd: int, position: int, length: int) -> NDArray[np.uint8]:
 
 
 def read_chunks(
-    fd: int, *, file: str, start: int, end: int, base_offset: int, chunk_bytes: int = CHUNK_BYTES
+    fd: int,
+    *,
+    file: str,
+    start: int,
+    end: int,
+    base_offset: int,
+    max_offset: int | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[BatchChunk]:
     """Yield the batches that are whole in bytes [start, end), in chunks of at most about `chunk_bytes`.
 
-    Ends before an incomplete last batch. Offsets must increase, and be within 2^31 of the segment's `base_offset`.
+    Ends before an incomplete last batch. Offsets must increase, and be within 2^31 of the segment's `base_offset`, or
+    up to `max_offset` if that is larger.
     Raises CorruptRecordError or UnsupportedFormatError at the first bad header, after the batches before it were
     yielded.
     """
     position = start
     min_offset = base_offset
-    max_offset = min(base_offset + MAX_RELATIVE_OFFSET, INT64_MAX)
+    max_offset = min(max(base_offset + MAX_RELATIVE_OFFSET, max_offset or 0), INT64_MAX)
     length = chunk_bytes
     while position < end:
         data = read_range(fd, position, min(length, end - position))

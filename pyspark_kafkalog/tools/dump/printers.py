@@ -31,6 +31,7 @@ from pyspark_kafkalog.record.control import (
     parse_control_record,
 )
 from pyspark_kafkalog.record.header import TimestampType
+from pyspark_kafkalog.record.old_formats import OldMessage
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.names import encode_uuid
 from pyspark_kafkalog.tools.dump.java_text import decode_utf8
@@ -203,7 +204,11 @@ def _voter(voter: Voter) -> dict[str, Any]:
     }
 
 
-TIMESTAMP_TYPE_NAMES: Final = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
+TIMESTAMP_TYPE_NAMES: Final = {
+    None: "NoTimestampType",  # of messages of format 0
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
 
 
 def codec_name(batch: DumpedBatch) -> str:
@@ -238,6 +243,9 @@ class TextPrinter:
         self._write("KRaft bootstrap snapshot\n")
 
     def batch(self, batch: DumpedBatch) -> None:
+        if batch.old is not None:
+            self._old_message(batch, batch.old)
+            return
         header = batch.header
         self._write(
             f"baseOffset: {header.base_offset} lastOffset: {batch.last_offset} count: {header.records_count} "
@@ -250,6 +258,13 @@ class TextPrinter:
             f" position: {batch.position} {TIMESTAMP_TYPE_NAMES[header.timestamp_type]}: {header.max_timestamp_ms} "
             f"size: {batch.size_bytes} magic: {header.magic} compresscodec: {codec_name(batch)} "
             f"crc: {header.crc} isvalid: {_bool(batch.is_valid())}\n"
+        )
+
+    def _old_message(self, batch: DumpedBatch, message: OldMessage) -> None:
+        self._write(
+            f"offset: {message.offset} position: {batch.position} {TIMESTAMP_TYPE_NAMES[message.timestamp_type]}: "
+            f"{message.timestamp_ms} size: {batch.size_bytes} magic: {message.magic} "
+            f"compresscodec: {codec_name(batch)} crc: {message.crc} isvalid: {_bool(message.is_valid)}\n"
         )
 
     def record(self, batch: DumpedBatch, record: DumpRecord) -> None:
@@ -265,12 +280,19 @@ class TextPrinter:
         self._write("\n")
 
     def _metadata(self, batch: DumpedBatch, record: DumpRecord) -> None:
+        sizes = (
+            f"keySize: {-1 if record.key is None else len(record.key)} "
+            f"valueSize: {-1 if record.value is None else len(record.value)}"
+        )
+        if record.old is not None:
+            name = TIMESTAMP_TYPE_NAMES[record.old.timestamp_type]
+            self._write(f"| offset: {record.offset} {name}: {record.timestamp_ms} {sizes} ")
+            self._write(f"isValid: {_bool(record.old.is_valid)} crc: {record.old.crc}}}")  # the brace is Kafka's
+            return
         header_keys = ",".join([decode_utf8(key) for key, _ in record.headers])
         self._write(
             f"| offset: {record.offset} {TIMESTAMP_TYPE_NAMES[batch.header.timestamp_type]}: {record.timestamp_ms} "
-            f"keySize: {-1 if record.key is None else len(record.key)} "
-            f"valueSize: {-1 if record.value is None else len(record.value)} "
-            f"sequence: {record.sequence} headerKeys: [{header_keys}]"
+            f"{sizes} sequence: {record.sequence} headerKeys: [{header_keys}]"
         )
 
     def _contents(self, decoder: RecordDecoder, record: DumpRecord, prefix: str) -> None:
@@ -358,6 +380,9 @@ class JsonPrinter:
         self._line("bootstrapSnapshot")
 
     def batch(self, batch: DumpedBatch) -> None:
+        if batch.old is not None:
+            self._old_message(batch, batch.old)
+            return
         header = batch.header
         self._line(
             "batch",
@@ -380,6 +405,20 @@ class JsonPrinter:
             compresscodec=codec_name(batch),
             crc=header.crc,
             isvalid=batch.is_valid(),
+        )
+
+    def _old_message(self, batch: DumpedBatch, message: OldMessage) -> None:
+        self._line(
+            "message",
+            offset=message.offset,
+            position=batch.position,
+            timestampType=TIMESTAMP_TYPE_NAMES[message.timestamp_type],
+            timestamp=message.timestamp_ms,
+            size=batch.size_bytes,
+            magic=message.magic,
+            compresscodec=codec_name(batch),
+            crc=message.crc,
+            isvalid=message.is_valid,
         )
 
     def record(self, batch: DumpedBatch, record: DumpRecord) -> None:
@@ -436,9 +475,10 @@ class JsonPrinter:
 
 
 def _metadata(batch: DumpedBatch, record: DumpRecord) -> dict[str, object]:
+    timestamp_type = batch.header.timestamp_type if record.old is None else record.old.timestamp_type
     return {
         "offset": record.offset,
-        "timestampType": TIMESTAMP_TYPE_NAMES[batch.header.timestamp_type],
+        "timestampType": TIMESTAMP_TYPE_NAMES[timestamp_type],
         "timestamp": record.timestamp_ms,
         "keySize": -1 if record.key is None else len(record.key),
         "valueSize": -1 if record.value is None else len(record.value),

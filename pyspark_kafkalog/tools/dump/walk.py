@@ -11,6 +11,8 @@ end. A record:
     keyLength varint (-1: null), key, valueLength varint (-1: null), value,
     headerCount varint, then for each: keyLength varint, key, valueLength varint (-1: null), value
 
+Messages of the older formats 0 and 1 (record/old_formats.py) take the place of batches.
+
 Source of the rules: FileLogInputStream, FileRecords.slice, DefaultRecordBatch and DefaultRecord.
 """
 
@@ -22,7 +24,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec
 from pyspark_kafkalog.record.header import (
@@ -36,6 +38,7 @@ from pyspark_kafkalog.record.header import (
     TimestampType,
     crc32c,
 )
+from pyspark_kafkalog.record.old_formats import OldMessage, inner_messages, parse_old, parse_old_head
 from pyspark_kafkalog.record.reference import MAX_DECODED, read_varint, read_varlong
 from pyspark_kafkalog.tools.dump.java_text import wrap_int32, wrap_int64
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
@@ -44,7 +47,10 @@ Headers = tuple[tuple[bytes, bytes | None], ...]
 
 
 class DumpRecord(NamedTuple):
-    """One record as stored: offset and timestamp made absolute, header keys and values as bytes."""
+    """One record as stored: offset and timestamp made absolute, header keys and values as bytes.
+
+    `old` is the message of an older format that it is.
+    """
 
     offset: int
     timestamp_ms: int
@@ -52,6 +58,7 @@ class DumpRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    old: OldMessage | None = None
 
 
 def increment_sequence(sequence: int, by: int) -> int:
@@ -162,11 +169,17 @@ def open_to_dump(path: str) -> int:
 
 
 class DumpedBatch:
-    """One batch of a log file: its header, and on demand its CRC and its records."""
+    """One batch of a log file: its header, and on demand its CRC and its records.
 
-    __slots__ = ("_log", "header", "position", "size_bytes")
+    `old` is the message of an older format that is here in place of a batch; the header then has its fields.
+    """
 
-    def __init__(self, log: LogFile, position: int, size_bytes: int, header: BatchHeader) -> None:
+    __slots__ = ("_log", "header", "old", "position", "size_bytes")
+
+    def __init__(
+        self, log: LogFile, position: int, size_bytes: int, header: BatchHeader, old: OldMessage | None = None
+    ) -> None:
+        self.old = old
         self._log = log
         self.position = position
         self.size_bytes = size_bytes
@@ -188,11 +201,15 @@ class DumpedBatch:
 
     def is_valid(self) -> bool:
         """Whether the batch is long enough for its header and its CRC is correct."""
+        if self.old is not None:
+            return self.old.is_valid
         return self.size_bytes >= RECORD_BATCH_OVERHEAD_BYTES and self.header.crc == self._log.crc_of(self)
 
     def records(self) -> Iterator[DumpRecord]:
         """The records. Raises DumpError at the first damaged one; a compressed batch yields all records or none."""
         header = self.header
+        if self.old is not None:
+            return self._old_records()
         if self.size_bytes < RECORD_BATCH_OVERHEAD_BYTES:
             raise self.damaged(f"a batch of {self.size_bytes} bytes is too short for its header")
         if header.records_count == 0:
@@ -204,6 +221,17 @@ class DumpedBatch:
         if header.compression_bits == CompressionType.NONE:
             return self._walk(stored)
         return self._walk_checked(self._decompress(stored))
+
+    def _old_records(self) -> Iterator[DumpRecord]:
+        data = self._log.read(self.position, self.size_bytes)
+        try:
+            message = parse_old(data, 0, file=self._log.path, file_position=self.position)
+            found = list(inner_messages(message, file=self._log.path))
+        except KafkalogError as error:
+            raise DumpError(str(error)) from error
+        return iter(
+            [DumpRecord(each.offset, each.timestamp_ms, NO_SEQUENCE, each.key, each.value, (), each) for each in found]
+        )
 
     def _walk_checked(self, data: bytes) -> Iterator[DumpRecord]:
         if self.header.records_count <= _RECORDS_HELD:
@@ -295,10 +323,27 @@ class LogFile:
             )
         if position > end - LOG_OVERHEAD_BYTES - length:
             return None
+        if magic in (0, 1):
+            return self._old_at(position, length + LOG_OVERHEAD_BYTES)
         if magic < MAGIC_V2:
-            raise DumpError(_legacy_magic(self.path, position, magic))
+            raise DumpError(_negative_magic(self.path, position, magic))
         header = BatchHeader.unpack(self.read(position, RECORD_BATCH_OVERHEAD_BYTES))
         return DumpedBatch(self, position, length + LOG_OVERHEAD_BYTES, header)
+
+    def _old_at(self, position: int, size_bytes: int) -> DumpedBatch:
+        """The message of an older format at `position`, which the file holds completely."""
+        old = parse_old_head(self.read(position, size_bytes), 0, file_position=position)
+        header = BatchHeader(
+            base_offset=old.offset,
+            size_bytes=size_bytes,
+            magic=old.magic,
+            crc=old.crc,
+            attributes=old.attributes,
+            base_timestamp_ms=old.timestamp_ms,
+            max_timestamp_ms=old.timestamp_ms,
+            records_count=1,
+        )
+        return DumpedBatch(self, position, size_bytes, header, old)
 
     def read(self, position: int, length: int) -> bytes:
         """Exactly these bytes; small reads come from a block read ahead."""
@@ -328,8 +373,7 @@ class LogFile:
         return crc32c(self.read(batch.position + ATTRIBUTES_AT, batch.size_bytes - ATTRIBUTES_AT))
 
 
-def _legacy_magic(path: str, position: int, magic: int) -> str:
-    error = UnsupportedFormatError if magic in (0, 1) else CorruptRecordError
+def _negative_magic(path: str, position: int, magic: int) -> str:
     return str(
-        error(file=path, position=position + MAGIC_AT, expected="record format v2 (magic 2)", found=f"magic {magic}")
+        CorruptRecordError(file=path, position=position + MAGIC_AT, expected="magic 0 or more", found=f"magic {magic}")
     )
