@@ -145,8 +145,10 @@ def run(options: argparse.Namespace) -> int:
     if options.workers > 1:
         _check_workers(options)
         shared = ServerConfig(listen=listen, read_only=options.read_only, security=security)
+        with _naming_read_only(options):
+            root = _root(options, shared)  # a worker would end for its error again and again
         if shared.open_host is not None:
-            shared.check(_root(options, shared))  # a worker would end for it again and again
+            shared.check(root)
         from pyspark_kafkalog.server.process.workers import supervise
 
         supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))

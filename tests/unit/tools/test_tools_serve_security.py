@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 from kafkalog_command import Command
+from metadata_roots import forget_images
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 
 OPEN = ("--listen", "0.0.0.0:0")
 MINE = ("--listen", "127.0.0.1:0")
@@ -35,3 +39,15 @@ def test_options_that_cannot_be_meant_are_refused(
 ) -> None:
     serve = Command("serve", tmp_path / "log", capsys)
     assert reason in serve.fails(*arguments)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_log_directory_that_cannot_be_opened_ends_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: str
+) -> None:
+    """With several workers too, which would be started for it again and again."""
+    LogDir.create(tmp_path).create_topic("orders", partitions=1)
+    commit = max((tmp_path / METADATA_DIR).glob("0*.log"))
+    commit.write_bytes(b"\xff" * 100)
+    forget_images()
+    assert commit.name in Command("serve", tmp_path, capsys).fails(*MINE, "--workers", workers)
