@@ -156,7 +156,8 @@ class Partitioner:
         bad = given[(given < NO_PARTITION) | (given >= self._partitions_count)]
         if len(bad):
             raise InvalidRecordError(
-                f"a record has partition {bad[0]}, the topic has partitions 0 to {self._partitions_count - 1}"
+                f"a record has partition {bad[0]}, the topic has partitions 0 to {self._partitions_count - 1}; "
+                "leave out the column partition, as by select('key', 'value'), to let the key choose, or add partitions"
             )
         return given.astype(np.int32, copy=True)
 
