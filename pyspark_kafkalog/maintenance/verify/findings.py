@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,8 @@ _FINDINGS_A_KIND: Final = 100
 RESTORE: Final = "restore the file from a copy: committed records in it are damaged"
 REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the file from the .log"
 REPAIR: Final = "kafkalog verify --repair corrects it"
+_REFUSED_COMMANDS: Final = ("verify --repair", "kafkalog reindex")
+_BROKER_REBUILDS: Final = "the broker rebuilds the file when it recovers the log, and so does kafkalog adopt"
 #: The kind of findings on directories and files that cannot be read.
 UNREADABLE: Final = "unreadable"
 NEXT_WRITER: Final = "nothing: the next writer removes it"
@@ -71,6 +73,13 @@ class Finding:
             "found": self.found,
             "advice": self.advice,
         }
+
+
+def for_broker(finding: Finding) -> Finding:
+    """The finding in a broker's directory, where the commands that repair a root of this package are refused."""
+    if not any(each in finding.advice for each in _REFUSED_COMMANDS):
+        return finding
+    return replace(finding, advice=_BROKER_REBUILDS)
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     Severity,
     confirmed,
     count_by_severity,
+    for_broker,
 )
 from pyspark_kafkalog.maintenance.verify.objects import (
     Read,
@@ -300,6 +301,8 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> Verified:
     findings = [finding for unit in units for finding in unit.findings]
     findings += _of_segments(outcomes)
     findings += check_order(scope, outcomes)
+    if scope.is_broker_directory:
+        findings = [for_broker(each) for each in findings]
     is_gone = bool(findings) and scope.renewed() is None
     if is_gone:
         findings = []

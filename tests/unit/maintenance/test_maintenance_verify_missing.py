@@ -106,3 +106,16 @@ def test_whatever_is_missing_of_an_own_root_is_an_error(
     assert _errors(root) == set()
     lose(root)
     assert expected <= _errors(root)
+
+
+def test_advice_on_a_brokers_directory_names_no_command_that_refuses_it(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(FIXTURES / "cars", root, ignore=shutil.ignore_patterns("expected"))
+    _write_nul_checkpoint(root)
+    (root / "cars-0" / "partition.metadata").write_bytes(b"\0")
+    (root / "cars-0" / "leader-epoch-checkpoint").write_bytes(bytes(8))
+    for path in (root / "cars-0").glob("*.snapshot"):
+        path.write_bytes(b"\xff" * 40)
+    findings = verify(LogDir.open(root).root).findings
+    assert len(findings) > 3
+    assert not [each for each in findings if "--repair" in each.advice or "reindex" in each.advice]
