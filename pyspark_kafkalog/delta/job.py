@@ -25,6 +25,9 @@ _POLL_SECONDS: Final = 0.2
 #: What Spark adds around the message of a failed query.
 _WRAPPINGS: Final = re.compile(r"^(\[[A-Z_.]+\] )+|( SQLSTATE: \w{5})$")
 _RAISED: Final = re.compile(r"(bad record in .*? at offset .*?)(?: SQLSTATE: \w{5}|$)", re.MULTILINE)
+#: What Spark says of an error in foreachBatch; Python's traceback follows, with the error itself in its last lines.
+_PROXY: Final = "exception was raised by the Python Proxy"
+_INNERMOST: Final = re.compile(r"^(?:[\w.]+\.)?\w+(?:Error|Exception): (.+)$", re.MULTILINE)
 
 
 def add_query_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +89,8 @@ def error_text(error: Any) -> str:
     text = str(error)
     if (raised := _RAISED.search(text)) is not None:
         return raised.group(1)
+    if _PROXY in text and (inner := _INNERMOST.findall(text)):
+        return _WRAPPINGS.sub("", str(inner[-1]).strip())
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     return _WRAPPINGS.sub("", lines[0].strip()) if lines else type(error).__name__
 
