@@ -26,7 +26,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 # Thousands of short-lived Python processes are started: none but the first is to compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check test test-full test-stores test-clients docs lint pytest bench bench-stream differential java chromium clean help
+.PHONY: demo check test test-full test-stores test-clients docs lint pytest bench bench-stream bench-growth differential java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -80,6 +80,9 @@ bench: $(VENV)/.installed-test java
 
 bench-stream: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_stream.py $(BENCH_ARGS)
+
+bench-growth: $(VENV)/.installed-test
+	$(PY) benchmarks/bench_growth.py $(BENCH_ARGS)
 
 differential: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
 differential: export OPENBLAS_NUM_THREADS ?= 1

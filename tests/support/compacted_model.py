@@ -163,7 +163,7 @@ def clean_in_tasks(job: Job) -> Sequence[PartitionReport]:
     share = TaskShare(buffer_bytes=1 << 20, load_factor=0.9, bytes_per_second=float("inf"))
     run = cast(JobRun, _Run(job))
     try:
-        report = clean_log_spread(_InlineTasks(), run, LATEST, share, now_ms=job.root.clock())
+        report = clean_log_spread(InlineTasks(), run, LATEST, share, now_ms=job.root.clock())
     except KafkalogError as error:
         report = failed(LATEST, "clean", error)
     return [_counted(job, report)]
@@ -185,7 +185,7 @@ class _Run:
         return self.job.log_dir.root
 
 
-class _InlineTasks:
+class InlineTasks:
     """Tasks that run at once, in the order of their submission."""
 
     slots = _SLOTS

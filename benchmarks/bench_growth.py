@@ -1,0 +1,171 @@
+"""How costs grow with partitions and groups that an operation is not about, or has nothing to do for.
+
+    python benchmarks/bench_growth.py [--sizes 10 100 1000 10000] [--before REVISION] [--limit 300] [--directory DIR]
+
+    open           open the root, in a process of its own
+    append         100 appends of a record to one partition of the topic
+    retention, merge-segments, log-cleaner
+                   the command with nothing to do; the cleaner over a compacted topic that is clean
+    list, metrics  consumer-groups --list and metrics --once, with so many groups; retention of those groups
+
+Each figure is the CPU time of the process and its children, and their system calls (`strace -c -f` in another run, if
+strace is there). Roots are made once, by this revision, without waiting for the disk; each command runs on them with
+this revision and, with `--before`, with that one, which must read the same format. `-`: not done within the limit.
+Only shapes and ratios count: a bare command takes 0.1 s, and one that loads maintenance takes 1 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_partition, offset_key, offset_value
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
+from pyspark_kafkalog.storage.names import TopicPartition
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+#: Keys for each partition: almost every partition gets a record.
+KEYS: Final = 10
+
+_OPEN: Final = "import sys; from pyspark_kafkalog.log_dir import LogDir; LogDir.open(sys.argv[1])"
+_APPEND: Final = """
+import sys, pyarrow as pa
+from pyspark_kafkalog.log_dir import LogDir
+log_dir = LogDir.open(sys.argv[1])
+for _ in range(100):
+    log_dir.append("orders", pa.table({"key": ["k"], "value": ["x"]}), partition=3, flush="os")
+"""
+_COMMAND: Final = ("-m", "pyspark_kafkalog.tools.main")
+
+
+def of_partitions(root: str) -> dict[str, tuple[str, ...]]:
+    """What is measured over partitions: arguments of Python by name."""
+    return {
+        "open": ("-c", _OPEN, root),
+        "append": ("-c", _APPEND, root),
+        "retention": (*_COMMAND, "retention", "--path", root, "--local"),
+        "merge-segments": (*_COMMAND, "merge-segments", "--path", root, "--local"),
+        "log-cleaner": (*_COMMAND, "log-cleaner", "--path", root, "--local"),
+        "metrics": (*_COMMAND, "metrics", "--path", root, "--once"),
+    }
+
+
+def of_groups(root: str) -> dict[str, tuple[str, ...]]:
+    """What is measured over groups."""
+    return {
+        "list": (*_COMMAND, "consumer-groups", "--path", root, "--list"),
+        "metrics": (*_COMMAND, "metrics", "--path", root, "--once"),
+        "retention": (*_COMMAND, "retention", "--path", root, "--local"),
+    }
+
+
+def make_partitions(root: Path, count: int) -> None:
+    log_dir = LogDir.create(root)
+    log_dir.create_topic("orders", partitions=count, configs={"cleanup.policy": "compact,delete"})
+    keys = [str(each) for each in range(KEYS * count)]
+    log_dir.append("orders", pa.table({"key": keys, "value": keys}), flush="os")
+    write_offset_checkpoint(root / CLEANER_OFFSET_CHECKPOINT, {TopicPartition("orders", at): 0 for at in range(count)})
+
+
+def make_groups(root: Path, count: int) -> None:
+    log_dir = LogDir.create(root)
+    log_dir.create_topic("orders", partitions=10)
+    partitions = ensure_offsets_topic(log_dir.root)
+    records: dict[int, dict[bytes, bytes | None]] = {}
+    committed = offset_value(OffsetAndMetadata(offset=0, commit_timestamp_ms=time.time_ns() // 1_000_000))
+    for number in range(count):
+        name = f"group-{number}"
+        key = offset_key(name, TopicPartition("orders", number % 10))
+        records.setdefault(group_partition(name, partitions), {})[key] = committed
+    for number, found in records.items():
+        append_records(log_dir.root, number, found, flush="os")
+
+
+def run(arguments: Sequence[str], project: Path, limit_s: float) -> float | None:
+    """Seconds of CPU of Python with the arguments; None if it takes longer than the limit."""
+    environment = {**os.environ, "PYTHONPATH": str(project), "OPENBLAS_NUM_THREADS": "1"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        done = subprocess.run(
+            arguments, env=environment, capture_output=True, timeout=limit_s, cwd=project, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)} failed: {done.stderr.decode()[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def system_calls(arguments: Sequence[str], project: Path, limit_s: float, scratch: Path) -> int | None:
+    """The number of system calls of Python with the arguments, and of its children; None without strace."""
+    if shutil.which("strace") is None:
+        return None
+    summary = scratch / "strace"
+    if run(("strace", "-c", "-f", "-o", str(summary), *arguments), project, limit_s) is None:
+        return None
+    total = re.search(r"^100\.00\s+\S+\s+(?:\S+\s+)?(\d+)\s+(?:\d+\s+)?total$", summary.read_text(), re.MULTILINE)
+    return None if total is None else int(total[1])
+
+
+def measure(kind: str, sizes: Sequence[int], projects: dict[str, Path], limit_s: float, scratch: Path) -> None:
+    make, commands = (make_partitions, of_partitions) if kind == "partitions" else (make_groups, of_groups)
+    gone: set[tuple[str, str]] = set()  # not done within the limit: larger sizes are not tried
+    for size in sizes:
+        root = scratch / f"{kind}-{size}"
+        make(root, size)
+        for name, arguments in commands(str(root)).items():
+            cells = [f"{kind:10} {size:6,} {name:15}"]
+            for revision, project in projects.items():
+                command = (sys.executable, *arguments)
+                seconds = calls = None
+                if (name, revision) not in gone:
+                    seconds = run(command, project, limit_s)
+                    calls = None if seconds is None else system_calls(command, project, limit_s, scratch)
+                if seconds is None:
+                    gone.add((name, revision))
+                cpu = "-" if seconds is None else f"{seconds:.2f}"
+                cells.append(f"{revision}: {cpu:>7} s {'-' if calls is None else f'{calls:,}':>10} calls")
+            print("  ".join(cells), flush=True)
+        shutil.rmtree(root)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
+    parser.add_argument("--before", help="a git revision to compare with")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that a command may take")
+    parser.add_argument("--directory", type=Path, help="where the roots are made (default: a temporary directory)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
+        scratch = Path(name)
+        projects = {"now": PROJECT}
+        if options.before is not None:
+            projects = {options.before: scratch / "before", **projects}
+            add = ("git", "-C", str(PROJECT), "worktree", "add", "--detach", "--quiet")
+            subprocess.run((*add, str(scratch / "before"), options.before), check=True)
+        try:
+            for kind in ("partitions", "groups"):
+                measure(kind, options.sizes, projects, options.limit, scratch)
+        finally:
+            if options.before is not None:
+                remove = ("git", "-C", str(PROJECT), "worktree", "remove", "--force", str(scratch / "before"))
+                subprocess.run(remove, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Operations cost the same however many partitions there are that they are not about, and jobs the same a partition.
+
+Costs are counted in steps (tests/support/counted_steps.py), with warm caches. `make bench-growth` draws the curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from compacted_model import InlineTasks
+from counted_steps import counted_steps
+
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
+from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, is_small, run_once
+from pyspark_kafkalog.maintenance.merge import MergeJob
+from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
+
+FEW, MANY = 10, 1_000
+#: Trees and searches of the image grow by the logarithm.
+GROWTH_MAX: Final = 1.25
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    work()
+    with counted_steps() as steps:
+        work()
+    return steps.count
+
+
+def operations(path: Path, partitions: int) -> Mapping[str, Callable[[], object]]:
+    log_dir = LogDir.create(path)
+    log_dir.create_topic("orders", partitions=partitions)
+    table = pa.table({"value": ["x"]})
+    group = log_dir.group("nightly")
+    group.commit({("orders", 3): 0})
+    return {
+        "open": lambda: LogDir.open(path),
+        "append": lambda: log_dir.append("orders", table, partition=3, flush="os"),
+        "commit offsets": lambda: group.commit({("orders", 3): 0}, flush="os"),
+        "lag": group.lag,
+        "list groups": log_dir.groups,
+        "configuration": lambda: log_dir.log_config("orders"),
+    }
+
+
+@pytest.mark.slow
+def test_operations_on_one_partition_do_not_grow_with_the_topic(tmp_path: Path) -> None:
+    few = {name: steps_of(work) for name, work in operations(tmp_path / "few", FEW).items()}
+    many = {name: steps_of(work) for name, work in operations(tmp_path / "many", MANY).items()}
+    assert [name for name in few if many[name] > GROWTH_MAX * few[name]] == [], (few, many)
+
+
+@pytest.mark.slow
+def test_jobs_with_nothing_to_do_cost_the_same_for_each_partition(tmp_path: Path) -> None:
+    """So all of it is linear; with the checkpoint of the cleaner, which has a line for each partition."""
+    counts: dict[str, list[float]] = {}
+    for partitions in (10, 80):
+        log_dir = LogDir.create(tmp_path / str(partitions))
+        log_dir.create_topic("users", partitions=partitions, configs={"cleanup.policy": "compact"})
+        keys = [str(each) for each in range(8 * partitions)]
+        log_dir.append("users", pa.table({"key": keys, "value": keys}), flush="os")
+        job_run = JobRun(path=tmp_path / str(partitions))
+        chosen = RETENTION_JOB.choose(job_run)
+        write_offset_checkpoint(tmp_path / str(partitions) / CLEANER_OFFSET_CHECKPOINT, dict.fromkeys(chosen, 0))
+        jobs: list[Job] = [RETENTION_JOB, MergeJob(), CleanerJob()]
+        for job in jobs:
+
+            def run(job: Job = job, job_run: JobRun = job_run) -> None:
+                assert is_small(job, job_run, job.choose(job_run))
+                assert run_once(job, lambda _: InlineTasks(), job_run, []) == 0
+
+            counts.setdefault(job.action, []).append(steps_of(run) / partitions)
+    assert [name for name, (few, many) in counts.items() if many > GROWTH_MAX * few] == [], counts
