@@ -370,7 +370,7 @@ class Member:
                 groups.SyncGroupRequestAssignment(member_id=each, assignment=value) for each, value in assigned.items()
             ),
         )
-        synced = await self._group(ApiKey.SYNC_GROUP, 5, sync)
+        synced = await self._group(ApiKey.SYNC_GROUP, 4, sync)  # later versions name the protocol
         self._generation = joined.generation_id
         await self._own(json.loads(bytes(synced.assignment) or b"[]"))
 

@@ -32,6 +32,8 @@ from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.handlers import handlers as transaction_handlers
 
+#: The last version of SyncGroup that does not name the protocol.
+SYNC_WITHOUT_PROTOCOL = 4
 GROUP = "g"
 
 
@@ -116,7 +118,7 @@ class GroupServer:
                 for each, value in (assignments or {}).items()
             ),
         )
-        return await self.ask(ApiKey.SYNC_GROUP, 5, body)
+        return await self.ask(ApiKey.SYNC_GROUP, SYNC_WITHOUT_PROTOCOL, body)
 
     async def heartbeat(self, member_id: str, generation: int) -> ErrorCode:
         body = groups.HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)

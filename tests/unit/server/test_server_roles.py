@@ -123,6 +123,8 @@ class Client:
             group_id=GROUP,
             generation_id=joined.generation_id,
             member_id=member_id,
+            protocol_type="consumer",
+            protocol_name=protocol.name,
             assignments=(SyncGroupRequestAssignment(member_id=member_id, assignment=b"all"),),
         )
         assert self.wire.call(sync, SyncGroupResponse).assignment == b"all"
