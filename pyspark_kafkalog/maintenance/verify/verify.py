@@ -146,12 +146,12 @@ def _check_directories(root: Root) -> list[Finding]:
         scopes = native_scopes(on_file_system(root), chosen, are_records_checked=False)
         return [finding for scope in scopes for finding in _names_and_ends(scope)]
     configs = _topic_configs(root)
-    findings = []
+    findings: list[Finding] = []
     for directory in root.directories:
         member = root if len(root.directories) == 1 else open_root(directory)
         own = sorted(set(chosen) & set(list_partitions(directory)))
         for scope in broker_scopes(member, own, configs, are_records_checked=False):
-            findings += _names_and_ends(scope)
+            findings += map(for_broker, _names_and_ends(scope))
     return findings
 
 
@@ -167,7 +167,7 @@ def _names_and_ends(scope: PartitionScope) -> list[Finding]:
 def verify_root(root: Root) -> list[Finding]:
     """The findings on the root itself, without its partitions."""
     if root.is_broker_directory:
-        return [finding for directory in root.directories for finding in check_broker_root(directory)]
+        return [for_broker(found) for directory in root.directories for found in check_broker_root(directory)]
     native = root.native()
     if isinstance(native, ObjectRoot):
         return check_object_root(native)
