@@ -48,7 +48,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, LogDirError
 from pyspark_kafkalog.maintenance.export.remote_part import copy_remote_part, without_remote_part
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
@@ -106,6 +106,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.units import INT32_MAX
 
 _PIN_SUFFIX: Final = "-exporting-stray"
 #: The files of a copy beside its partitions, and the names of those in its metadata folder that have no offset.
@@ -281,12 +282,15 @@ def check_pinned(logs: PinnedLogs, partitions: Iterable[TopicPartition], *, is_f
 
 
 def check_log(directory: Path, topic_partition: TopicPartition, state: LogState, *, is_for_broker: bool) -> None:
-    """Check that the log can be exported: its epochs, and that its end is there.
+    """Check that the log can be exported: its epochs, the sizes of its files, and that its end is there.
 
     `is_for_broker`: also that its transaction indexes have all abort markers, as a broker believes them after a clean
     shutdown. Raises DiskFormatError.
     """
     LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
+    for entry in scan(directory):
+        if parse_segment_file(entry.name) is not None:
+            _check_size(directory / entry.name, entry.stat(follow_symlinks=False).st_size)
     extents = LocalExtents(directory)
     if state.log_end_offset > max(state.local_log_start_offset, state.active_base_offset):
         LogReader(extents, topic_partition).check_end(state.log_end_offset)
@@ -368,6 +372,14 @@ def _first_base(directory: Path) -> int:
         return 0
 
 
+def _check_size(path: Path, size_bytes: int) -> None:
+    """Refuse a file that is larger than Kafka can make one: a sparse file costs nothing, and its copy fills a disk."""
+    if size_bytes > INT32_MAX:
+        raise (CorruptRecordError if is_log(path.name) else CorruptIndexError)(
+            file=str(path), position=0, expected=f"at most {INT32_MAX} bytes", found=f"{size_bytes} bytes"
+        )
+
+
 def is_log(name: str, *, below: int | None = None) -> bool:
     parsed = parse_segment_file(name)
     return parsed is not None and parsed[1] == LOG_SUFFIX and (below is None or parsed[0] < below)
@@ -390,6 +402,7 @@ def copy_file(source: Path, target: Path, fs: FileSystem, most: int | None = Non
     try:
         status = os.fstat(source_fd)
         size_bytes = status.st_size if most is None else min(most, status.st_size)
+        _check_size(source, size_bytes)
         fd = fs.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             fs.copy_range(source_fd, 0, fd, 0, size_bytes)
@@ -435,8 +448,7 @@ def copy_root(
         exported = copy_logs(root, logs, target, image, link=link, tiered=tiered)
         refuse_link(root.path / KEPT_METADATA_DIR)
         if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
-            shutil.copytree(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, symlinks=True)
-            _sync_files(target / KEPT_METADATA_DIR, fs)
+            _copy_files(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, fs)
         properties = read_meta_properties(root.path / META_PROPERTIES)
         finish_copy(target, image, exported, properties, cleaned=logs.cleaned, fs=fs)
     return exported
@@ -563,14 +575,11 @@ def _partitions(logs: PinnedLogs, image: MetadataImage) -> Iterator[tuple[TopicI
             yield image.topics[topic_partition.topic], topic_partition
 
 
-def _sync_files(directory: Path, fs: FileSystem) -> None:
-    for path in [directory / each.name for each in scan(directory)]:
-        fd = fs.open(path, os.O_RDONLY)
-        try:
-            fs.fsync(fd)
-        finally:
-            fs.close(fd)
-    fs.fsync_dir(directory)
+def _copy_files(source: Path, target: Path, fs: FileSystem) -> None:
+    fs.mkdir(target)
+    for name in sorted(each.name for each in scan(source)):
+        copy_file(source / name, target / name, fs)
+    fs.fsync_dir(target)
 
 
 def _write_image(target: Path, image: MetadataImage, fs: FileSystem) -> None:
