@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -95,23 +96,22 @@ def make_groups(root: Path, count: int) -> None:
         append_records(log_dir.root, number, found, flush="os")
 
 
-def run(arguments: Sequence[str], project: Path, limit_s: float) -> float | None:
-    """Seconds of CPU of Python with the arguments; None if it takes longer than the limit."""
+def run(arguments: Sequence[str], project: Path, limit_s: int) -> float | None:
+    """Seconds of CPU of Python with the arguments; None if it takes more than the limit."""
     environment = {**os.environ, "PYTHONPATH": str(project), "OPENBLAS_NUM_THREADS": "1"}
+    limited = partial(resource.setrlimit, resource.RLIMIT_CPU, (limit_s, limit_s))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    try:
-        done = subprocess.run(
-            arguments, env=environment, capture_output=True, timeout=limit_s, cwd=project, check=False
-        )
-    except subprocess.TimeoutExpired:
+    done = subprocess.run(arguments, env=environment, capture_output=True, cwd=project, preexec_fn=limited)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if done.returncode and seconds >= limit_s:
         return None
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)} failed: {done.stderr.decode()[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds
 
 
-def system_calls(arguments: Sequence[str], project: Path, limit_s: float, scratch: Path) -> int | None:
+def system_calls(arguments: Sequence[str], project: Path, limit_s: int, scratch: Path) -> int | None:
     """The number of system calls of Python with the arguments, and of its children; None without strace."""
     if shutil.which("strace") is None:
         return None
@@ -122,7 +122,7 @@ def system_calls(arguments: Sequence[str], project: Path, limit_s: float, scratc
     return None if total is None else int(total[1])
 
 
-def measure(kind: str, sizes: Sequence[int], projects: dict[str, Path], limit_s: float, scratch: Path) -> None:
+def measure(kind: str, sizes: Sequence[int], projects: dict[str, Path], limit_s: int, scratch: Path) -> None:
     make, commands = (make_partitions, of_partitions) if kind == "partitions" else (make_groups, of_groups)
     gone: set[tuple[str, str]] = set()  # not done within the limit: larger sizes are not tried
     for size in sizes:
@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
     parser.add_argument("--before", help="a git revision to compare with")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds that a command may take")
+    parser.add_argument("--limit", type=int, default=300, help="seconds of CPU that a command may take")
     parser.add_argument("--directory", type=Path, help="where the roots are made (default: a temporary directory)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
@@ -159,6 +159,9 @@ def main() -> None:
             add = ("git", "-C", str(PROJECT), "worktree", "add", "--detach", "--quiet")
             subprocess.run((*add, str(scratch / "before"), options.before), check=True)
         try:
+            make_partitions(scratch / "warm", 10)
+            for project in projects.values():  # compiles the kernels of the revision
+                run((sys.executable, *of_partitions(str(scratch / "warm"))["append"]), project, options.limit)
             for kind in ("partitions", "groups"):
                 measure(kind, options.sizes, projects, options.limit, scratch)
         finally:
