@@ -111,9 +111,9 @@ class Twins:
             assert min((each for each in opened if each >= self.start), default=-1) == plain.first_unstable_offset
         wanted = [each for each in self.batches if each.next_offset > self.start]
         assert self._read(image) == b"".join(each.data for each in wanted)
-        restored = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=1)
+        restored = ImageDelta(MetadataImage(), commit_offset=image.next_offset, timestamp_ms=1, is_snapshot=True)
         restored.replay(image_records(image))
-        assert restored.build(1).topics == image.topics
+        assert restored.build(image.next_offset).topics == image.topics
 
     def _read(self, image: MetadataImage) -> bytes:
         log = ObjectLog.of(image, OF)

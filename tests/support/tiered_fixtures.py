@@ -85,9 +85,9 @@ ALL: Final = tuple(TieredFixture(name) for name in NAMES)
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     """The records of a table in the form of `TieredFixture.rows`."""
-    timestamps_ms = table["timestamp"].cast("int64").to_pylist()
+    timestamps_ms = table["timestamp"].cast(pa.timestamp("ms", tz="UTC")).cast("int64").to_pylist()
     columns = [table[name].to_pylist() for name in COLUMNS]
-    columns[2] = [each // 1000 for each in timestamps_ms]
+    columns[2] = timestamps_ms
     columns[5] = [tuple((each["key"], each["value"]) for each in headers or ()) for headers in columns[5]]
     return sorted(zip(*columns, strict=True))
 

@@ -246,4 +246,4 @@ def test_read_at_log_end_opens_one_file_only(log: LocalCommitLog, monkeypatch: p
 
     monkeypatch.setattr(os, "open", count)
     assert list(log.read_from(20)) == []
-    assert opened == [log.path(20)]
+    assert opened == [str(log.path(20).parent), log.path(20).name]

@@ -178,7 +178,7 @@ def test_root_opens_from_snapshot_without_listing_files(root: Path, monkeypatch:
         monkeypatch.setattr(os, name, lambda *_: pytest.fail("listed"))
     read: list[Path] = []
     real_open = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest: read.append(Path(path)) or real_open(path, *rest))
+    monkeypatch.setattr(os, "open", lambda path, *rest, **at: read.append(Path(path)) or real_open(path, *rest, **at))
     assert MetadataStore.open(root).image == image
     commits = [path for path in read if path.suffix == ".log"]
     assert len(commits) < 5 < commits_there

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark
 import pytest
+from metadata_roots import forget_images
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafkalog import LogDir
@@ -180,6 +181,7 @@ def test_first_micro_batch_finishes_root_whose_creation_was_killed(sink: Sink) -
     for commit in (sink.root / "__cluster_metadata-0").glob("*.log"):
         commit.unlink()
     (sink.root / "__cluster_metadata-0" / "kafkalog-head").unlink()
+    forget_images()
     sink.run(0, ["a"])
     assert sink.values() == ["a"]
 

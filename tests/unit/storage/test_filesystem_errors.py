@@ -44,7 +44,11 @@ BY_NAME: dict[str, Callable[[Path], object]] = {
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, name: str, code: int, *, names_files: bool = False) -> None:
-    def call(*arguments: Any, **_: Any) -> Any:
+    real = getattr(os, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if name == "open" and "dir_fd" not in named:
+            return real(*arguments, **named)  # of the directory
         raise OSError(code, os.strerror(code), *(map(str, arguments[:1]) if names_files else ()))
 
     monkeypatch.setattr(os, name, call)
