@@ -21,6 +21,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,12 +100,12 @@ def make_groups(root: Path, count: int) -> None:
 def run(arguments: Sequence[str], project: Path, limit_s: int) -> float | None:
     """Seconds of CPU of Python with the arguments; None if it takes more than the limit."""
     environment = {**os.environ, "PYTHONPATH": str(project), "OPENBLAS_NUM_THREADS": "1"}
-    limited = partial(resource.setrlimit, resource.RLIMIT_CPU, (limit_s, limit_s))
+    limited = partial(resource.setrlimit, resource.RLIMIT_CPU, (limit_s, limit_s + 1))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(arguments, env=environment, capture_output=True, cwd=project, preexec_fn=limited)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if done.returncode and seconds >= limit_s:
+    if done.returncode == -signal.SIGXCPU:
         return None
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)} failed: {done.stderr.decode()[-2000:]}")
