@@ -224,6 +224,7 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     runs_max = min(max(_RUNS_MAX // max(partitions, 1), _PARTITION_RUNS_MIN), _PARTITION_RUNS_MAX)
     topics = tuple(_topic_facts(each, now_ms, runs_max) for each in found)
     topics = tuple(_with_open_transactions(root, each) for each in topics)
+    differing = differing_replicas(root.partitions_read())  # before the check, which reads the root anew
     damage, coverage = _check(root, topics, options)
     failures: list[Advice] = []
     if any(run.segments > 1 for topic in topics for each in topic.partitions for run in each.runs):
@@ -235,7 +236,6 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     if unmerged:
         runs, size = sum(each.unmerged_runs for each in unmerged), sum(each.unmerged_bytes for each in unmerged)
         notes.append(f"{plural(runs, 'run')} with {size_text(size)} are not merged yet; each is shown as a segment.")
-    differing = differing_replicas(root.partitions_read())
     if differing is not None:
         notes.append(f"{differing[0].upper()}{differing[1:]}.")
     properties = _properties(root)

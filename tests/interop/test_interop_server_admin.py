@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka_oracle import Broker
+from patience import wait_until
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
@@ -138,6 +139,7 @@ def test_requests_change_the_settings_that_they_change_at_a_broker(clients: tupl
         assert set_configs(clients[1], kind, str(NODE_ID), name, value) == ErrorCode.INVALID_REQUEST, name
         if broker == 0:
             changed.append(name)
+    wait_until(lambda: defaults_of_brokers(clients[0]).keys() >= set(changed), "all settings at the broker")
     broker_has, own_has = map(defaults_of_brokers, clients)
     assert {name for name in changed if broker_has[name] == (None, True)} == OWN_SETTINGS
     assert own_has == {name: broker_has[name] for name in set(changed) - OWN_SETTINGS}

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, path_or_url, warn_of_unread_offsets
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def _facts(options: argparse.Namespace) -> RootFacts:
     path = options.root or options.path
     try:
         log_dir = LogDir.open(path, read_to_log_end=options.read_to_log_end)
+    except UnsupportedFormatError:
+        raise  # for a later version of this package
     except KafkalogError:
         opened, findings = open_or_findings(path)
         if opened is not None:

@@ -80,7 +80,7 @@ def test_lower_version_is_skipped_if_the_writer_says_so(log_dir: LogDir, caplog:
     assert (lower.is_duplicate, lower.commit_offset) == (True, None)
     assert [message for message in caplog.messages if "below the last committed version 7" in message]
     assert written_by(log_dir) == ["a"]
-    with pytest.raises(InvalidOptionError, match="lower_version is 'write'; expected one of fail, skip"):
+    with pytest.raises(InvalidOptionError, match="lower_version is 'write': expected one of fail, skip"):
         WriteTransaction("app", 8, "run-1", "write")  # type: ignore[arg-type]
 
 

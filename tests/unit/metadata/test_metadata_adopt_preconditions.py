@@ -77,7 +77,7 @@ OBSTACLES: list[tuple[Callable[[Path], None], str]] = [
     (_empty_meta_properties, "meta.properties"),
     (_emptied_segment, "expected batches up to offset 399"),
     (_linked_directory, "symbolic link"),
-    (_older_format, "magic 1"),
+    (_older_format, r"magic 0 or 1"),
     (_wide_offsets, "found 3000000000"),
     (_unknown_metadata_record, "found type 4023"),
 ]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
@@ -68,9 +69,13 @@ def test_256_descriptors_are_enough_for_locks_of_jobs_and_for_logs_beside_connec
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_service_ends_by_signal(number: signal.Signals) -> None:
-    with stop_signal() as stop:
-        os.kill(os.getpid(), number)
-        assert stop.wait(10)
+    before = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        with stop_signal() as stop:
+            os.kill(os.getpid(), number)
+            assert stop.wait(PATIENCE_S)
+    finally:
+        signal.signal(number, before)
 
 
 def test_service_under_nohup_stays_when_the_terminal_is_closed() -> None:
