@@ -164,7 +164,7 @@ def _take_records(state: PartitionState, fetched: FetchedPartition, *, is_whole:
 
 
 def _take_nothing(state: PartitionState, fetched: FetchedPartition, again: BatchHeader, *, is_whole: bool) -> Step:
-    """What an answer without records says of the batch `again`, which the leader was asked for."""
+    """Judges the batch `again`, which the leader was asked for, by an answer without records."""
     if 0 <= fetched.high_watermark <= again.base_offset:
         if state.probe is not None:
             return _probed(is_same=False)

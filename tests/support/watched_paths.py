@@ -31,6 +31,7 @@ _EVENTS: Final = {
     "os.utime": (0,),
     "os.chmod": (0,),
     "os.chown": (0,),
+    "shutil.move": (0, 1),
     "shutil.rmtree": (0,),
 }
 _FOLLOWED: Final = frozenset({"open", "os.listdir", "os.scandir", "os.truncate", "os.utime", "os.chmod", "os.chown"})

@@ -15,7 +15,7 @@ from data_objects import T0, Plan
 from metadata_roots import forget_images
 from object_roots import StoredRoot
 from root_places import RootPlace, store_of
-from touched_paths import touched_paths
+from watched_paths import WatchedPaths
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidTopicError, KafkalogError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir
@@ -142,7 +142,7 @@ def test_topic_that_leads_elsewhere_is_refused_by_file_and_offset(
     file = forge(root_place, log_dir, hostile_topic(hostile_name))
     where = r"record at offset \d+" if forge is forge_commit else r"metadata record \d+ of the snapshot"
     forget_images()
-    with touched_paths() as touched:
+    with WatchedPaths() as touched:
         with pytest.raises(CorruptRecordError, match=rf"(?s){file}.*topic name .* is invalid.*{where}"):
             LogDir.open(root_place)
         if isinstance(root_place, Path):
@@ -150,8 +150,10 @@ def test_topic_that_leads_elsewhere_is_refused_by_file_and_offset(
         for use in uses(log_dir, hostile_name):
             with contextlib.suppress(KafkalogError):
                 use()
-    assert any(each.startswith(str(root_place)) for each in touched) == isinstance(root_place, Path)
-    assert not [each for each in touched if Path(each).is_relative_to(victim)]
+    assert any(each.partition(" ")[2].startswith(str(root_place)) for each in touched.used) == isinstance(
+        root_place, Path
+    )
+    assert not touched.below(victim)
     assert sums(victim) == before
 
 
@@ -197,12 +199,12 @@ def test_adopting_a_disk_whose_metadata_log_has_such_a_topic_changes_nothing(
     log.write_bytes(log.read_bytes() + encode_commit(end_offset, hostile_topic(hostile_name), 1))
     before = sums(killed)
     with (
-        touched_paths() as touched,
+        WatchedPaths() as touched,
         pytest.raises(LogDirError, match=rf"(?s){log}.*the record at offset {end_offset}: topic name .* is invalid"),
     ):
         LogDir.adopt(killed, create_missing=True)
     assert sums(killed) == before
-    assert not [each for each in touched if Path(each).is_relative_to(victim)]
+    assert not touched.below(victim)
 
 
 @pytest.mark.parametrize(
