@@ -1,17 +1,25 @@
-"""Which error code of Kafka's protocol tells a client what went wrong here.
+"""Which error code and text of Kafka's protocol tell a client what went wrong here.
 
 A class of errors.py has one code where Kafka has one; the most specific class decides. A RefusedError carries its code.
-OSError and errors of object stores are KAFKA_STORAGE_ERROR, which clients retry; anything else is UNKNOWN_SERVER_ERROR.
+OSError, errors of object stores and damaged files are KAFKA_STORAGE_ERROR, which clients retry; anything else is
+UNKNOWN_SERVER_ERROR. Only a batch that the client itself has sent is a CORRUPT_MESSAGE.
+
+An error about the request has its own text. Errors about files, stores and leaders name paths and addresses of the
+server: the log has those, and a client gets the text of the code.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from typing import Final
 
 from pyspark_kafkalog import errors
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.storage.log.leader_append import REQUEST
 
 _CODES: Final[Mapping[type[BaseException], ErrorCode]] = {
     errors.AuthorizationError: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -46,6 +54,26 @@ _CODES: Final[Mapping[type[BaseException], ErrorCode]] = {
 }
 
 
+#: Errors about what the client has asked for, whose texts name nothing of the server.
+_ABOUT_REQUEST: Final = (
+    errors.InvalidAclError,
+    errors.InvalidConfigError,
+    errors.InvalidCredentialError,
+    errors.InvalidGroupError,
+    errors.InvalidRecordError,
+    errors.InvalidTopicError,
+    errors.OffsetOutOfRangeError,
+    errors.OutOfOrderSequenceError,
+    errors.PolicyViolationError,
+    errors.ProducerFencedError,
+    errors.TopicExistsError,
+    errors.UnknownGroupError,
+)
+_WITHHELD: Final = BoundedLog(logging.getLogger(__name__), lambda: time.monotonic_ns() // 1_000_000)
+_FOLLOWS: Final = "the log directory follows another one, and only its follower may write to it"
+_READ_ONLY: Final = "the log directory is served for reading only"
+
+
 class RefusedError(errors.KafkalogError):
     """A request, or a unit of a commit, that is refused with this code."""
 
@@ -58,8 +86,33 @@ def error_code_of(error: BaseException) -> ErrorCode:
     """The code for `error`: its own, that of its class, else of the nearest base class that has one."""
     if isinstance(error, RefusedError):
         return error.error_code
+    if isinstance(error, errors.DiskFormatError) and not is_of_request(error):
+        return ErrorCode.KAFKA_STORAGE_ERROR
     for each in type(error).__mro__:
         code = _CODES.get(each)
         if code is not None:
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def is_of_request(error: errors.DiskFormatError) -> bool:
+    """Whether the damaged bytes came with a request, and not from a file or store."""
+    return error.file == REQUEST
+
+
+def text_for_client(error: BaseException, *, is_logged: bool = False) -> str:
+    """What went wrong, without names of the server's files, stores and leaders.
+
+    Unless the caller has logged the error, the log has what the client is not told.
+    """
+    if isinstance(error, errors.FollowingRootError):
+        return _FOLLOWS
+    if isinstance(error, errors.ReadOnlyLogDirError):
+        return _READ_ONLY
+    if isinstance(error, (RefusedError, *_ABOUT_REQUEST)) or (
+        isinstance(error, errors.DiskFormatError) and is_of_request(error)
+    ):
+        return str(error)
+    if not is_logged and not isinstance(error, errors.UnknownTopicError):
+        _WITHHELD.warning("a part of a request failed: %s", error)
+    return error_code_of(error).message

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.context import ServerContext
-from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
 
 
 class RefusedError(KafkalogError):
@@ -31,9 +31,9 @@ class ApiError:
         """The fields for an error; None stands for success."""
         if error is None:
             return SUCCESS
-        code = error.code if isinstance(error, RefusedError) else error_code_of(error)
-        # The error's own text lists other topics, which the client may not be allowed to describe.
-        return cls(code, code.message if isinstance(error, UnknownTopicError) else str(error))
+        if isinstance(error, RefusedError):
+            return cls(error.code, str(error))
+        return cls(error_code_of(error), text_for_client(error))
 
 
 SUCCESS: Final = ApiError(ErrorCode.NONE, None)

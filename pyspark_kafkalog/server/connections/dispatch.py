@@ -32,7 +32,7 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
-from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
 from pyspark_kafkalog.server.roles import Roles
 from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
@@ -190,7 +190,8 @@ class Exchange:
 
     def _error_response(self, body: Message, error: BaseException) -> Message:
         """The response with the error for all that was asked for. Raises CloseConnection if it has no place for one."""
-        values = _ErrorValues(self.parsed.api_version, int(error_code_of(error)), str(error))
+        text = text_for_client(error, is_logged=True)
+        values = _ErrorValues(self.parsed.api_version, int(error_code_of(error)), text)
         response = self.parsed.api.response
         answer = response(**values.of(response, response.schema().spec.fields, body, body.schema().spec.fields))
         if not values.is_told or getattr(body, "acks", None) == 0:

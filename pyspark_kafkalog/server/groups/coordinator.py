@@ -122,7 +122,7 @@ class GroupCoordinator:
                 await shard.load()
             except (KafkalogError, OSError) as error:
                 _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, partition, error)
-                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
             yield shard
         finally:
             self._unload(shard)
@@ -195,7 +195,7 @@ class GroupCoordinator:
             await read()
         except (KafkalogError, OSError) as error:
             _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, shard.partition, error)
-            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
         if shard.is_closed:
             raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
 
@@ -206,7 +206,8 @@ class GroupCoordinator:
             try:
                 await self.context.run(lambda: ensure_offsets_topic(root))
             except (KafkalogError, OSError) as error:
-                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+                _LOG.warning("%s could not be created: %s", OFFSETS_TOPIC, error)
+                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
 
     @property
     def _is_read_only(self) -> bool:
@@ -236,7 +237,7 @@ class GroupCoordinator:
             raise GroupRequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
         except (KafkalogError, OSError) as error:
             _LOG.warning("%s-%d could not be loaded: %s", OFFSETS_TOPIC, partition, error)
-            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
 
     async def _load(self, partition: int) -> Shard:
         shard = self._new_shard(partition)

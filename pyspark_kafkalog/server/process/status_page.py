@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import socket
 import threading
@@ -28,6 +29,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.process.workers import naming
+from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.sending import shut_down
 
 _TURN_S: Final = 0.5
@@ -57,6 +59,7 @@ class StatusPage:
         self._facts = facts
         self._monotonic_ms = monotonic_ms
         self._turned_ms = monotonic_ms()
+        self._log = BoundedLog(logging.getLogger(__name__), monotonic_ms)
         self._task: asyncio.Task[None] | None = None
         self._close: Callable[[], None] | None = None
 
@@ -86,7 +89,9 @@ class StatusPage:
         try:
             self._check()
         except OSError as error:
-            return False, {"status": str(error)}
+            # The error names the server's files, and whoever reaches the address reads the page.
+            self._log.warning("/health answers 503: %s", error)
+            return False, {"status": "the log directory cannot be read: the server's log says why"}
         return True, {"status": "ok", **self._facts()}
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.native import NativeRoot
@@ -163,7 +163,8 @@ def error_code(error: Exception, of: object) -> ErrorCode:
     """The code for an error of reading the partition `of`. It is logged unless it concerns the client alone."""
     if not isinstance(error, (KafkalogError, OSError)):
         raise error
-    code = error_code_of(error)
+    # As a broker does: the client stops at a damaged batch, which asking again does not mend.
+    code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptRecordError) else error_code_of(error)
     if not isinstance(error, (OffsetOutOfRangeError, UnknownTopicError)):
         _LOG.error("%s: %s", of, error)
     return code

@@ -27,6 +27,7 @@ from pyspark_kafkalog.server.transactions.decisions import (
     verify_partitions,
 )
 from pyspark_kafkalog.server.transactions.units import StateLogs, TransactionUnit
+from pyspark_kafkalog.storage.log.leader_append import REQUEST
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITIONS_FROM: Final = 12
@@ -50,7 +51,7 @@ class TransactionGate:
 
         Raises CorruptRecordError for a damaged header.
         """
-        header = parse_header(append.data, 0, file="<produce request>", file_position=0)
+        header = parse_header(append.data, 0, file=REQUEST, file_position=0)
         is_v2 = request_version >= _ADDS_PARTITIONS_FROM
         unit = joining_unit(
             self._logs,

@@ -23,7 +23,6 @@ from typing import Final, Protocol
 from pyspark_kafkalog.errors import (
     InvalidRecordError,
     KafkalogError,
-    UnknownTopicError,
     UnsupportedFormatError,
     without_frames,
 )
@@ -42,10 +41,11 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
-from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
 from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
 from pyspark_kafkalog.server.turns import Turn, results_in_turns
 from pyspark_kafkalog.server.writes.batch_checks import BatchChecks
+from pyspark_kafkalog.storage.log.leader_append import REQUEST
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.values import quick_dataclass
 
@@ -295,7 +295,7 @@ def _one_batch(data: PartitionProduceData) -> tuple[memoryview, BatchHeader]:
         raise InvalidRecordError(f"partition {data.index}: expected one record batch, found none")
     view = memoryview(records)
     try:
-        header = parse_header(view, 0, file="<produce request>", file_position=0)
+        header = parse_header(view, 0, file=REQUEST, file_position=0)
     except UnsupportedFormatError as error:  # magic 0 or 1, which no version of the request allows
         raise InvalidRecordError(str(error)) from error
     if header.size_bytes != len(view):
@@ -327,10 +327,8 @@ def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> Pa
     if isinstance(result, BaseException):
         if not isinstance(result, (KafkalogError, OSError)):
             raise result
-        code = error_code_of(result)
-        # The error's own text lists other topics, which the client may not be allowed to describe.
-        message = code.message if isinstance(result, UnknownTopicError) else str(result)
-        return _refusal(index, code, message, getattr(result, "record_errors", ()))
+        record_errors = getattr(result, "record_errors", ())
+        return _refusal(index, error_code_of(result), text_for_client(result), record_errors)
     appended = result[-1]  # before it may come records of the transaction that the batch is a part of
     return PartitionProduceResponse(
         index=index,

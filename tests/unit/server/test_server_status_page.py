@@ -145,12 +145,12 @@ def test_health_shows_facts_while_the_root_can_be_used() -> None:
     assert other[0] == 404
 
 
-def test_health_says_why_the_root_cannot_be_used() -> None:
+def test_health_fails_when_the_root_cannot_be_used_and_names_no_path() -> None:
     def check() -> None:
         raise LogDirError("no log directory at /data")
 
     ((status, text),) = pages(ServerMetrics(), "/health", check=check)
-    assert (status, json.loads(text)["status"]) == (503, "no log directory at /data")
+    assert (status, "log directory" in text, "/data" in text) == (503, True, False)
 
 
 def test_health_fails_when_the_event_loop_hangs() -> None:
