@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from documented import blocks_of
 from kafka_clients import ConsumedRecord, consume, producing
 from kafka_oracle import Broker, run_tool, write_tool_scripts
 
@@ -56,7 +57,7 @@ def guide() -> list[str]:
     """The commands of the guide, in order."""
     text = (REPOSITORY / "docs" / "MIGRATING.md").read_text(encoding="utf-8")
     part = text.partition("**An adopted directory** goes back")[2].partition("\n**")[0]
-    commands = re.findall(r"^ {8}(\S.*)$", part, re.MULTILINE)
+    commands = [command for block in blocks_of(part) for command, _ in block.commands()]
     assert len(commands) == 8
     return commands
 

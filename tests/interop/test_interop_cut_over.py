@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from documented import blocks_of
 from java_processes import accepts, free_port, start_server
 from kafka_clients import consume
 from kafka_oracle import Broker, write_tool_scripts
@@ -44,7 +45,7 @@ def guide() -> dict[int, list[str]]:
     part = text.partition("## From a live cluster\n")[2].partition("\n## ")[0].partition("\n- ")[0]
     steps = re.split(r"^(\d+)\. ", part, flags=re.MULTILINE)[1:]
     return {
-        int(number): re.findall(r"^ {8}(\S.*)$", step, re.MULTILINE)
+        int(number): [command for block in blocks_of(step) for command, _ in block.commands()]
         for number, step in zip(steps[::2], steps[1::2], strict=True)
     }
 
