@@ -238,6 +238,15 @@ class LogTail:
 
 
 @dataclass(frozen=True, slots=True)
+class OldCommits:
+    """Commits that retention removed, or would remove: their number and bytes, and the first offset that is kept."""
+
+    count: int = 0
+    size_bytes: int = 0
+    start_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedImage:
     """An image and the tail of the log behind it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -107,4 +107,16 @@ class MetadataPlace(Protocol):
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
+        ...
+
+    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        """Write a snapshot if one is due as of `loaded`; as after a commit, but errors are raised."""
+        ...
+
+    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
+        """Remove all commits that are older than the settings say and that a snapshot contains, with their snapshots.
+
+        `now_ms` is the time to use, `clock_ms` that of the clock. With `dry_run` nothing changes: the result says what
+        would be removed. Raises OSError, KafkalogError.
+        """
         ...

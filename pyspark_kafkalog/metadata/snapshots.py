@@ -126,6 +126,11 @@ class Snapshots(Protocol):
             return None
         return KnownSnapshot(snapshot.end_offset, size_bytes, loaded.image.last_timestamp_ms, is_sound=False)
 
+    def check(self, end_offset: int) -> None:
+        """Read the snapshot to its end. Raises as `read` and the iteration of its records do."""
+        for _ in self.read(end_offset).records:
+            pass
+
     def load_newest(self) -> LoadedSnapshot:
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
         pointed = self.pointed_to()

@@ -33,7 +33,15 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LogDirError,
 )
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, CommitsRemovedError, LoadedImage, LogTail
+from pyspark_kafkalog.metadata.commit_log import (
+    Commit,
+    CommitLog,
+    CommitsRemovedError,
+    KnownSnapshot,
+    LoadedImage,
+    LogTail,
+    OldCommits,
+)
 from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.following import check_follower, check_unchanged_by_others
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -491,11 +499,27 @@ class MetadataStore:
         return CommitOutcome(after, commit)
 
     def _run_housekeeping(self, loaded: LoadedImage, now_ms: int) -> None:
-        snapshot = self._place.after_commit(loaded, now_ms=now_ms)
+        self._note_snapshot(loaded, self._place.after_commit(loaded, now_ms=now_ms))
+
+    def _note_snapshot(self, loaded: LoadedImage, snapshot: KnownSnapshot | None) -> None:
+        """Note the snapshot that was written, or found, when the log was as in `loaded`."""
         if snapshot is not None:
             with self._refresh_lock:
                 tail = self._loaded.tail.after_snapshot(snapshot, bytes_before=loaded.tail.bytes_since)
                 self._set_loaded(LoadedImage(self._loaded.image, tail))
+
+    def remove_old_commits(self, *, now_ms: int | None = None, dry_run: bool = False) -> OldCommits:
+        """Remove, in bulk, the commits of which each later commit would remove a few; before, write a snapshot if due.
+
+        So a root at rest shrinks too. `now_ms` is the time to use, by default the clock's. With `dry_run` nothing
+        changes. A process that is killed meanwhile leaves the rest to the next one. Raises OSError, KafkalogError.
+        """
+        self.refresh()
+        loaded, clock_ms = self._loaded, self._clock()
+        if not dry_run:
+            self._note_snapshot(loaded, self._place.write_due_snapshot(loaded, now_ms=clock_ms))
+        now_ms = clock_ms if now_ms is None else now_ms
+        return self._place.remove_old_commits(self._loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
 
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)

@@ -86,7 +86,7 @@ class ReportSink(Protocol):
     """A destination of reports: standard output, a progress bar, a table."""
 
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
-        """A run begins, with one report to come from each of `partitions_count` partitions."""
+        """A run begins, with one report to come from each of `partitions_count` partitions, and a few more at most."""
 
     def take(self, report: PartitionReport) -> None:
         """One partition is done."""
@@ -232,6 +232,8 @@ def run_groups(
 class ChunkJob:
     """A job that is one call of `work` for each chunk of at most `partitions_max` partitions, then one of `finish`.
 
+    `finish` returns reports of what is no partition's, if there is anything to report.
+
     `work` and `finish` are module-level functions, so that they can be pickled and sent to tasks. `work` does all of
     its partitions' work, including commits, which the root's lock lets one task make at a time; it reads no logs.
     `needs_files`: roots on object stores are refused.
@@ -240,7 +242,7 @@ class ChunkJob:
     action: str
     work: Callable[[JobRun, Sequence[TopicPartition]], list[PartitionReport]]
     partitions_max: int
-    finish: Callable[[JobRun], None] | None = None
+    finish: Callable[[JobRun], list[PartitionReport]] | None = None
     needs_files: bool = True
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
@@ -255,4 +257,4 @@ class ChunkJob:
         work = partial(self.work, job_run)
         yield from run_chunks(tasks, partitions, work, action=self.action, partitions_max=self.partitions_max)
         if self.finish is not None:
-            self.finish(job_run)
+            yield from self.finish(job_run)

@@ -7,8 +7,9 @@ For a number of partitions at a time, each kept from other runs (a partition tha
     remove what is below
     delete the offsets of groups that were last committed offsets.retention.minutes ago (groups/offsets_topic.py)
 
-then, once, remove what deleted topics left, and delete from remote storage what is not needed there. What these steps
-do to files is in files.py, to objects in maintenance/objects/retention.py. All of them work on a full disk: the commit
+then, once, remove what deleted topics left, delete from remote storage what is not needed there, and remove the commits
+that are older than metadata.max.retention.ms (metadata/store.py). What these steps do to files is in files.py, to
+objects in maintenance/objects/retention.py. All of them work on a full disk: the commit
 uses the reserve, and other writes without room are left to the next run. Removing the files frees the space, so a run
 after the delay does.
 
@@ -19,6 +20,7 @@ because they are gone (OffsetOutOfRangeError). The next run completes the work a
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -41,7 +43,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -62,21 +64,43 @@ def apply_retention(
     """Apply retention to all topics, to `topics`, or to `partitions`; return one report for each partition.
 
     `now_ms` is the time to use, by default the clock's. With `dry_run` nothing changes; reports describe what would
-    happen. A partition's failure is in its report, and the others continue. Raises ReadOnlyLogDirError for a broker's
-    directory, and UnknownTopicError.
+    happen. A partition's failure is in its report, and the others continue. Old commits are reported as segments of
+    the partition `__cluster_metadata-0`, if there are any. Raises ReadOnlyLogDirError for a broker's directory, and
+    UnknownTopicError.
     """
     reports = retain(root, topics=topics, now_ms=now_ms, dry_run=dry_run, partitions=partitions)
+    return reports + finish(root, now_ms=now_ms, dry_run=dry_run)
+
+
+def finish(root: Root, *, now_ms: int | None = None, dry_run: bool = False) -> list[PartitionReport]:
+    """Finish a run, once for all partitions: remove deleted topics; restore the commit log's reserve; clean up.
+
+    Returns the report of the old commits that were removed, or would be; none if there were none.
+    """
+    native = root.native()
     if not dry_run:
-        finish(root, now_ms=now_ms)
-    return reports
-
-
-def finish(root: Root, *, now_ms: int | None = None) -> None:
-    """Finish a run, once for all partitions: remove deleted topics; restore the commit log's reserve; clean up."""
+        try:
+            _logs_of(native, now_ms=None, dry_run=False).finish(now_ms)
+        except (KafkalogError, OSError) as error:
+            _LOG.warning(
+                "what was deleted or abandoned, or the commit log's reserve, is left to the next run: %s", error
+            )
+    began = time.perf_counter()
     try:
-        _logs_of(root.native(), now_ms=None, dry_run=False).finish(now_ms)
+        old = native.store.remove_old_commits(now_ms=now_ms, dry_run=dry_run)
     except (KafkalogError, OSError) as error:
-        _LOG.warning("what was deleted or abandoned, or the commit log's reserve, is left to the next run: %s", error)
+        _LOG.warning("old commits are left to the next run: %s", error)
+        return []
+    if not old.count:
+        return []
+    report = replace(
+        empty_report(TopicPartition(CLUSTER_METADATA_TOPIC, 0), ACTION),
+        bytes_dropped=old.size_bytes,
+        segments_dropped=old.count,
+        log_start_offset=old.start_offset,
+        seconds=time.perf_counter() - began,
+    )
+    return [report]
 
 
 def retain(
@@ -222,9 +246,8 @@ def _run_retention(job_run: JobRun, partitions: Sequence[TopicPartition]) -> lis
     return retain(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
 
 
-def _finish_retention(job_run: JobRun) -> None:
-    if not job_run.dry_run:
-        finish(job_run.open(), now_ms=job_run.now_ms)
+def _finish_retention(job_run: JobRun) -> list[PartitionReport]:
+    return finish(job_run.open(), now_ms=job_run.now_ms, dry_run=job_run.dry_run)
 
 
 #: Up to 128 partitions share a commit: 10,000 partitions are about 80 tasks and as many commits.

@@ -13,6 +13,9 @@ flushes it. Each commit removes at most a few files, found by name from one to t
 the length of the history. The hint is written after a file has been removed. After a crash in between, it names a file
 that does not exist, and the directory is listed once.
 
+A root at rest has no commits that could do this. So the retention job removes all that is due in one go, in the same
+order, with a hint for each thousand files; it takes a snapshot before, if one is due, and flushes it in any case.
+
 *Leftovers.* Files that killed processes left half-written are removed once they are an hour old by the clock of the
 file system, since no process can still be writing them; nothing reads them. The search follows each snapshot and covers
 the first few thousand names in the directory, so a long history costs no more than a short one.
@@ -33,7 +36,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog
 from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
@@ -50,6 +53,7 @@ START_FILE: Final = "kafkalog-start"
 
 _LOG: Final = logging.getLogger(__name__)
 _FILES_A_COMMIT: Final = 4
+_FILES_A_HINT: Final = 1_000
 _SOON_MS: Final = 1000
 _LEFTOVER_NAMES_MAX: Final = 4_000
 _LEFTOVER_AGE_NS: Final = 3_600_000_000_000
@@ -109,6 +113,32 @@ class Housekeeping:
             self._lock.release()
         return newer
 
+    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        """See MetadataPlace.write_due_snapshot."""
+        is_due = snapshot_is_due(loaded.tail, self._config.of(loaded.image), now_ms=now_ms)
+        return self._snapshots.write_newer(loaded) if is_due else None
+
+    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
+        """See MetadataPlace.remove_old_commits. Beside commits, which may remove the same files meanwhile."""
+        config = self._config.of(loaded.image)
+        known = loaded.tail.snapshot
+        end_offset = 0 if known is None else known.end_offset
+        if dry_run and snapshot_is_due(loaded.tail, config, now_ms=clock_ms):
+            end_offset = loaded.image.next_offset
+        if config.max_retention_ms < 0 or not end_offset:
+            return OldCommits()
+        # A time ahead of the clock makes no commit old enough for the delay.
+        older_than_ms = min(now_ms - config.max_retention_ms, clock_ms - DELETE_DELAY_MS)
+        retention = CommitRetention(self._log, self._snapshots, self._fs)  # of its own: commits go on with theirs
+        if dry_run:
+            return retention.remove_all_expired(end_offset, older_than_ms, dry_run=True)
+        if not retention.has_expired(end_offset, older_than_ms) or known is None:
+            return OldCommits()
+        if not known.is_sound:
+            self._snapshots.check(end_offset)
+        self._snapshots.flush(end_offset)
+        return retention.remove_all_expired(end_offset, older_than_ms)
+
     def _make_durable(self, end_offset: int) -> None:
         """Have the snapshot flushed. A commit that waits for the disk has flushed all that was written before it."""
         self._whole_end_offset = end_offset
@@ -155,11 +185,32 @@ class CommitRetention:
         Raises OSError, or CorruptRecordError for a commit file that is damaged.
         """
         for _ in range(_FILES_A_COMMIT):
-            oldest = self._oldest or self._find_oldest()
-            if oldest is None or oldest.next_offset >= snapshot_end_offset or oldest.timestamp_ms >= older_than_ms:
-                self._oldest = oldest
+            oldest = self._oldest = self._oldest or self._find_oldest()
+            if oldest is None or not _is_expired(oldest, snapshot_end_offset, older_than_ms):
                 return
             self._remove(oldest)
+
+    def has_expired(self, snapshot_end_offset: int, older_than_ms: int) -> bool:
+        """Whether there is a commit to remove. Raises as `remove_expired`."""
+        oldest = self._find_oldest()
+        return oldest is not None and _is_expired(oldest, snapshot_end_offset, older_than_ms)
+
+    def remove_all_expired(self, snapshot_end_offset: int, older_than_ms: int, *, dry_run: bool = False) -> OldCommits:
+        """As `remove_expired`, but all of them; with `dry_run` only say which. Raises as that does."""
+        removed = OldCommits()
+        oldest = self._find_oldest(with_hint=not dry_run)
+        while oldest is not None and _is_expired(oldest, snapshot_end_offset, older_than_ms):
+            removed = OldCommits(removed.count + 1, removed.size_bytes + oldest.size_bytes, oldest.next_offset)
+            if not dry_run:
+                self._fs.unlink_if_there(self._snapshots.path(oldest.base_offset))
+                self._fs.unlink_if_there(self._log.path(oldest.base_offset))
+                if removed.count % _FILES_A_HINT == 0:
+                    self._start.write(oldest.next_offset)
+            # Another process may remove the next one first.
+            oldest = self._log.read_range(oldest.next_offset) or self._find_oldest(with_hint=not dry_run)
+        if removed.count and not dry_run:
+            self._start.write(removed.start_offset)
+        return removed
 
     def _remove(self, oldest: CommitRange) -> None:
         self._oldest = None
@@ -171,15 +222,21 @@ class CommitRetention:
         self._start.write(oldest.next_offset)
         self._oldest = self._log.read_range(oldest.next_offset)
 
-    def _find_oldest(self) -> CommitRange | None:
+    def _find_oldest(self, *, with_hint: bool = True) -> CommitRange | None:
+        """The oldest commit; if the directory had to be listed, the hint is written, unless without `with_hint`."""
         found = self._log.read_range(self._start.read() or 0)
         if found is None:
             first = min(self._log.listed_offsets(), default=None)
             if first is None:
                 return None
-            self._start.write(first)
+            if with_hint:
+                self._start.write(first)
             found = self._log.read_range(first)
         return found
+
+
+def _is_expired(commit: CommitRange, snapshot_end_offset: int, older_than_ms: int) -> bool:
+    return commit.next_offset < snapshot_end_offset and commit.timestamp_ms < older_than_ms
 
 
 def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:

@@ -59,11 +59,12 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommitRange:
-    """The offsets [base_offset, next_offset) of a commit, and its time (ms)."""
+    """The offsets [base_offset, next_offset) of a commit, its time (ms) and the size of its batch in bytes."""
 
     base_offset: int
     next_offset: int
     timestamp_ms: int
+    size_bytes: int
 
 
 class LocalCommitLog(CommitLog):
@@ -113,7 +114,7 @@ class LocalCommitLog(CommitLog):
         if header.base_offset != base_offset or header.next_offset <= base_offset:
             found = f"offsets {header.base_offset} to {header.last_offset}"
             raise CorruptRecordError(file=str(path), position=0, expected=f"offsets from {base_offset} on", found=found)
-        return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms)
+        return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms, header.size_bytes)
 
     def listed_offsets(self) -> Iterator[int]:
         for entry in scan(self.directory):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.local.housekeeping import Housekeeping
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
@@ -127,3 +127,9 @@ class LocalPlace:
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         return self._housekeeping.after_commit(loaded, now_ms=now_ms)
+
+    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        return self._housekeeping.write_due_snapshot(loaded, now_ms=now_ms)
+
+    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
+        return self._housekeeping.remove_old_commits(loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)

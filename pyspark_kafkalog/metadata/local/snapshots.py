@@ -83,16 +83,23 @@ class LocalSnapshots(Snapshots):
     def flush(self, end_offset: int) -> None:
         """Wait until the snapshot at `end_offset`, whichever process has written it, and the pointer are on disk.
 
-        Raises OSError.
+        A pointer that a crash left out is written. Raises OSError.
         """
         fs = self._fs.waiting
-        for path in (self.path(end_offset), self._directory / POINTER_FILE):
-            fd = fs.open(path, os.O_RDONLY)
-            try:
-                fs.fsync(fd)
-            finally:
-                fs.close(fd, path)
+        _flush(self.path(end_offset), fs)
+        try:
+            _flush(self._directory / POINTER_FILE, fs)
+        except FileNotFoundError:
+            write_pointer(self._directory, SnapshotId(end_offset, LEADER_EPOCH), fs)
         fs.fsync_dir(self._directory)
+
+
+def _flush(path: Path, fs: FileSystem) -> None:
+    fd = fs.open(path, os.O_RDONLY)
+    try:
+        fs.fsync(fd)
+    finally:
+        fs.close(fd, path)
 
 
 def list_snapshots(directory: Path) -> list[SnapshotId]:

@@ -6,6 +6,9 @@ some requests more: one to see whether another process has written a snapshot, t
 the removal of old objects one or more to list them and four to remove them. The commit is already published then: an
 error is only logged, and the next commit tries again.
 
+The retention job removes all that is due at once, since a root at rest has no commits that could do it. There the time
+is that of the newest commit or snapshot: the job's own commits, one in staging.retention.ms, let it go on.
+
 *Retention.* A commit is removed once it is older than metadata.max.retention.ms, an hour at least, and a snapshot
 contains its records, unless it, or one before it, holds data of its write that was not merged yet (inline data,
 metadata/extents.py); older snapshots with it. Ages are differences of times that the store gave. The newest snapshot
@@ -18,17 +21,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.objects.boundary import MIN_RETENTION_MS, Boundary
 from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key, snapshot_key
 from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, SnapshotId, snapshot_is_due
+from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, MetadataLogConfig, SnapshotId, snapshot_is_due
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectStore
 
 _LOG: Final = logging.getLogger(__name__)
@@ -39,6 +43,8 @@ _SNAPSHOT_SHARE: Final = 16
 
 #: Objects looked at in one run; a snapshot is due after fewer commits.
 _OBJECTS_A_RUN: Final = 2_000
+#: Objects that are deleted after one move of the boundary.
+_DELETED_AT_ONCE: Final = 10_000
 
 
 class ObjectHousekeeping:
@@ -61,44 +67,108 @@ class ObjectHousekeeping:
         try:
             newer = self._snapshots.write_newer(loaded)
             if newer is not None and newer.is_sound and config.max_retention_ms >= 0:
-                kept_ms = max(config.max_retention_ms, MIN_RETENTION_MS)
-                self._remove_expired(newer, loaded.image.objects.lowest_inline_commit, kept_ms=kept_ms)
+                newest = self._store.head(snapshot_key(SnapshotId(newer.end_offset, LEADER_EPOCH)))
+                older_than_ms = newest.last_modified_ms - _kept_ms(config)
+                listed = islice(self._store.list_objects(METADATA_DIR), _OBJECTS_A_RUN)
+                self._remove(self._expired(listed, newer.end_offset, older_than_ms), _lowest_inline(loaded))
         except (OSError, KafkalogError) as error:
             _LOG.warning("metadata housekeeping failed after a successful commit, a later one tries again: %s", error)
         finally:
             self._lock.release()
         return newer
 
-    def _remove_expired(self, snapshot: KnownSnapshot, lowest_inline: int | None, *, kept_ms: int) -> None:
-        """Remove the oldest commits, as far as `snapshot` contains them and they are older than `kept_ms`.
+    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        """See MetadataPlace.write_due_snapshot."""
+        config = self._config.of(loaded.image)
+        is_due = snapshot_is_due(loaded.tail, config, now_ms=now_ms, snapshot_share=_SNAPSHOT_SHARE)
+        return self._snapshots.write_newer(loaded) if is_due else None
+
+    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
+        """See MetadataPlace.remove_old_commits: 1 HEAD and 1 LIST if there is nothing to remove.
+
+        Only a dry run, which changes nothing, goes by the time given: it says what the next commit would allow.
+        """
+        config = self._config.of(loaded.image)
+        known = loaded.tail.snapshot
+        end_offset = 0 if known is None else known.end_offset
+        if dry_run and snapshot_is_due(loaded.tail, config, now_ms=clock_ms, snapshot_share=_SNAPSHOT_SHARE):
+            end_offset = loaded.image.next_offset
+        if config.max_retention_ms < 0 or not end_offset:
+            return OldCommits()
+        time_ms = now_ms if dry_run else self._written_ms(loaded, end_offset)
+        expired = self._expired(self._store.list_objects(METADATA_DIR), end_offset, time_ms - _kept_ms(config))
+        first = next(expired, None)
+        if first is not None and known is not None and not known.is_sound and not dry_run:
+            self._snapshots.check(end_offset)
+        return self._remove(chain([] if first is None else [first], expired), _lowest_inline(loaded), dry_run=dry_run)
+
+    def _written_ms(self, loaded: LoadedImage, snapshot_end_offset: int) -> int:
+        """When the last commit, or the snapshot that contains it, was put, by the store's clock."""
+        key = loaded.tail.last_file.removeprefix(f"{self._store.url}/")
+        if parse_commit_key(key) is None:
+            key = snapshot_key(SnapshotId(snapshot_end_offset, LEADER_EPOCH))
+        return self._store.head(key).last_modified_ms
+
+    def _remove(self, expired: Iterator[_Expired], lowest_inline: int | None, *, dry_run: bool = False) -> OldCommits:
+        """Remove the objects, some at a time; the boundary moves first.
 
         `lowest_inline`: the oldest commit that holds data of its write which was not merged yet; None without one.
         """
-        newest = self._store.head(snapshot_key(SnapshotId(snapshot.end_offset, LEADER_EPOCH)))
-        listed = list(islice(self._store.list_objects(METADATA_DIR), _OBJECTS_A_RUN))
-        older_than_ms = newest.last_modified_ms - kept_ms
-        start = self._first_kept(listed, snapshot.end_offset, older_than_ms)
-        commits_start = start if lowest_inline is None else min(start, lowest_inline)
-        removed = [each.key for each in listed if _is_below(each.key, commits_start, start)]
-        if removed or not self._boundary.is_stored:
-            self._boundary.move(commits_start)
-            self._store.delete(removed)
+        removed = OldCommits()
+        while some := list(islice(expired, _DELETED_AT_ONCE)):
+            start = some[-1].start if lowest_inline is None else min(some[-1].start, lowest_inline)
+            gone = [each for each in some if each.commit is None or each.commit < start]
+            commits = [each for each in gone if each.commit is not None]
+            size_bytes = sum(each.size_bytes for each in commits)
+            removed = OldCommits(removed.count + len(commits), removed.size_bytes + size_bytes, start)
+            if gone and not dry_run:
+                self._boundary.move(start)
+                self._store.delete([each.key for each in gone])
+        if not dry_run and not self._boundary.is_stored:
+            self._boundary.move(self._boundary.offset)
+        return removed
 
-    def _first_kept(self, listed: Sequence[ObjectMetadata], snapshot_end_offset: int, older_than_ms: int) -> int:
-        """The base offset of the oldest commit that stays."""
-        commits = [(parse_commit_key(each.key), each.last_modified_ms) for each in listed]
-        known = [(offset, modified_ms) for offset, modified_ms in commits if offset is not None]
+    def _expired(
+        self, listed: Iterable[ObjectMetadata], snapshot_end_offset: int, older_than_ms: int
+    ) -> Iterator[_Expired]:
+        """The commits that the snapshot contains and that are older, up to the first that is not, and their snapshots.
+
+        `listed` are objects in the order of their keys: a snapshot comes before the commit that begins where it ends.
+        """
         start = self._boundary.offset
-        for (offset, modified_ms), (next_offset, _) in pairwise(known):
-            if offset >= start:
-                if modified_ms >= older_than_ms or next_offset >= snapshot_end_offset:
-                    break
-                start = next_offset
-        return start
+        last: tuple[int, ObjectMetadata] | None = None
+        snapshots: list[tuple[int, ObjectMetadata]] = []
+        for each in listed:
+            offset, snapshot = parse_commit_key(each.key), parse_snapshot_key(each.key)
+            if snapshot is not None:
+                snapshots.append((snapshot.end_offset, each))
+            if offset is None:
+                continue
+            if last is not None:
+                if last[0] >= start:
+                    if last[1].last_modified_ms >= older_than_ms or offset >= snapshot_end_offset:
+                        return
+                    start = offset
+                yield _Expired(last[1].key, last[1].size_bytes, last[0], start)
+                old = [known for end, known in snapshots if end < start]
+                snapshots = [known for known in snapshots if known[0] >= start]
+                yield from (_Expired(known.key, known.size_bytes, None, start) for known in old)
+            last = offset, each
 
 
-def _is_below(key: str, commits_start: int, snapshots_start: int) -> bool:
-    offset = parse_commit_key(key)
-    snapshot = parse_snapshot_key(key)
-    is_old_commit = offset is not None and offset < commits_start
-    return is_old_commit or (snapshot is not None and snapshot.end_offset < snapshots_start)
+@dataclass(frozen=True, slots=True)
+class _Expired:
+    """An object to remove, if `start` becomes the oldest commit: the commit at that offset, None for a snapshot."""
+
+    key: str
+    size_bytes: int
+    commit: int | None
+    start: int
+
+
+def _kept_ms(config: MetadataLogConfig) -> int:
+    return max(config.max_retention_ms, MIN_RETENTION_MS)
+
+
+def _lowest_inline(loaded: LoadedImage) -> int | None:
+    return loaded.image.objects.lowest_inline_commit

@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
-from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage
+from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.objects.boundary import Boundary
 from pyspark_kafkalog.metadata.objects.housekeeping import ObjectHousekeeping
@@ -125,6 +125,12 @@ class ObjectPlace:
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         return self._housekeeping.after_commit(loaded, now_ms=now_ms)
+
+    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        return self._housekeeping.write_due_snapshot(loaded, now_ms=now_ms)
+
+    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
+        return self._housekeeping.remove_old_commits(loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
 
 
 def _identity(data: bytes, file: str) -> RootIdentity:

@@ -70,7 +70,9 @@ files of copied segments. With remote.log.copy.disable=true the whole log is ret
 In an object store whole segments and runs (the part of a write in one partition) are deleted by the same rules. There,
 and in remote storage, the end of a run deletes objects that were dropped log.segment.delete.delay.ms ago (an hour
 unless it is set), and those of writes and copies that were abandoned for staging.retention.ms. On a file system it
-removes staged files of writes that were abandoned as long.
+removes staged files of writes that were abandoned as long. It also takes a snapshot of the metadata if one is due, and
+removes the commits in it that are older than metadata.max.retention.ms. The report calls them segments of
+__cluster_metadata, partition 0; --dry-run says how many would go.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
 options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
