@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
-from typing import Final
+from typing import Any, Final
 
 INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
@@ -48,6 +49,18 @@ def size_text(size_bytes: int) -> str:
             break
         size /= KIB
     return f"{size:.1f} {unit}" if unit != _SIZE_UNITS[0] and size < 100 else f"{size:.0f} {unit}"
+
+
+def json_line(tree: Any) -> str:
+    """`tree` as JSON in one line that ends with a line feed: characters that are not printable are escaped.
+
+    json.dumps alone leaves those above U+007E, such as U+009B, which begins a command of a terminal, and U+202E, which
+    turns the direction of the text.
+    """
+    text = json.dumps(tree, ensure_ascii=False)
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+    return text + "\n"
 
 
 def printable(text: str, *, kept: str = "") -> str:

@@ -38,6 +38,7 @@ from pyspark_kafkalog.report.facts import (
     WriteHistory,
 )
 from pyspark_kafkalog.report.findings import all_well
+from pyspark_kafkalog.units import printable
 
 _KEY_CHARS_MAX: Final = 96
 _TEXT_CHARS_MAX: Final = 400
@@ -337,13 +338,24 @@ def _page(data: dict[str, Any]) -> str:
     style = _asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "})();\n"
     holes = {
-        "title": html.escape(f"{data['root']['path']} · kafkalog report").encode(errors="replace").decode(),
+        "title": html.escape(f"{printable(data['root']['path'])} · kafkalog report"),
         "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'",
         "style": style,
         "script": script,
-        "data": json_for_script(data),
+        "data": json_for_script(_shown(data)),
     }
     return _HOLE.sub(lambda hole: holes[hole[1]], _asset("page.html"))
+
+
+def _shown(tree: Any) -> Any:
+    """`tree` with visible escapes for what would change how a text is shown, such as its direction."""
+    if isinstance(tree, str):
+        return printable(tree, kept="\n")
+    if isinstance(tree, dict):
+        return {_shown(name): _shown(value) for name, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_shown(each) for each in tree]
+    return tree
 
 
 def json_for_script(tree: Any) -> str:

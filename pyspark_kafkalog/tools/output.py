@@ -11,14 +11,13 @@ ends of the text itself. So each name within a text goes through `printable`, as
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from pyspark_kafkalog.units import printable
+from pyspark_kafkalog.units import json_line, printable
 
 Value = TypeVar("Value")
 Tree = Mapping[str, Any]
@@ -117,7 +116,7 @@ class JsonOutput(Output):
         pass
 
     def data(self, tree: Tree) -> None:
-        sys.stdout.write(json.dumps(_with_values(tree), ensure_ascii=False) + "\n")
+        sys.stdout.write(json_line(_with_values(tree)))
 
 
 def _with_values(tree: Any) -> Any:

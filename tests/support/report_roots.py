@@ -27,7 +27,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = 1_790_000_000_000
 HOUR_MS = 3_600_000
-HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=2'>\"'`&amp;<!--\u2028"
+HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=2'>\"'`&amp;<!--\u2028\u202e"
 
 
 class Clock:

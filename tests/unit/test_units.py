@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from pyspark_kafkalog.units import plural, printable, size_text
+from pyspark_kafkalog.units import json_line, plural, printable, size_text
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,12 @@ def test_characters_that_are_not_printable_are_escaped(text: str, shown: str) ->
 
 def test_kept_characters_are_not_escaped() -> None:
     assert printable("a\tb\n\r", kept="\n\t") == "a\tb\n\\r"
+
+
+def test_line_of_json_is_printable_and_read_back_as_it_was() -> None:
+    tree = {"name\x9b": ["grün \x7f\x9b2J\u2028\u202e\u200f", "\U000e0001", 1, None, "\ud800"]}
+    line = json_line(tree)
+    assert line[:-1].isprintable()
+    assert line.endswith("\n")
+    assert "grün" in line
+    assert json.loads(line) == tree

@@ -21,7 +21,6 @@ version.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -40,7 +39,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.session import active_session, check_delta, is_path
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.units import plural, size_text
+from pyspark_kafkalog.units import json_line, plural, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +98,7 @@ class JsonLines:
     def _write(self, tree: Mapping[str, Any]) -> None:
         stream = self._stream or sys.stdout
         with beside_progress_bar(stream):
-            stream.write(json.dumps(tree, ensure_ascii=False) + "\n")
+            stream.write(json_line(tree))
             stream.flush()
 
 

@@ -152,9 +152,9 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
     metadata = None if directory is None else read_broker_metadata(directory)
     if metadata is not None and metadata.undecoded is not None:
         raise LogDirError(
-            f"the broker's metadata log has a record that this version cannot read ({metadata.undecoded}), and what it "
-            f"says would be lost: upgrade pyspark_kafkalog, or move {directory} out of {root} to go by the "
-            "directories alone, with default configurations"
+            f"the broker's metadata log has a record that cannot be read ({metadata.undecoded}), and what it says "
+            "would be lost. If a later version of Kafka has written it, upgrade pyspark_kafkalog; else it is damaged "
+            f"or forged: move {directory} out of {root} to go by the directories alone, with default configurations"
         )
     properties = _properties(root, rng)
     by_topic: dict[str, list[int]] = {}

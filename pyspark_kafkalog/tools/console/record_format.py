@@ -30,7 +30,6 @@ invalid UTF-8 by U+FFFD.
 from __future__ import annotations
 
 import base64
-import json
 import re
 import struct
 import uuid
@@ -50,6 +49,7 @@ from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
 from pyspark_kafkalog.tools.command import UsageError, is_true
 from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError
 from pyspark_kafkalog.tools.dump.java_text import decode_utf8
+from pyspark_kafkalog.units import json_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -606,7 +606,7 @@ class JsonFormat:
             if name in self._deserializers:
                 columns[name] = self._deserializers[name](columns[name])
         records = pa.RecordBatch.from_pydict(columns).to_pylist()
-        return "".join(json.dumps(_record_tree(each), ensure_ascii=False) + "\n" for each in records).encode()
+        return "".join(json_line(_record_tree(each)) for each in records).encode()
 
 
 def _record_tree(record: Mapping[str, Any]) -> dict[str, Any]:

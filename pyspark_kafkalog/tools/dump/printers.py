@@ -36,6 +36,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEn
 from pyspark_kafkalog.storage.names import encode_uuid
 from pyspark_kafkalog.tools.dump.java_text import decode_utf8
 from pyspark_kafkalog.tools.dump.walk import DumpedBatch, DumpError, DumpRecord, decrement_sequence
+from pyspark_kafkalog.units import json_line
 
 #: Key and payload of a record as decoded, None if missing: bytes are text in UTF-8, a string is a message of the
 #: decoder itself, a mapping is a JSON tree.
@@ -362,7 +363,7 @@ class JsonPrinter:
         self._skip_metadata = skip_metadata
 
     def _line(self, kind: str, **fields: object) -> None:
-        self._out.write(json.dumps({"type": kind, **fields}, ensure_ascii=False) + "\n")
+        self._out.write(json_line({"type": kind, **fields}))
 
     def file(self, path: str) -> None:
         self._line("file", file=path)

@@ -200,7 +200,9 @@ def test_adopting_a_disk_whose_metadata_log_has_such_a_topic_changes_nothing(
     before = sums(killed)
     with (
         WatchedPaths() as touched,
-        pytest.raises(LogDirError, match=rf"(?s){log}.*the record at offset {end_offset}: topic name .* is invalid"),
+        pytest.raises(
+            LogDirError, match=rf"(?s){log}.*the record at offset {end_offset}: topic name .* is invalid.*forged: move"
+        ),
     ):
         LogDir.adopt(killed, create_missing=True)
     assert sums(killed) == before

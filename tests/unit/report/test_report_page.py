@@ -17,6 +17,7 @@ from report_roots import HOSTILE, hostile_facts, many_partitions
 
 from pyspark_kafkalog.report.facts import Advice
 from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, json_for_script, key_text, render
+from pyspark_kafkalog.units import printable
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
@@ -28,18 +29,18 @@ def data_of(page: str) -> dict[str, Any]:
     return tree
 
 
-def test_hostile_texts_end_no_element() -> None:
+def test_hostile_texts_end_no_element_and_turn_no_direction() -> None:
     page = render(hostile_facts())
 
     assert page.count("</script") == 2
     assert "<img" not in page
-    assert data_of(page)["topics"]["name"] == [HOSTILE]
+    assert data_of(page)["topics"]["name"] == [printable(HOSTILE)]
 
 
 def test_path_with_undecodable_bytes_is_rendered() -> None:
     page = render(replace(hostile_facts(), path=Path("/data/l\udcffog")))
 
-    assert "<title>/data/l?og" in page
+    assert "<title>/data/l\\udcffog" in page
     assert page.encode()
 
 
