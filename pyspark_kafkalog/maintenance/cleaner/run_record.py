@@ -48,6 +48,10 @@ _RUN_FILE_BYTES_MAX: Final = 64 << 10
 _VERSION: Final = 1
 _MARKS_FILE_BYTES_MAX: Final = 64 << 20
 _REASON_CHARS_MAX: Final = 1000
+_ADVICE: Final = (
+    "move the file out of the directory: the next run of kafkalog log-cleaner writes it again; it holds only what "
+    "metrics show of earlier runs, no offsets and no records"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def _locked(root: NativeRoot) -> AbstractContextManager[None]:
 def _read_file(place: RecordPlace, name: str, max_bytes: int) -> bytes:
     """Raises FileNotFoundError, DiskFormatError or ObjectStoreError if it is too large, OSError."""
     if isinstance(place, Path):
-        return read_text_file(place / name, max_bytes=max_bytes, kind=DiskFormatError, advice="delete the file")
+        return read_text_file(place / name, max_bytes=max_bytes, kind=DiskFormatError, advice=_ADVICE)
     return place.get(name, max_bytes=max_bytes)
 
 
