@@ -71,8 +71,8 @@ class CorruptIndexError(DiskFormatError):
     """An index, producer snapshot or checkpoint file is damaged; these can be rebuilt from the log."""
 
     default_advice = (
-        "run kafkalog reindex, which rebuilds the file from the .log file; in a broker's directory the broker does so "
-        "when it recovers the log, and kafkalog adopt after an unclean shutdown"
+        "on a root of this package run kafkalog reindex, which rebuilds the file from the .log file; in a broker's "
+        "directory move the segment's .index file away: a broker that starts, and kafkalog adopt, rebuild all of them"
     )
 
 

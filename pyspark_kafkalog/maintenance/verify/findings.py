@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+)
 
 #: The most findings of one kind in one file; one more finding has the number of the others.
 _FINDINGS_A_KIND: Final = 100
@@ -23,7 +29,15 @@ RESTORE: Final = "restore the file from a copy: committed records in it are dama
 REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the file from the .log"
 REPAIR: Final = "kafkalog verify --repair corrects it"
 _REFUSED_COMMANDS: Final = ("verify --repair", "kafkalog reindex")
-_BROKER_REBUILDS: Final = "the broker rebuilds the file when it recovers the log, and so does kafkalog adopt"
+_BROKER_REBUILDS_INDEXES: Final = (
+    "move the segment's .index file away: a broker that starts rebuilds all indexes of the segment then, and so does "
+    "kafkalog adopt"
+)
+_BROKER_REBUILDS: Final = (
+    "restore the file from a copy, or move it away: a broker that starts rebuilds it from the log or goes on without "
+    "it, and so does kafkalog adopt"
+)
+_SEGMENT_FILES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 #: The kind of findings on directories and files that cannot be read.
 UNREADABLE: Final = "unreadable"
 NEXT_WRITER: Final = "nothing: the next writer removes it"
@@ -79,7 +93,8 @@ def for_broker(finding: Finding) -> Finding:
     """The finding in a broker's directory, where the commands that repair a root of this package are refused."""
     if not any(each in finding.advice for each in _REFUSED_COMMANDS):
         return finding
-    return replace(finding, advice=_BROKER_REBUILDS)
+    is_of_segment = finding.file.endswith(_SEGMENT_FILES)
+    return replace(finding, advice=_BROKER_REBUILDS_INDEXES if is_of_segment else _BROKER_REBUILDS)
 
 
 @dataclass(slots=True)

@@ -315,11 +315,19 @@ def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> Verified:
         batches_read=sum(each.batches for each in read),
         errors_found=counts[Severity.ERROR],
         warnings_found=counts[Severity.WARNING],
-        log_start_offset=scope.log_start_offset,
+        log_start_offset=_log_start(scope, outcomes),
         skipped="the topic was deleted meanwhile" if is_gone else None,
         seconds=sum(unit.seconds for unit in units) + time.perf_counter() - began,
     )
     return findings, report
+
+
+def _log_start(scope: PartitionScope, outcomes: Sequence[SegmentOutcome]) -> int:
+    """The log start: at a broker the larger of its checkpoint's and the first segment's, unless the log is tiered."""
+    is_tiered = scope.unread is not None and scope.unread.found.remote_offsets_count > 0
+    if scope.state is not None or is_tiered:
+        return scope.log_start_offset
+    return max(scope.log_start_offset, min((each.base_offset for each in outcomes), default=0))
 
 
 def combine(verified: Sequence[Verified]) -> Verified:

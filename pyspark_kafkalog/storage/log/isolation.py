@@ -513,8 +513,9 @@ def unindexed_error(transaction: EndedTransaction, *, file: str, position: int) 
         expected=f"an entry in the transaction index for the abort marker of producer {transaction.producer_id} at "
         f"offset {transaction.last_offset}, which aborts the records from offset {transaction.first_offset} on",
         found="none that is right",
-        advice="run kafkalog reindex on a root of this package; in a broker's directory the broker rebuilds its local "
-        "indexes when it recovers the log, and so does kafkalog adopt; a remote segment's index comes from a copy",
+        advice="on a root of this package run kafkalog reindex; in a broker's directory move the segment's .index "
+        "file away: a broker that starts, and kafkalog adopt, rebuild its indexes; a remote segment's index comes from "
+        "a copy",
     )
 
 
@@ -522,8 +523,8 @@ def unindexed_error(transaction: EndedTransaction, *, file: str, position: int) 
 def warn_once(directory: Path) -> None:
     """Log that a partition's transaction index is wrong: not for each of the reads that meet it."""
     _logger.warning(
-        "%s: transaction indexes lack aborted transactions, which are taken from the log; run kafkalog reindex, or let "
-        "the directory's broker recover the log",
+        "%s: transaction indexes lack aborted transactions, which are taken from the log; kafkalog verify names the "
+        "files and how they are rebuilt",
         directory,
     )
 
