@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.snapshot import RemotePart
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import broker_log_starts
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
@@ -149,7 +149,7 @@ class LocalPartition:
     def moved_log_start(self) -> int:
         root = Path(self.root)
         if self.commits is None:
-            return read_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT).get(self.topic_partition, 0)
+            return broker_log_starts(root).get(self.topic_partition, 0)
         if not self.commits.has_later_commit():
             return 0
         state = MetadataStore.open(root).image.state_of(self.topic_partition, self.topic_id)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
-from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigChange, TopicChange
 from pyspark_kafkalog.metadata.access.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
@@ -35,6 +35,7 @@ from pyspark_kafkalog.tools.command import (
 )
 from pyspark_kafkalog.tools.output import add_output, output_of
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -264,6 +265,8 @@ def _run_export(options: argparse.Namespace) -> int:
     settings: Mapping[str, str] = {}
     exported: Sequence[ExportedPartition]
     root = open_log_dir(options).root
+    if not options.new_broker:
+        _refuse_broker(root)
     if options.to is None:
         exported = _return_to_broker(on_file_system(root, instead="copy it to files with --to DIR"), options)
         if options.set_aside is not None:
@@ -271,6 +274,7 @@ def _run_export(options: argparse.Namespace) -> int:
     elif options.new_broker:
         broker = _new_broker(root, options)
         exported, settings = broker.partitions, broker.server_properties
+        sys.stderr.writelines(f"kafkalog export: {printable(each)}\n" for each in broker.notes)
     else:
         exported = _export_to(root, options)
     output_of(options).show_all(exported, _exported_tree, lambda _: [_exported_text(exported, options.to)])
@@ -299,6 +303,17 @@ def _check_export(options: argparse.Namespace) -> None:
         raise UsageError("--tiered needs --to")
     if options.metadata_partitions < 1:
         raise UsageError(f"--metadata-partitions must be 1 or more, not {options.metadata_partitions}")
+
+
+def _refuse_broker(root: Root) -> None:
+    """Raise ReadOnlyLogDirError for a broker's directory, with what can be done with it."""
+    from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
+
+    if isinstance(root, BrokerRoot):
+        raise ReadOnlyLogDirError(
+            f"{root.path} is a Kafka broker's log directory, which its broker mounts as it is: --to DIR --new-broker "
+            "copies it for another broker, and after kafkalog adopt, export makes any copy of it"
+        )
 
 
 def _new_broker(root: Root, options: argparse.Namespace) -> ExportedBroker:

@@ -7,7 +7,8 @@ directory are left out.
 
 Each log is recovered and closed in the copy as a starting and stopping broker does it (root/adopt/logs.py), so nothing
 is written to the original. Its leader epochs stay those from the log start on, by which remote segments are found. Only
-after a clean stop, which leaves nothing to recover, closed segments can be hard links.
+after a clean stop, which leaves nothing to recover, closed segments can be hard links. A segment whose indexes are
+missing, or whose transaction index lacks an abort marker, is copied without its indexes, so that they are rebuilt.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import CorruptIndexError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker, NewBroker, finish_new_broker
 from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, copy_file, is_log, link_file, unfinished_copy
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -28,14 +29,20 @@ from pyspark_kafkalog.root.adopt.plan import AdoptionPlan, TopicPlan, make_plan
 from pyspark_kafkalog.root.bootstrap import METADATA_VERSION_4_1, METADATA_VERSION_FEATURE
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.log.loader import has_usable_indexes, kept_bases
+from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import (
     DELETED_SUFFIX,
+    INDEX_SUFFIX,
     PARTITION_METADATA,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     TopicPartition,
+    parse_segment_file,
     partition_path,
     random_uuid,
 )
@@ -43,6 +50,7 @@ from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
 from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _REMOTE_STORAGE: Final = "remote.storage.enable"
 
 
@@ -74,19 +82,23 @@ def copy_broker(
             broker = NewBroker(
                 _image(source, logs), source.segments(), source.plan.properties.cluster_id, metadata_partitions
             )
-            cleaned = read_offset_checkpoint(root.path / CLEANER_OFFSET_CHECKPOINT)
             exported = [each.exported for each in logs.values()]
-            return finish_new_broker(target, broker, exported, cleaned=cleaned, clock=root.clock, fs=fs)
+            finished = finish_new_broker(target, broker, exported, cleaned=source.plan.cleaned, clock=root.clock, fs=fs)
+            return replace(finished, notes=source.plan.lost_notes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What is copied: `topics` of the plan, and each partition with a directory as it was found."""
+    """What is copied: `topics` of the plan, and each partition with a directory as it was found.
+
+    `unindexed`: the segments whose indexes are rebuilt in the copy.
+    """
 
     root: BrokerRoot
     plan: AdoptionPlan
     topics: tuple[TopicPlan, ...]
     found: Mapping[TopicPartition, PartitionSnapshot]
+    unindexed: Mapping[TopicPartition, frozenset[int]]
 
     @staticmethod
     def of(root: BrokerRoot, names: Collection[str] | None, *, tiered: bool) -> _Source:
@@ -110,7 +122,8 @@ class _Source:
                     f"offsets {each.log_start_offset} to {each.local_log_start_offset - 1} of {each.topic_partition} "
                     "are in remote storage: name it with --remote-storage, and leave them there with --tiered"
                 )
-        return _Source(root, plan, topics, found)
+        unindexed = {each: _unindexed(plan, snapshot) for each, snapshot in found.items()}
+        return _Source(root, plan, topics, found, unindexed)
 
     def remote_segments(self, partition: TopicPartition) -> tuple[RemoteSegment, ...]:
         found = self.found.get(partition)
@@ -138,6 +151,31 @@ def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions_count)]
 
 
+def _unindexed(plan: AdoptionPlan, found: PartitionSnapshot) -> frozenset[int]:
+    """The segments that a broker would not read as they are: their indexes have to be rebuilt from the `.log`.
+
+    After a clean stop a broker believes transaction indexes. Raises DiskFormatError for a damaged log.
+    """
+    directory = found.directory
+    recovery_point = None if plan.clean_shutdown else plan.recovery_points.get(found.topic_partition, 0)
+    bases = kept_bases(directory, recovery_point)
+    extents = LocalExtents(directory)
+    ends = {each.base_offset: each.end_offset for each in extents.current()}
+    unindexed = set()
+    for base_offset in bases:
+        end_offset = ends.get(base_offset)
+        try:
+            if has_usable_indexes(directory, base_offset):
+                extents.check_transaction_index(
+                    base_offset, load_read_only(directory).log_end_offset if end_offset is None else end_offset
+                )
+                continue
+        except CorruptIndexError:
+            pass
+        unindexed.add(base_offset)
+    return frozenset(unindexed)
+
+
 def _copy_log(
     source: _Source, topic: TopicPlan, partition: TopicPartition, target: Path, *, link: bool, fs: FileSystem
 ) -> _CopiedLog:
@@ -153,7 +191,11 @@ def _copy_log(
         for path in [found.directory / name for name in sorted(names)]:
             if path.name == PARTITION_METADATA or path.name.endswith(DELETED_SUFFIX):
                 continue
-            is_closed = is_log(path.name, below=found.active_base_offset)
+            parsed = parse_segment_file(path.name)
+            is_rebuilt = parsed is not None and parsed[0] in source.unindexed[partition]
+            if is_rebuilt and path.name.endswith(_INDEX_SUFFIXES):
+                continue
+            is_closed = is_log(path.name, below=found.active_base_offset) and not is_rebuilt
             size = link_file(path, directory / path.name, fs) if link and is_closed else None
             linked_bytes += size or 0
             copied_bytes += copy_file(path, directory / path.name, fs) if size is None else 0

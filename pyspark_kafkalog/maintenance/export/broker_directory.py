@@ -92,10 +92,11 @@ class NewBroker:
 
 @dataclass(frozen=True, slots=True)
 class ExportedBroker:
-    """The exported partitions, and what the broker's server.properties must say."""
+    """The exported partitions, what the broker's server.properties must say, and notes for the user."""
 
     partitions: list[ExportedPartition]
     server_properties: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def finish_new_broker(

@@ -82,7 +82,6 @@ from pyspark_kafkalog.root.transactions.open_transactions import OpenTransaction
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
-    read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     CLEAN_SHUTDOWN_FILE,
@@ -181,6 +180,18 @@ def adopt(
         raise LogDirError(f"{root} names several directories: one directory of one broker is adopted, in place")
     if not root.is_dir():
         raise LogDirError(f"{root} is not a directory")
+    if not dry_run and not (root / LOCK_FILE).exists() and not is_native_root(root):
+        # What stops the adoption is told before even that file is created.
+        adopt(
+            root,
+            server_properties=server_properties,
+            create_missing=create_missing,
+            local_only=local_only,
+            dry_run=True,
+            clock=clock,
+            rng=rng,
+            fs=fs,
+        )
     with adoption_lock(root, fs=fs, create=not dry_run):
         if is_native_root(root):
             return _finish(root, clock, fs)
@@ -228,11 +239,14 @@ def check_logs(plan: AdoptionPlan) -> None:
     After a clean shutdown each log must be undamaged up to its high watermark, since a broker recovers none: the next
     attempt, without `.kafka_cleanshutdown`, would truncate the damage. Raises LogDirError, DiskFormatError.
     """
-    high_watermarks = _high_watermarks(plan.root)
     for topic_partition in _partitions(plan):
-        high_watermark = high_watermarks.get(topic_partition, 0) if plan.clean_shutdown else 0
-        start_offset = plan.log_starts.get(topic_partition, 0)
-        check_log(partition_path(plan.root, topic_partition), topic_partition, start_offset, high_watermark)
+        check_log(
+            partition_path(plan.root, topic_partition),
+            topic_partition,
+            log_start_offset=plan.log_starts.get(topic_partition, 0),
+            high_watermark=plan.high_watermarks.get(topic_partition, 0) if plan.clean_shutdown else 0,
+            recovery_point=None if plan.clean_shutdown else plan.recovery_points.get(topic_partition, 0),
+        )
 
 
 def _check_writable(plan: AdoptionPlan) -> None:
@@ -263,13 +277,6 @@ def _clean_again_after_damage(plan: AdoptionPlan, fs: FileSystem) -> Iterator[No
         raise
 
 
-def _high_watermarks(root: Path) -> Mapping[TopicPartition, int]:
-    try:
-        return read_offset_checkpoint(root / REPLICATION_OFFSET_CHECKPOINT)
-    except DiskFormatError:
-        return {}
-
-
 def _partitions(plan: AdoptionPlan) -> Iterator[TopicPartition]:
     """The partitions that have a directory."""
     for topic in plan.topics:
@@ -286,6 +293,8 @@ def _prepare_directories(plan: AdoptionPlan, fs: FileSystem) -> None:
     fs.fsync_dir(plan.root)
     remove_clean_shutdown(plan.root, fs=fs)
     fs.fsync_dir(plan.root)
+    for name in plan.damaged_checkpoints:
+        fs.unlink_if_there(plan.root / name)
     for stray in plan.strays:
         fs.rename(partition_path(plan.root, stray), plan.root / renamed_directory(stray, "-stray"))
     for topic in plan.topics:

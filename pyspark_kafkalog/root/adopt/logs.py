@@ -12,6 +12,7 @@ for the user; it fails neither the adoption nor the dry run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -41,7 +43,8 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoi
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
 from pyspark_kafkalog.storage.below_root import refuse_link
-from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
+from pyspark_kafkalog.storage.log.loader import has_usable_indexes, kept_bases
 from pyspark_kafkalog.storage.log.log_state import LogState, load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -55,7 +58,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
-from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.segment.segment import LogSegment, read_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +121,20 @@ def adopt_log(
     return AdoptedLog(state, max((largest_producer_id, *log.producers.producers)), max(found_bytes - kept_bytes, 0))
 
 
-def check_log(directory: Path, topic_partition: TopicPartition, log_start_offset: int, high_watermark: int) -> None:
-    """Check what `adopt_log` refuses, and that no record is lost by the checkpointed offsets; changes nothing.
+def check_log(
+    directory: Path,
+    topic_partition: TopicPartition,
+    *,
+    log_start_offset: int,
+    high_watermark: int,
+    recovery_point: int | None,
+) -> None:
+    """Check what `adopt_log` refuses, and that it loses no record; changes nothing.
 
-    The log must be whole up to `high_watermark`, 0 if its recovery decides where it ends. The log start is the larger
-    of the checkpoint's and the first segment's. Raises LogDirError, DiskFormatError.
+    The log must be whole up to `high_watermark`, 0 if its recovery from `recovery_point` on decides where it ends; that
+    is None after a clean shutdown. Segments that are only read again because indexes are missing must be whole, as the
+    segments behind them stay. The log start is the larger of the checkpoint's and the first segment's. Raises
+    LogDirError, DiskFormatError.
     """
     refuse_link(directory)
     LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT)
@@ -132,6 +144,9 @@ def check_log(directory: Path, topic_partition: TopicPartition, log_start_offset
         return  # recovery finishes swaps first
     for base_offset in bases:
         _check_first_batch(directory, base_offset)
+    for base_offset in kept_bases(directory, recovery_point):
+        if not has_usable_indexes(directory, base_offset):
+            _check_whole(directory, base_offset)
     end_offset = load_read_only(directory).log_end_offset
     if log_start_offset > end_offset > bases[0]:
         raise LogDirError(
@@ -163,6 +178,27 @@ def _check_first_batch(directory: Path, base_offset: int) -> None:
                 advice="reading the directory as it is converts them: copy the topic's records into a topic of a new "
                 "root",
             )
+
+
+def _check_whole(directory: Path, base_offset: int) -> None:
+    """Raise CorruptRecordError for a damaged or torn batch in the segment, which reading it again would cut off."""
+    path = segment_file(directory, base_offset, LOG_SUFFIX)
+    with open_to_read(path) as file:
+        fd = file.fileno()
+        size_bytes = os.fstat(fd).st_size
+        position = 0
+        for chunk in read_chunks(fd, file=str(path), start=0, end=size_bytes, base_offset=base_offset):
+            verify_crcs(chunk.data, chunk.batches, data_position=chunk.position, file=str(path))
+            last = chunk.batches[-1]
+            position = int(last["position"]) + int(last["size_bytes"])
+    if position < size_bytes:
+        raise CorruptRecordError(
+            file=str(path),
+            position=position,
+            expected=f"whole batches up to byte {size_bytes}, as the segment's indexes are missing or damaged",
+            found="a torn batch",
+            advice="restore the file, or its indexes, from a copy",
+        )
 
 
 def _assign_epoch(log: UnifiedLog, epoch: int) -> None:

@@ -14,7 +14,6 @@ remote segments below it (RemoteLogManager), so adoption without them has to be 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +45,8 @@ from pyspark_kafkalog.root.brokers.metadata.image import (
 from pyspark_kafkalog.root.brokers.notices import in_remote_storage
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    CHECKPOINTS,
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -119,7 +120,9 @@ class TopicPlan:
 class AdoptionPlan:
     """All changes to be made to `root`. Offsets by partition are those of the checkpoint files.
 
-    `metadata_dir` is the current directory of the broker's metadata log, None if it has none. `notes` are for the user.
+    `damaged_checkpoints` are files that a broker does not use either: without them, the next one is written whole.
+    `metadata_dir` is the current directory of the broker's metadata log, None if it has none. `notes` are for the user,
+    and among them `lost_notes` tell which partitions are missing.
     """
 
     root: Path
@@ -134,8 +137,12 @@ class AdoptionPlan:
     clean_shutdown: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+    cleaned: Mapping[TopicPartition, int]
+    damaged_checkpoints: tuple[str, ...]
     metadata_dir: Path | None
     notes: tuple[str, ...]
+    lost_notes: tuple[str, ...]
 
 
 def make_plan(root: Path, *, server_properties: Path | None, create_missing: bool, rng: random.Random) -> AdoptionPlan:
@@ -175,6 +182,10 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
     if not create_missing:
         _refuse_missing(root, topics)
     _note_omissions(root, metadata, topics, strays, notes)
+    checkpoints = _checkpoints(root)
+    damaged = tuple(name for name, offsets in checkpoints.items() if offsets is None)
+    lost_notes = _lost_notes(root, topics, checkpoints[REPLICATION_OFFSET_CHECKPOINT] or {})
+    notes += [f"{name} is damaged and not used, as by a broker, and is removed" for name in damaged]
     return AdoptionPlan(
         root=root,
         properties=properties,
@@ -186,10 +197,14 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
         scram_credentials={} if metadata is None else metadata.scram_credentials,
         client_quotas={} if metadata is None else metadata.client_quotas,
         clean_shutdown=was_clean_shutdown(root),
-        recovery_points=_checkpoint(root / RECOVERY_POINT_CHECKPOINT, notes),
-        log_starts=_checkpoint(root / LOG_START_OFFSET_CHECKPOINT, notes),
+        recovery_points=checkpoints[RECOVERY_POINT_CHECKPOINT] or {},
+        log_starts=checkpoints[LOG_START_OFFSET_CHECKPOINT] or {},
+        high_watermarks=checkpoints[REPLICATION_OFFSET_CHECKPOINT] or {},
+        cleaned=checkpoints[CLEANER_OFFSET_CHECKPOINT] or {},
+        damaged_checkpoints=damaged,
         metadata_dir=directory,
-        notes=tuple(notes),
+        notes=(*notes, *lost_notes),
+        lost_notes=lost_notes,
     )
 
 
@@ -389,21 +404,31 @@ def _note_omissions(
         if name.endswith(_RENAMED_SUFFIXES) and name not in (KEPT_METADATA_DIR, WORK_DIR)
     )
     notes.extend(f"{name} is left unchanged" for name in ignored)
+
+
+def _lost_notes(
+    root: Path, topics: Sequence[TopicPlan], high_watermarks: Mapping[TopicPartition, int]
+) -> tuple[str, ...]:
+    """Notes on the partitions that the broker's checkpoint has records of, and that have no directory."""
     # bounded: _MISSING_MAX, in _plan_topic
     known = {TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions_count)}
-    with contextlib.suppress(DiskFormatError):
-        names = set(os.listdir(root))
-        for each, offset in read_offset_checkpoint(root / REPLICATION_OFFSET_CHECKPOINT).items():
-            if offset and each not in known and str(each) not in names:
-                notes.append(f"{each} has no directory here; the broker's checkpoint has it up to offset {offset}")
+    names = set(os.listdir(root))
+    return tuple(
+        f"{each} has no directory here; the broker's checkpoint has it up to offset {offset}"
+        for each, offset in high_watermarks.items()
+        if offset and each not in known and str(each) not in names
+    )
 
 
-def _checkpoint(path: Path, notes: list[str]) -> Mapping[TopicPartition, int]:
-    """The file's offsets; as for a broker, none if it is damaged."""
-    with contextlib.suppress(CorruptIndexError):
-        return read_offset_checkpoint(path)
-    notes.append(f"{path.name} is damaged and not used, as by a broker")
-    return {}
+def _checkpoints(root: Path) -> Mapping[str, Mapping[TopicPartition, int] | None]:
+    """The offsets in each checkpoint file, by its name; None for a damaged one."""
+    found: dict[str, Mapping[TopicPartition, int] | None] = {}
+    for name in CHECKPOINTS:
+        try:
+            found[name] = read_offset_checkpoint(root / name)
+        except CorruptIndexError:
+            found[name] = None
+    return found
 
 
 def without_remote_storage(plan: AdoptionPlan) -> AdoptionPlan:

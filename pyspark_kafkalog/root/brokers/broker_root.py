@@ -32,8 +32,8 @@ from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.planned import LocalPartition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
-    LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
+    broker_log_starts,
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
@@ -104,7 +104,7 @@ class BrokerRoot(ReadOnlyRoot):
         if self._remote_logs is not None:
             self._remote_logs.refresh()
         self._high_watermarks = self._read_high_watermarks()
-        self._log_starts = read_offset_checkpoint(self.path / LOG_START_OFFSET_CHECKPOINT)
+        self._log_starts = broker_log_starts(self.path)
         self._is_clean = was_clean_shutdown(self.path)
         self._list(partitions)  # last: another thread may read a partition meanwhile, which is cached from now on
 

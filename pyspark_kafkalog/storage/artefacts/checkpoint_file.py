@@ -22,6 +22,8 @@ OffsetCheckpointFile in org.apache.kafka.storage.internals.checkpoint.
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -31,6 +33,8 @@ from typing import Final, TypeVar
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import TopicPartition, is_partition_name
+
+_LOG: Final = logging.getLogger(__name__)
 
 CHECKPOINT_VERSION: Final = 0
 
@@ -145,6 +149,23 @@ CHECKPOINTS: Final = (
 def read_offset_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """Offsets by partition; empty if the file does not exist. Raises CorruptIndexError, which names the bad line."""
     return dict(read_checkpoint(path, _parse_entry))
+
+
+def broker_log_starts(root: Path) -> dict[TopicPartition, int]:
+    """The log starts of a broker's directory. Without a file that can be read, logs start at their first segments.
+
+    A damaged file is one line in the process's log. Source of the rule: loadLogs of kafka.log.LogManager.
+    """
+    try:
+        return read_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT)
+    except CorruptIndexError as error:
+        _warn_of_log_starts(str(error))
+        return {}
+
+
+@functools.lru_cache(maxsize=256)
+def _warn_of_log_starts(error: str) -> None:
+    _LOG.warning("logs start at their first segments, as at a broker that starts: %s", error)
 
 
 def cleaned_offsets(root: Path) -> Mapping[TopicPartition, int]:

@@ -253,6 +253,11 @@ class TransactionIndex:
                 )
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the file has whole entries only: one that a crash has torn lacks at least one."""
+        return self._fd == _NOT_OPEN or os.fstat(self._fd).st_size % TXN_INDEX_ENTRY_BYTES == 0
+
+    @property
     def is_changed(self) -> bool:
         """Whether there may be something for `flush` to wait for."""
         return self._fd != _NOT_OPEN

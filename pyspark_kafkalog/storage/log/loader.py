@@ -17,6 +17,7 @@ file that was not committed loses its second name, never its bytes: its writer m
                               with a base at or below theirs shows that a split of a segment was not finished
     index without its .log    unlinked
     .index missing            that segment is re-read, all its indexes rebuilt
+    .txnindex torn or wrong   as well, see `has_usable_indexes`
     .timeindex alone missing  started empty
     unclean shutdown          segments from the recovery point on are re-read; at the first bad batch the file is
                               truncated, and later segments are deleted
@@ -40,6 +41,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import MarkedFile, PartitionListing, list_base_offsets
+from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers, rebuild_producer_state
@@ -172,6 +174,30 @@ def load(
         raise
 
 
+def kept_bases(directory: Path, recovery_point: int | None) -> tuple[int, ...]:
+    """The segments that recovery from `recovery_point` on does not read again; all, without one."""
+    bases = list_base_offsets(directory)
+    if recovery_point is None:
+        return tuple(bases)
+    return tuple(bases[: max(bisect.bisect_right(bases, recovery_point) - 1, 0)])
+
+
+def has_usable_indexes(directory: Path, base_offset: int) -> bool:
+    """Whether `load` keeps the segment's indexes instead of reading its `.log` again and truncating it at a bad batch.
+
+    Kafka's check at load: the offset index exists and the transaction index is valid; here it must also be whole.
+    """
+    if not segment_file(directory, base_offset, INDEX_SUFFIX).exists():
+        return False
+    path = segment_file(directory, base_offset, TXN_INDEX_SUFFIX)
+    try:
+        with TransactionIndex.open(path, base_offset) as index:
+            index.sanity_check()
+            return index.is_whole
+    except CorruptIndexError:
+        return False
+
+
 def create_segment(directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, fs: FileSystem) -> LogSegment:
     """A new, empty segment with preallocated indexes; existing files of that name are deleted."""
     segment = LogSegment(
@@ -283,23 +309,14 @@ class _Loader:
         for suffix in _INDEX_SUFFIXES:
             for offset in sorted(files[suffix].keys() - files[LOG_SUFFIX].keys()):
                 self.fs.unlink_if_there(self._path(offset, suffix))
+        kept = kept_bases(self.directory, None if self.clean_shutdown else self.recovery_point)
         for base_offset in list_base_offsets(self.directory):
             segment = self._segment(base_offset)
-            if not self._has_usable_indexes(segment):
+            if base_offset in kept and not has_usable_indexes(self.directory, base_offset):
                 self._recover(segment)
+            elif not segment.path(TIME_INDEX_SUFFIX).exists():
+                segment.time_index.resize(0)
             self.segments.add(segment)
-
-    def _has_usable_indexes(self, segment: LogSegment) -> bool:
-        """Kafka's check at load: the offset index exists and the transaction index is valid."""
-        if not segment.path(INDEX_SUFFIX).exists():
-            return False
-        if not segment.path(TIME_INDEX_SUFFIX).exists():
-            segment.time_index.resize(0)
-        try:
-            segment.txn_index.sanity_check()
-        except CorruptIndexError:
-            return False
-        return True
 
     def _recover_unflushed(self) -> None:
         for segment in self.segments.from_offset(self.recovery_point):

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from adopted_roots import copy_of
 from metadata_roots import forget_images
 from stopping_filesystem import Killed, StoppingFileSystem
 from tiered_fixtures import ALL, ISOLATIONS, TieredFixture
@@ -14,6 +15,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_copy import copy_broker
 from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.root.adopt.adopt import adoption_lock
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint
@@ -144,3 +146,31 @@ def test_command_takes_the_remote_storage(tmp_path: Path, capsys: pytest.Capture
     assert "rlmm.config.remote.log.metadata.topic.num.partitions=50\n" in printed.out
     assert "use the exported directory or the original from now on, never both" in printed.err
     assert len(list((tmp_path / "broker").glob("__remote_log_metadata-*"))) == 50
+
+
+@pytest.mark.parametrize("lost", [("txnindex",), ("txnindex", "index", "timeindex", "snapshot"), ()])
+def test_new_broker_gets_whole_transaction_indexes_and_the_original_stays(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    """Without a file of `lost`; with none, the transaction indexes are torn."""
+    disk = copy_of("transactions", tmp_path)
+    for path in disk.glob("*/*.*"):
+        if path.suffix[1:] in lost:
+            path.unlink()
+        elif not lost and path.suffix == ".txnindex":
+            path.write_bytes(path.read_bytes()[:-10])
+    before = files(disk)
+    export_new_broker(broker_root(disk, None), tmp_path / "new", metadata_partitions=1)
+    assert files(disk) == before
+    assert verify(LogDir.open(tmp_path / "new").root).is_sound
+
+
+def test_partition_that_only_the_checkpoint_names_is_told_by_the_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = copy_of("cars", tmp_path)
+    (disk / "cars-0").rename(disk / "x-0")
+    assert main(["export", "--path", str(disk), "--to", str(tmp_path / "new"), "--new-broker"]) == 0
+    assert "cars-0 has no directory here; the broker's checkpoint has it up to offset 400" in capsys.readouterr().err
+    assert main(["export", "--path", str(disk), "--to", str(tmp_path / "other")]) == 1
+    assert "--to DIR --new-broker copies it for another broker" in capsys.readouterr().err

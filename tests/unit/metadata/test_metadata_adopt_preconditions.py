@@ -12,12 +12,14 @@ from adopted_roots import clock, copy_of, topic_records, write_metadata_log
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.export.broker_copy import copy_broker
+from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt import adopt as adoption
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS
 from pyspark_kafkalog.storage.artefacts.marker_files import CLEAN_SHUTDOWN_FILE
 
 UNKNOWN_TYPE = bytes([1, 0xB7, 0x1F, 0])
@@ -70,6 +72,20 @@ def _unknown_metadata_record(root: Path) -> None:
     log.write_bytes(known + encode_batch([Record(offset=2, timestamp_ms=0, key=None, value=UNKNOWN_TYPE)]))
 
 
+def _damaged_segment_without_index(root: Path) -> None:
+    path = min((root / "cars-0").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    path.with_suffix(".index").unlink()
+
+
+def _torn_segment_without_index(root: Path) -> None:
+    path = sorted((root / "cars-0").glob("*.log"))[1]
+    path.write_bytes(path.read_bytes()[:-9])
+    path.with_suffix(".index").unlink()
+
+
 OBSTACLES: list[tuple[Callable[[Path], None], str]] = [
     (_nul_leader_epochs, "leader-epoch-checkpoint at byte 0"),
     (_shared_topic_id, "topics cars and cars.bak have the same topic id"),
@@ -80,12 +96,13 @@ OBSTACLES: list[tuple[Callable[[Path], None], str]] = [
     (_older_format, r"magic 0 or 1"),
     (_wide_offsets, "found 3000000000"),
     (_unknown_metadata_record, "found type 4023"),
+    (_damaged_segment_without_index, "00000000000000000000.log at byte"),
+    (_torn_segment_without_index, "found a torn batch"),
 ]
 
 
 def _files(root: Path) -> dict[str, bytes]:
-    paths = [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
-    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.mark.all_cases
@@ -99,6 +116,9 @@ def test_obstacle_is_told_before_the_first_change(
     for dry_run in (True, False):
         with pytest.raises(KafkalogError, match=message):
             adopt(root, dry_run=dry_run, clock=clock)
+    with pytest.raises((KafkalogError, OSError)):
+        export_new_broker(BrokerRoot(root, clock=clock), tmp_path / "new", metadata_partitions=1)
+    assert not (tmp_path / "new").exists()
     assert _files(root) == before
     assert (root / CLEAN_SHUTDOWN_FILE).exists()
 
@@ -117,6 +137,19 @@ def test_damage_that_only_the_conversion_finds_leaves_a_clean_directory(
         adopt(root, clock=clock)
     assert (root / CLEAN_SHUTDOWN_FILE).read_bytes() == marker
     assert not (root / WORK_DIR).exists()
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_damaged_checkpoint_of_a_broker_is_not_used_and_stays_in_no_native_root(tmp_path: Path, name: str) -> None:
+    root = copy_of("cars", tmp_path)
+    (root / name).write_bytes(bytes(15))
+    if name == "log-start-offset-checkpoint":
+        found = LogDir.open(root).partition("cars", 0)
+        assert (found.log_start_offset, found.high_watermark) == (0, 400)
+    outcome = adopt(root, clock=clock)
+    assert f"{name} is damaged" in " ".join(outcome.notes)
+    assert LogDir.open(root).read("cars").num_rows == 400
+    assert verify(LogDir.open(root).root).is_sound
 
 
 @pytest.mark.parametrize("name", [WORK_DIR, KEPT_METADATA_DIR])

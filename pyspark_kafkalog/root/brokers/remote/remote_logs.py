@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
-    LOG_START_OFFSET_CHECKPOINT,
-    read_offset_checkpoint,
-)
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import broker_log_starts
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
@@ -75,7 +72,7 @@ def _metadata_partitions(directories: Iterable[Path]) -> list[MetadataPartition]
 
     best: dict[int, MetadataPartition] = {}
     for root in directories:
-        starts = read_offset_checkpoint(root / LOG_START_OFFSET_CHECKPOINT)
+        starts = broker_log_starts(root)
         for each in list_partitions(root):
             if each.topic != REMOTE_LOG_METADATA_TOPIC:
                 continue
