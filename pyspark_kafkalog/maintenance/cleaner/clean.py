@@ -4,7 +4,7 @@
     survivors   the latest offset of each key in the dirty part                                         offset_map.py
     copy        group by group into a new segment, tombstones and markers by their horizons             copy.py
     swap        the new segment replaces the group, under the root's lock                               segments/swap.py
-    finish      <root>/cleaner-offset-checkpoint stores the offset up to which the log is clean
+    finish      <root>/cleaner-offset-checkpoint stores up to where the log is clean                    run_record.py
 
 `Cleaning` has the steps; `clean_partition` calls them in one process, `clean_spread` (job.py) in several tasks.
 
@@ -40,21 +40,16 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
 )
 from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, active_producers, judge, with_counts
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanOffset, store_clean_offsets
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.maintenance.objects.clean import CleanableLog, CleanerLimits, clean_log, inspect_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
-from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
-    CLEANER_OFFSET_CHECKPOINT,
-    cleaned_offsets,
-    read_offset_checkpoint,
-    write_offset_checkpoint,
-)
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
@@ -74,12 +69,14 @@ def clean_partition(
     dedupe_buffer_bytes: int | None = None,
     throttle: Throttle | None = None,
     offset_map: OffsetMap | None = None,
+    later: list[CleanOffset] | None = None,
 ) -> PartitionReport:
     """Clean one partition of a compacted topic if it is due, or, with `force`, if anything can be cleaned.
 
     `now_ms` is the time to use, by default the clock's. `dedupe_buffer_bytes` is by default
     log.cleaner.dedupe.buffer.size, `throttle` log.cleaner.io.max.bytes.per.second. `offset_map` is used instead of a
-    new one. With `dry_run` nothing changes. Errors of the partition are in the report. On an object root,
+    new one. `later` gets what the cleaner's checkpoint should say, which is stored at once without it. With `dry_run`
+    nothing changes. Errors of the partition are in the report. On an object root,
     commits replace segments (objects/clean.py). Raises ReadOnlyLogDirError for a
     broker's directory, and UnknownTopicError.
     """
@@ -108,6 +105,7 @@ def clean_partition(
         buffer_bytes=limits.buffer_bytes,
         load_factor=limits.load_factor,
         throttle=limits.throttle,
+        later=later,
     )
     try:
         if not has_directory(native, topic_partition):
@@ -201,6 +199,8 @@ class Cleaning:
     buffer_bytes: int
     load_factor: float
     throttle: Throttle
+    #: Gets the lines of the checkpoint, for the caller to store; None: they are stored at once.
+    later: list[CleanOffset] | None = None
 
     @property
     def directory(self) -> Path:
@@ -221,7 +221,7 @@ class Cleaning:
             remove_task_files(self.directory, fs=self.root.fs)
             found = self.inspect()  # finished swaps change the segments
             if found.plan.resets_checkpoint:
-                self._write_checkpoint(found, found.plan.first_dirty_offset)
+                self._note_clean(found, found.plan.first_dirty_offset)
         return judge(report, found.plan, found.config, force=force), found
 
     def target(self, found: CleanablePartition) -> SwapTarget:
@@ -274,8 +274,8 @@ class Cleaning:
     def finish(
         self, report: PartitionReport, found: CleanablePartition, counts: CopyCounts, *, groups: int, keys: KeyCounts
     ) -> PartitionReport:
-        """After all groups are swapped in: write the checkpoint and complete the report."""
-        self._write_checkpoint(found, found.plan.first_uncleanable_offset)
+        """After all groups are swapped in: note it for the checkpoint and complete the report."""
+        self._note_clean(found, found.plan.first_uncleanable_offset)
         return with_counts(report, counts, segments=len(found.plan.segments) - groups, keys=keys)
 
     def remove_deleted(self) -> None:
@@ -283,12 +283,11 @@ class Cleaning:
         delay_ms = self.root.log_config(self.topic_partition.topic).file_delete_delay_ms
         remove_deleted_files(self.directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.root.fs)
 
-    def _write_checkpoint(self, found: CleanablePartition, offset: int) -> None:
-        """Store that the partition is clean below `offset`, and remove the lines of deleted topics."""
-        path = self.root.path / CLEANER_OFFSET_CHECKPOINT
-        with root_lock(self.root.path, fs=self.root.fs):
-            self.target(found).state_now()
-            topics = self.root.store.image.topics
-            offsets = {each: at for each, at in read_offset_checkpoint(path).items() if each.topic in topics}
-            offsets[self.topic_partition] = offset
-            write_offset_checkpoint(path, offsets, fs=self.root.fs)
+    def _note_clean(self, found: CleanablePartition, offset: int) -> None:
+        """Note that the partition is clean below `offset`. Raises UnknownTopicError for a topic deleted meanwhile."""
+        self.target(found).state_now()
+        clean = CleanOffset(self.topic_partition, found.topic_id, found.planned_at, offset)
+        if self.later is None:
+            store_clean_offsets(self.root, [clean])
+        else:
+            self.later.append(clean)

@@ -66,7 +66,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     save_map,
 )
 from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, judge
-from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset
 from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
@@ -75,6 +75,7 @@ from pyspark_kafkalog.maintenance.objects.clean import CleanableLog
 from pyspark_kafkalog.maintenance.objects.clean_spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.maintenance.objects.jobs import finish_job
 from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -351,6 +352,22 @@ class CleanerJob:
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
         root = job_run.open().native()
         record = CleanerRecord(job_run)
+        try:
+            yield from self._run(tasks, job_run, root, partitions, record)
+            record.close()
+        finally:
+            record.store()  # of a run that was stopped
+        if isinstance(root, ObjectRoot) and not job_run.dry_run:
+            finish_job(root)
+
+    def _run(
+        self,
+        tasks: Tasks,
+        job_run: JobRun,
+        root: NativeRoot,
+        partitions: Sequence[TopicPartition],
+        record: CleanerRecord,
+    ) -> Iterator[PartitionReport]:
         config = root.broker_config()
         limits = TaskLimits.of(config, tasks.slots)
         dirty: list[DirtyPartition] = []
@@ -358,6 +375,8 @@ class CleanerJob:
         for found in run_chunks(tasks, partitions, inspect, action=CLEAN_ACTION, partitions_max=_PARTITIONS_A_TASK):
             if isinstance(found, DirtyPartition):
                 dirty.append(found)
+            elif isinstance(found, _Cleaned):
+                yield record.took(found.report, found.offsets)
             else:
                 yield record.took(found)
         dirty.sort(key=lambda each: (-each.dirty_ratio, each.topic_partition))
@@ -371,21 +390,26 @@ class CleanerJob:
             for each in dirty
         }
         whole = limits if any(is_large.values()) else TaskLimits.of(config, max(min(tasks.slots, len(dirty)), 1))
-        for report in _clean_all(tasks, job_run, is_large, limits, whole):
-            yield record.took(report)
-        record.close()
-        if isinstance(root, ObjectRoot) and not job_run.dry_run:
-            finish_job(root)
+        for cleaned in _clean_all(tasks, job_run, is_large, limits, whole):
+            yield record.took(cleaned.report, cleaned.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cleaned:
+    """The report of a cleaning, and what the driver is to store of it."""
+
+    report: PartitionReport
+    offsets: Sequence[CleanOffset] = ()
 
 
 def _inspect(
     job_run: JobRun, limits: TaskLimits, partitions: Sequence[TopicPartition]
-) -> list[PartitionReport | DirtyPartition]:
+) -> list[PartitionReport | DirtyPartition | _Cleaned]:
     """Inspect a chunk of partitions, in a task."""
     root = job_run.open()
     now_ms = root.native().clock() if job_run.now_ms is None else job_run.now_ms
     inspect = inspection(root, now_ms)
-    results: list[PartitionReport | DirtyPartition] = []
+    results: list[PartitionReport | DirtyPartition | _Cleaned] = []
     for topic_partition in partitions:
         try:
             found = inspect(topic_partition)
@@ -407,13 +431,13 @@ def _inspect(
 
 def _clean_all(
     tasks: Tasks, job_run: JobRun, is_large: Mapping[DirtyPartition, bool], limits: TaskLimits, whole: TaskLimits
-) -> Iterator[PartitionReport]:
+) -> Iterator[_Cleaned]:
     """Clean the partitions in the given order; large ones one after the other, concurrently with the others.
 
     `limits` are those of each task of a large partition, `whole` those of a task that cleans a partition alone.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="kafkalog-spread") as coordinator:
-        futures: dict[Future[PartitionReport], TopicPartition] = {}
+        futures: dict[Future[_Cleaned], TopicPartition] = {}
         for each, large in is_large.items():
             topic_partition = each.topic_partition
             if large:
@@ -425,12 +449,10 @@ def _clean_all(
             try:
                 yield future.result()
             except TaskFailedError as error:
-                yield failed(futures[future], CLEAN_ACTION, error)
+                yield _Cleaned(failed(futures[future], CLEAN_ACTION, error))
 
 
-def _clean_spread(
-    tasks: Tasks, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits
-) -> PartitionReport:
+def _clean_spread(tasks: Tasks, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits) -> _Cleaned:
     """Clean a large partition: runs in the driver, with tasks of its own."""
     objects = job_run.open().native()
     if isinstance(objects, ObjectRoot):
@@ -439,12 +461,13 @@ def _clean_spread(
         )
         now_ms = objects.clock() if job_run.now_ms is None else job_run.now_ms
         try:
-            return clean_log_spread(tasks, job_run, topic_partition, share, now_ms=now_ms)
+            return _Cleaned(clean_log_spread(tasks, job_run, topic_partition, share, now_ms=now_ms))
         except StoppedError:
             raise
         except (KafkalogError, OSError) as error:
-            return failed(topic_partition, CLEAN_ACTION, error)
+            return _Cleaned(failed(topic_partition, CLEAN_ACTION, error))
     root = on_file_system(job_run.open())
+    offsets: list[CleanOffset] = []
     cleaning = Cleaning(
         root=root,
         topic_partition=topic_partition,
@@ -452,21 +475,25 @@ def _clean_spread(
         buffer_bytes=limits.buffer_bytes,
         load_factor=root.broker_config().log_cleaner_io_buffer_load_factor,
         throttle=Throttle(limits.bytes_per_second),
+        later=offsets,
     )
-    return clean_spread(tasks, cleaning, bytes_per_second=limits.bytes_per_second)
+    return _Cleaned(clean_spread(tasks, cleaning, bytes_per_second=limits.bytes_per_second), offsets)
 
 
-def _clean_whole(job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits) -> PartitionReport:
+def _clean_whole(job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits) -> _Cleaned:
     """Clean a small partition, in a task."""
     return _clean(job_run.open(), job_run, topic_partition, limits)
 
 
-def _clean(root: Root, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits) -> PartitionReport:
-    return clean_partition(
+def _clean(root: Root, job_run: JobRun, topic_partition: TopicPartition, limits: TaskLimits) -> _Cleaned:
+    offsets: list[CleanOffset] = []
+    report = clean_partition(
         root,
         topic_partition.topic,
         topic_partition.partition,
         now_ms=job_run.now_ms,
         dedupe_buffer_bytes=limits.buffer_bytes,
         throttle=Throttle(limits.bytes_per_second),
+        later=offsets,
     )
+    return _Cleaned(report, offsets)

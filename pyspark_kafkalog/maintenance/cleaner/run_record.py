@@ -1,5 +1,6 @@
-"""What runs of the cleaner store in the root for its metrics.
+"""What runs of the cleaner store in the root: how far partitions are clean, and for its metrics what failed.
 
+    cleaner-offset-checkpoint    Kafka's (storage/artefacts/checkpoint_file.py): where the dirty part of a log begins
     kafkalog-uncleanable.json    partitions whose last cleaning failed, each with the reason:
                                  {"version": 1, "partitions": [{"topic": "users", "partition": 0, "topicId": "…",
                                  "sinceMs": 1795…, "reason": "…"}]}
@@ -9,6 +10,10 @@ Kafka marks a partition uncleanable for as long as the broker runs; here each ru
 mark. Each file is replaced as a whole, that of the marks under the root's lock: a crash leaves the old one or the new
 one. Of two concurrent runs the one that ends later stores its totals. A broker ignores unknown files in its log
 directory. Without a file, or if it cannot be parsed, no partition is marked, or there was no run.
+
+Both the checkpoint and the marks are files of the whole root. So a run writes them for many partitions at once, the
+more the longer the file is, and every ten seconds. A killed run loses the lines since then: their partitions are
+cleaned again, which removes nothing that should stay.
 
 In an object store they are objects with these names, and nothing locks them: of two marks that are made at once, the
 earlier one may be lost, until a cleaning of its partition fails again.
@@ -20,7 +25,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +40,11 @@ from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -52,6 +62,12 @@ _ADVICE: Final = (
     "move the file out of the directory: the next run of kafkalog log-cleaner writes it again; it holds only what "
     "metrics show of earlier runs, no offsets and no records"
 )
+
+#: A run stores what it recorded of so many partitions at once, of a larger file an eighth of its entries.
+_STORED_AT_ONCE: Final = 128
+_SHARE_STORED_AT_ONCE: Final = 8
+_STORED_EVERY_MS: Final = 10_000
+_CHECKPOINT: Final = CLEANER_OFFSET_CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +98,63 @@ def read_uncleanable(place: RecordPlace) -> Mapping[TopicPartition, str]:
 
 def mark_uncleanable(root: NativeRoot, topic_partition: TopicPartition, reason: str, *, now_ms: int) -> None:
     """Mark the partition: a cleaning failed. The time of the first of consecutive failures is kept."""
-    with _locked(root):
-        topic = root.store.refresh().topics.get(topic_partition.topic)
-        if topic is None:
-            return
-        marks = _read(record_place(root))
-        before = marks.get(topic_partition)
-        is_old = before is not None and before.topic_id == topic.topic_id
-        since_ms = before.since_ms if before is not None and is_old else now_ms
-        marks[topic_partition] = _Mark(topic.topic_id, since_ms, reason[:_REASON_CHARS_MAX])
-        _write(root, marks)
+    store_marks(root, {topic_partition: reason}, now_ms=now_ms)
 
 
 def mark_cleanable(root: NativeRoot, topic_partition: TopicPartition) -> None:
     """Remove the partition's mark, if it has one."""
-    place = record_place(root)
-    if topic_partition not in _read(place):
-        return
+    if topic_partition in _read(record_place(root)):
+        store_marks(root, {topic_partition: None}, now_ms=0)
+
+
+def store_marks(root: NativeRoot, reasons: Mapping[TopicPartition, str | None], *, now_ms: int) -> int:
+    """Mark the partitions with a reason and remove the marks of the others; return the number of marks."""
     with _locked(root):
-        root.store.refresh()
-        marks = _read(place)
-        if marks.pop(topic_partition, None) is not None:
+        image = root.store.refresh()
+        before = _read(record_place(root))
+        marks = dict(before)
+        for topic_partition, reason in reasons.items():
+            topic = image.topics.get(topic_partition.topic)
+            known = marks.pop(topic_partition, None)
+            if reason is not None and topic is not None:
+                since_ms = known.since_ms if known is not None and known.topic_id == topic.topic_id else now_ms
+                marks[topic_partition] = _Mark(topic.topic_id, since_ms, reason[:_REASON_CHARS_MAX])
+        if marks != before:
             _write(root, marks)
+        return len(marks)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanOffset:
+    """The partition of the topic with that id is clean below `offset`, by a cleaning planned at `planned_at`."""
+
+    topic_partition: TopicPartition
+    topic_id: str
+    planned_at: int
+    offset: int
+
+
+def store_clean_offsets(root: FileRoot, found: Sequence[CleanOffset]) -> int:
+    """Write the lines of these partitions, and remove those of deleted topics; return the number of lines.
+
+    A line is left out if its topic was deleted meanwhile, or if a follower may have truncated the log since the
+    cleaning was planned. Another run may have cleaned further: a valid line that is higher stays.
+    """
+    path = root.path / CLEANER_OFFSET_CHECKPOINT
+    with root_lock(root.path, fs=root.fs):
+        image = root.store.refresh()
+        before = read_offset_checkpoint(path)
+        offsets = {each: at for each, at in before.items() if each.topic in image.topics}
+        for each in found:
+            state = image.state_of(each.topic_partition, each.topic_id)
+            if state is None or each.planned_at < image.staging_horizon.offset:
+                continue
+            known = offsets.get(each.topic_partition, -1)
+            if not each.offset <= known <= state.log_end_offset:
+                offsets[each.topic_partition] = each.offset
+        if offsets != before:
+            write_offset_checkpoint(path, offsets, fs=root.fs)
+        return len(offsets)
 
 
 def _locked(root: NativeRoot) -> AbstractContextManager[None]:
@@ -213,7 +264,10 @@ def write_last_run(root: NativeRoot, run: CleanerRun) -> None:
 
 
 class CleanerRecord:
-    """Records the outcome of one run; nothing in a dry run. A failure to write is logged and otherwise ignored."""
+    """Records the outcome of one run; nothing in a dry run.
+
+    A failure to write is logged, and the next write tries it again. `close` raises that of the clean offsets.
+    """
 
     def __init__(self, job_run: JobRun) -> None:
         self._root = job_run.open().native()
@@ -221,9 +275,14 @@ class CleanerRecord:
         self._marked = set(read_uncleanable(record_place(self._root)))
         now_ms = self._root.clock()
         self._run = CleanerRun(began_ms=now_ms, ended_ms=now_ms)
+        #: What is to be stored, and the entries of the files when this was done last.
+        self._offsets: list[CleanOffset] = []
+        self._reasons: dict[TopicPartition, str | None] = {}
+        self._entries = 0
+        self._stored_ms = now_ms
 
-    def took(self, report: PartitionReport) -> PartitionReport:
-        """Record a partition's report, and return it."""
+    def took(self, report: PartitionReport, offsets: Sequence[CleanOffset] = ()) -> PartitionReport:
+        """Record a partition's report, and how far it is clean now; return the report."""
         run = self._run
         is_cleaned = report.skipped is None and report.error is None
         self._run = replace(
@@ -235,25 +294,47 @@ class CleanerRecord:
             partitions_cleaned=run.partitions_cleaned + is_cleaned,
             partitions_failed=run.partitions_failed + (report.error is not None),
         )
-        if self._is_kept and report.skipped != ANOTHER_RUN:
-            try:
-                self._mark(report)
-            except (KafkalogError, OSError) as error:
-                _LOG.warning("%s-%d: its mark is not changed: %s", report.topic, report.partition, error)
+        if self._is_kept:
+            self._offsets += offsets
+            if report.error is not None and report.skipped != ANOTHER_RUN:
+                self._reasons[report.topic_partition] = report.error
+            elif report.topic_partition in self._marked and report.skipped != ANOTHER_RUN:
+                self._reasons[report.topic_partition] = None
+            count = len(self._offsets) + len(self._reasons)
+            is_late = self._root.clock() - self._stored_ms >= _STORED_EVERY_MS
+            if count and (is_late or count >= max(_STORED_AT_ONCE, self._entries // _SHARE_STORED_AT_ONCE)):
+                self.store()
         return report
 
-    def _mark(self, report: PartitionReport) -> None:
-        topic_partition = report.topic_partition
-        if report.error is not None:
-            mark_uncleanable(self._root, topic_partition, report.error, now_ms=self._root.clock())
-        elif topic_partition in self._marked:
-            mark_cleanable(self._root, topic_partition)
+    def store(self) -> Exception | None:
+        """Store what was recorded since the last time; returns the error if the clean offsets could not be written."""
+        self._stored_ms = self._root.clock()
+        failure = None
+        offsets_count = marks_count = 0
+        if self._offsets and isinstance(self._root, FileRoot):
+            try:
+                offsets_count = store_clean_offsets(self._root, self._offsets)
+                self._offsets = []
+            except (KafkalogError, OSError) as error:
+                _LOG.warning("%s is not written, cleaned partitions are cleaned again: %s", _CHECKPOINT, error)
+                failure = error
+        if self._reasons:
+            try:
+                marks_count = store_marks(self._root, self._reasons, now_ms=self._root.clock())
+                self._reasons = {}
+            except (KafkalogError, OSError) as error:
+                _LOG.warning("the marks of uncleanable partitions are not changed: %s", error)
+        self._entries = max(self._entries, offsets_count, marks_count)
+        return failure
 
     def close(self) -> None:
-        """Store the totals. Call it when the run has gone through all partitions."""
+        """Store what is left, and the totals. Call it when the run has gone through all partitions."""
         if not self._is_kept:
             return
         try:
             write_last_run(self._root, replace(self._run, ended_ms=self._root.clock()))
         except OSError as error:
             _LOG.warning("the totals of this run are not stored: %s", error)
+        failure = self.store()
+        if failure is not None:
+            raise failure

@@ -38,7 +38,7 @@ class ObjectLogs:
     def remove_dropped(self, planned: PlannedRetention) -> None:
         """Does nothing: the clean-up of the whole root does it, after the delay."""
 
-    def end_commit(self) -> None:
+    def end_task(self) -> None:
         pass
 
     def finish(self, now_ms: int | None) -> None:

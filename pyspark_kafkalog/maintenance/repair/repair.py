@@ -269,9 +269,11 @@ def rewrite_checkpoints(root: FileRoot, now_ms: int) -> None:
         image = root.store.refresh()
         for name in (*_LOG_END_CHECKPOINTS, CLEANER_OFFSET_CHECKPOINT):
             _rewrite(root, name, image)
-        if _read(root, LOG_START_OFFSET_CHECKPOINT) is None:
+        log_starts = _read(root, LOG_START_OFFSET_CHECKPOINT)
+        if log_starts is None:
             root.fs.unlink_if_there(root.path / LOG_START_OFFSET_CHECKPOINT)
-    write_log_start_checkpoint(root, first_base_offsets(root.path, _log_ends(image)))
+    first_bases = dict.fromkeys(log_starts or {}, 0) | first_base_offsets(root.path, _log_ends(image))
+    write_log_start_checkpoint(root, first_bases)
 
 
 def _rewrite(root: FileRoot, name: str, image: MetadataImage) -> None:

@@ -51,6 +51,8 @@ ACTION: Final = "retention"
 
 #: Partitions that one commit covers at most, and whose locks are held meanwhile.
 PARTITIONS_A_COMMIT: Final = 128
+#: Partitions of one task at most: it updates log-start-offset-checkpoint, a file of the whole root, once.
+_PARTITIONS_A_TASK: Final = 1_024
 
 
 def apply_retention(
@@ -119,8 +121,12 @@ def retain(
     chosen = sorted(native.partitions(topics) if partitions is None else partitions)
     reports: list[PartitionReport] = []
     count = locks_at_once(PARTITIONS_A_COMMIT)
-    for at in range(0, len(chosen), count):
-        reports += run.apply(chosen[at : at + count])
+    try:
+        for at in range(0, len(chosen), count):
+            reports += run.apply(chosen[at : at + count])
+    finally:
+        if not dry_run:
+            run.logs.end_task()
     return reports
 
 
@@ -197,7 +203,6 @@ class _Run:
             if work.planned is not None and work.error is None:
                 with work.step(ACTION):
                     self.logs.remove_dropped(work.planned)
-        self.logs.end_commit()
 
     def _expire_offsets(self, works: Sequence[_Work]) -> None:
         """Delete the offsets of groups that are due, in the partitions of `__consumer_offsets`."""
@@ -250,5 +255,5 @@ def _finish_retention(job_run: JobRun) -> list[PartitionReport]:
     return finish(job_run.open(), now_ms=job_run.now_ms, dry_run=job_run.dry_run)
 
 
-#: Up to 128 partitions share a commit: 10,000 partitions are about 80 tasks and as many commits.
-RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, PARTITIONS_A_COMMIT, _finish_retention, needs_files=False)
+#: Up to 128 partitions share a commit: 10,000 partitions are at least 10 tasks and about 80 commits.
+RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, _PARTITIONS_A_TASK, _finish_retention, needs_files=False)

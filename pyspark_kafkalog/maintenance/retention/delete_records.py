@@ -41,7 +41,7 @@ from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
-    read_offset_checkpoint,
+    offsets_by_partition,
     write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
@@ -128,16 +128,20 @@ def write_log_start_checkpoint(root: FileRoot, first_bases: Mapping[TopicPartiti
     path = root.path / LOG_START_OFFSET_CHECKPOINT
     with root_lock(root.path, fs=root.fs):
         image = root.store.refresh()
-        before = read_offset_checkpoint(path)
-        offsets: dict[TopicPartition, int] = {}
-        for topic_partition in (*before, *first_bases):
+        before = offsets_by_partition(path)
+        changed: dict[TopicPartition, int | None] = {}
+        for topic_partition, first_base in first_bases.items():
             partition = image.find(topic_partition.topic, topic_partition.partition)
-            if partition is None:
-                continue
-            log_start = partition.state.log_start_offset
-            if partition.segments or log_start > first_bases.get(topic_partition, 0):
-                offsets[topic_partition] = log_start
-        if offsets != before:
+            line = None
+            if partition is not None and (partition.segments or partition.state.log_start_offset > first_base):
+                line = partition.state.log_start_offset
+            if line != before.get(topic_partition):
+                changed[topic_partition] = line
+        gone = {each.topic for each in before} - image.topics.keys()
+        if changed or gone:
+            offsets = {
+                each: at for each, at in {**before, **changed}.items() if at is not None and each.topic not in gone
+            }
             write_offset_checkpoint(path, offsets, fs=root.fs)
 
 

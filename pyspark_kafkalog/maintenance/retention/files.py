@@ -44,7 +44,7 @@ class FileLogs:
         self._root = root
         self._now_ms = now_ms
         self._dry_run = dry_run
-        #: The base offsets of the first segments of the partitions of the present commit.
+        #: The base offsets of the first segments of the partitions of the present task.
         self._first_bases: dict[TopicPartition, int] = {}
 
     def take(self, topic_partition: TopicPartition, locks: ExitStack) -> bool:
@@ -99,7 +99,7 @@ class FileLogs:
                 fs=self._root.fs,
             )
 
-    def end_commit(self) -> None:
+    def end_task(self) -> None:
         first_bases, self._first_bases = self._first_bases, {}
         try:
             write_log_start_checkpoint(self._root, first_bases)

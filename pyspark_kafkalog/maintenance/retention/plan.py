@@ -287,8 +287,8 @@ class RetainedLogs(Protocol):
         """Remove what the image no longer contains, whichever run committed that. Raises KafkalogError, OSError."""
         ...
 
-    def end_commit(self) -> None:
-        """Called once after a commit, when `remove_dropped` was called for its partitions."""
+    def end_task(self) -> None:
+        """Called once after the commits of a task, when `remove_dropped` was called for their partitions."""
         ...
 
     def finish(self, now_ms: int | None) -> None:

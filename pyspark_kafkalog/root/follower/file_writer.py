@@ -52,7 +52,7 @@ from pyspark_kafkalog.root.leader.open_logs import OpenLogs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     lower_cleaned_offset,
-    read_offset_checkpoint,
+    offsets_by_partition,
     write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
@@ -240,7 +240,7 @@ class _Commit:
         """Give Kafka the log starts that are inside of segments, or that remote storage holds."""
         path = self._root.path / LOG_START_OFFSET_CHECKPOINT
         with _after_commit(LOG_START_OFFSET_CHECKPOINT):
-            before = read_offset_checkpoint(path)
+            before = offsets_by_partition(path)
             offsets = dict(before)
             for of in moved:
                 partition = after.partition(of.topic, of.partition)

@@ -169,25 +169,28 @@ def _warn_of_log_starts(error: str) -> None:
 
 
 def cleaned_offsets(root: Path) -> Mapping[TopicPartition, int]:
-    """The offsets below which partitions are clean, by the cleaner's checkpoint. Raises CorruptIndexError.
+    """The offsets below which partitions are clean, by the cleaner's checkpoint. Raises CorruptIndexError."""
+    return offsets_by_partition(root / CLEANER_OFFSET_CHECKPOINT)
 
-    Jobs ask once a partition, so the lines are kept for as long as the file is the same one: every change replaces it.
+
+def offsets_by_partition(path: Path) -> Mapping[TopicPartition, int]:
+    """As `read_offset_checkpoint`, for callers that ask once a partition or task of a job.
+
+    The lines are kept for as long as the file is the same one: every change replaces it.
     """
-    global _cleaned
-    path = root / CLEANER_OFFSET_CHECKPOINT
     try:
         status = os.lstat(path)
     except FileNotFoundError:
         return {}
     stamp = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    kept = _cleaned
+    kept = _kept.get(path.name)
     if kept is None or kept[0] != stamp:
-        kept = _cleaned = (stamp, read_offset_checkpoint(path))
+        kept = _kept[path.name] = (stamp, read_offset_checkpoint(path))
     return kept[1]
 
 
-#: What `cleaned_offsets` has read last, with the identity of the file.
-_cleaned: tuple[tuple[str, int, int, int, int, int], dict[TopicPartition, int]] | None = None
+#: What `offsets_by_partition` has read last, with the identity of the file, by the file's name.
+_kept: dict[str, tuple[tuple[str, int, int, int, int, int], dict[TopicPartition, int]]] = {}
 
 
 def write_offset_checkpoint(
@@ -217,7 +220,7 @@ def lower_cleaned_offset(root: Path, partition: TopicPartition, offset: int, *, 
     A damaged file is left unchanged. Source of the rule: maybeTruncateCheckpoint of kafka.log.LogCleanerManager.
     """
     with contextlib.suppress(CorruptIndexError):
-        offsets = read_offset_checkpoint(root / CLEANER_OFFSET_CHECKPOINT)
+        offsets = cleaned_offsets(root)
         if offsets.get(partition, -1) > offset:
             write_offset_checkpoint(root / CLEANER_OFFSET_CHECKPOINT, {**offsets, partition: offset}, fs=fs)
 
