@@ -294,6 +294,11 @@ class ImageDelta:
         names[topic_id] = name
         if not ends:
             self._created.append(name)
+        if name == OFFSETS_TOPIC and self._following is None:
+            # Those of another `__consumer_offsets`, which the copy of some topics does not have.
+            topics.update(
+                (each.name, replace(each, offsets_ends=())) for each in self.base.topics.values() if each.offsets_ends
+            )
         self.changes.topics.add(name)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:

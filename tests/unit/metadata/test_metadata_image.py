@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,9 @@ def test_ends_of_offsets_follow_a_topic_of_offsets_that_is_cut_or_deleted(image:
     gone = apply(image, delete_topic(image, OFFSETS_TOPIC))
     assert gone.topic("orders").offsets_ends == ()
     assert created(gone, "clicks").topic("clicks").offsets_ends == ()
+    orders = image.topic("orders")  # in the copy of this topic alone
+    copy = replace(image, topics={"orders": orders}, topic_names={orders.topic_id: "orders"})
+    assert offsets_topic(copy, 1).has_committed("orders", None, (0, 0))
 
 
 def test_topic_of_a_follower_has_the_ends_of_offsets_of_its_leader(image: MetadataImage) -> None:
