@@ -390,6 +390,59 @@ def expire_offsets(
     return expired
 
 
+def delete_outdated_offsets(root: Root) -> int:
+    """Delete the offsets of topics that were deleted, in open transactions too, and return their number.
+
+    Here they do not count, but a broker that reads `__consumer_offsets` does not know that of an offset without a topic
+    id. Raises FollowingRootError if there are any and `root` follows, CorruptRecordError.
+    """
+    root.refresh()
+    deleted = 0
+    for number in offsets_partitions(root):
+        outdated = _Outdated(root, number)
+        keys = outdated.find()
+        if keys:
+            keys = change_locked(root, number, outdated.delete)
+        deleted += len(keys)
+    return deleted
+
+
+@dataclass(frozen=True, slots=True)
+class _Outdated:
+    """The keys of offsets in one partition of `__consumer_offsets` whose topics were deleted."""
+
+    root: Root
+    number: int
+
+    def find(self) -> list[bytes]:
+        log = GroupLogs.of(self.root).caught_up(self.root, self.number)
+        found: set[bytes] = set()
+        for name in log.groups():
+            live = log.records(name)
+            found.update(key for key, value in live.items() if self._is_outdated(key, value, log.written_at(key)))
+            for key in log.pending_keys(name):
+                if key in found or key not in live:
+                    pending = log.pending(name, key)
+                    found.update(key for at, value in pending if self._is_outdated(key, value, at))
+        return sorted(found)
+
+    def _is_outdated(self, key: bytes, value: bytes, written_at: tuple[int, int] | None) -> bool:
+        """False also for what cannot be decoded, which other commands report."""
+        try:
+            topic_partition = parse_offset_key(key)
+            topic_id = parse_offset_value(value).topic_id if topic_partition is not None else None
+        except KafkalogError:
+            return False
+        image = self.root.native().store.image
+        return topic_partition is not None and not image.has_committed(topic_partition.topic, topic_id, written_at)
+
+    def delete(self) -> list[bytes]:
+        """Delete them with one commit. The caller holds the partition's lock."""
+        found = self.find()
+        append_records(self.root, self.number, dict.fromkeys(found))
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Expiry:
     """What expires in one partition of `__consumer_offsets`."""

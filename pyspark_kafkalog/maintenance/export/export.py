@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.groups.group import delete_outdated_offsets
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, TopicChange, find_differences
 from pyspark_kafkalog.maintenance.export.copy import (
     ExportedPartition,
@@ -58,6 +59,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     META_PROPERTIES,
+    OFFSETS_TOPIC,
     PARTITION_METADATA,
     TopicPartition,
     partition_path,
@@ -142,6 +144,7 @@ def export_to(
             f"{target} is a broker's log directory, whose topics have other ids than those that the objects in remote "
             "storage are named by: export without --tiered, or to a new directory with --new-broker"
         )
+    drop_outdated_offsets(root, topics)
     with pinned_logs(root, topics) as logs, root_lock(target, fs=root.fs):
         mountable = [
             topic_partition
@@ -165,6 +168,15 @@ def _export_object_root(root: ObjectRoot, target: Path, topics: Collection[str] 
             "broker's"
         )
     return copy_object_root(root, target, topics, clock=root.clock)
+
+
+def drop_outdated_offsets(root: FileRoot | ObjectRoot, topics: Collection[str] | None) -> None:
+    """Delete the offsets of deleted topics from `root` before a broker gets its `__consumer_offsets`.
+
+    Raises FollowingRootError if there are any and the root follows, CorruptRecordError.
+    """
+    if topics is None or OFFSETS_TOPIC in topics:
+        delete_outdated_offsets(root)
 
 
 def refuse_target(root: FileRoot | ObjectRoot | BrokerRoot, target: Path) -> None:
@@ -226,6 +238,7 @@ def return_to_broker(
     Raises LogDirError with the differences if there are some and `set_aside` is None, if `set_aside` or
     `server_properties` is given but no metadata log of a broker is kept, and if `root` was written to meanwhile.
     """
+    drop_outdated_offsets(root, None)
     root.refresh()
     image = root.store.image
     differences = find_differences(root.path, image, server_properties=server_properties)

@@ -25,7 +25,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     pinned_logs,
     unfinished_copy,
 )
-from pyspark_kafkalog.maintenance.export.export import refuse_target
+from pyspark_kafkalog.maintenance.export.export import drop_outdated_offsets, refuse_target
 from pyspark_kafkalog.maintenance.export.object_copy import copy_object_logs
 from pyspark_kafkalog.maintenance.export.remote_part import without_remote_part
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -65,6 +65,7 @@ def export_new_broker(
     refuse_target(root, target)
     if isinstance(root, BrokerRoot):
         return copy_broker(root, target, topics, metadata_partitions=metadata_partitions, link=link, tiered=tiered)
+    drop_outdated_offsets(root, topics)
     if isinstance(root, ObjectRoot):
         return _export_object_root(root, target, topics, metadata_partitions, tiered=tiered)
     with pinned_logs(root, topics) as logs, ExitStack() as copying:

@@ -1,0 +1,74 @@
+"""Committed offsets in what an export hands to a broker: none of a topic that was deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from following_roots import copy_once
+from root_places import RootPlace
+
+from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import FollowingRootError
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, offset_key, offset_value
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
+from pyspark_kafkalog.maintenance.export.export import export_to
+from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.storage.names import TopicPartition
+
+P0 = TopicPartition("orders", 0)
+
+
+def commit_without_id(log_dir: LogDir, group: str, offset: int) -> None:
+    """Commit for P0 as brokers do in transactions: the record does not have the topic's id."""
+    ensure_offsets_topic(log_dir.root)
+    committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=log_dir.root.native().clock())
+    with partition_lock(log_dir.root, 0):
+        append_records(log_dir.root, 0, {offset_key(group, P0): offset_value(committed)})
+    log_dir.refresh()
+
+
+def _root(place: RootPlace) -> FileRoot | ObjectRoot:
+    """A root whose topic was created again, with an offset of each of the two topics."""
+    log_dir = LogDir.create(place)
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
+    log_dir.create_topic("orders", partitions=1)
+    commit_without_id(log_dir, "before", 12)
+    log_dir.delete_topic("orders")
+    log_dir.create_topic("orders", partitions=1)
+    commit_without_id(log_dir, "after", 3)
+    root = log_dir.root.native()
+    assert isinstance(root, FileRoot | ObjectRoot)
+    return root
+
+
+def _offsets(directory: Path) -> dict[str, dict[object, int]]:
+    """The offsets in a directory as a broker reads them, which knows of no earlier topics."""
+    log_dir = LogDir.open(directory)
+    return {name: {of: each.offset for of, each in log_dir.group(name).fetch().items()} for name in log_dir.groups()}
+
+
+def test_new_broker_gets_no_offset_of_a_deleted_topic(root_place: RootPlace, tmp_path: Path) -> None:
+    export_new_broker(_root(root_place), tmp_path / "new", metadata_partitions=1)
+    assert _offsets(tmp_path / "new") == {"after": {P0: 3}}
+
+
+@pytest.mark.file_roots
+def test_broker_that_gets_offsets_of_groups_gets_none_of_a_deleted_topic(tmp_path: Path) -> None:
+    root = _root(tmp_path / "root")
+    export_new_broker(_root(tmp_path / "other"), tmp_path / "broker", metadata_partitions=1)
+    export_to(root, tmp_path / "broker", [OFFSETS_TOPIC], overwrite=True)
+    assert _offsets(tmp_path / "broker") == {"after": {P0: 3}}
+
+
+@pytest.mark.file_roots
+def test_follower_with_offsets_of_a_deleted_topic_is_not_exported_to_a_broker(tmp_path: Path) -> None:
+    _root(tmp_path / "leader")
+    copy_once(tmp_path / "leader", tmp_path / "root")
+    root = LogDir.open(tmp_path / "root").root.native()
+    assert isinstance(root, FileRoot)
+    with pytest.raises(FollowingRootError):
+        export_new_broker(root, tmp_path / "new", metadata_partitions=1)
+    assert not (tmp_path / "new").exists()
