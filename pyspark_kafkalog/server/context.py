@@ -52,11 +52,20 @@ class Session:
     port: int
     principal: str = ANONYMOUS
     is_authenticated: bool = False
+    #: Whether the handshake of TLS is still to come, or under way.
+    is_in_handshake: bool = False
+    #: Whether it was ended to make room for another connection.
+    is_ended: bool = False
     mute_until_ms: int = 0
     #: The connection ends after the answer to this request: the client could not authenticate.
     is_closing: bool = False
     #: State of one request area that lives as long as the connection (the SASL exchange), by name.
     attachments: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Those that have a share of memory for all their requests: the host, and the principal if there is one."""
+        return (self.host,) if self.principal == ANONYMOUS else (self.host, self.principal)
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -199,6 +208,29 @@ class ClientRates(Protocol):
     def give_back(self, session: Session, client_id: str, quota: str, amount: float) -> None: ...
 
 
+class RecordMemory(Protocol):
+    """Bounds the records in memory: see `server/connections/request_bytes.py`."""
+
+    @property
+    def is_short(self) -> bool: ...
+
+    async def take(self, size_bytes: int, owners: tuple[str, ...]) -> bool: ...
+
+    def give_back(self, size_bytes: int, owners: tuple[str, ...]) -> None: ...
+
+
+class UnlimitedMemory:
+    """There is room for all records."""
+
+    is_short = False
+
+    async def take(self, size_bytes: int, owners: tuple[str, ...]) -> bool:
+        return True
+
+    def give_back(self, size_bytes: int, owners: tuple[str, ...]) -> None:
+        pass
+
+
 class UnlimitedRates:
     """Nobody has a quota."""
 
@@ -230,6 +262,7 @@ class ServerContext:
     monotonic_ms: Callable[[], int]
     traffic: Traffic = field(default_factory=NoTraffic)
     quotas: ClientRates = field(default_factory=UnlimitedRates)
+    record_memory: RecordMemory = field(default_factory=UnlimitedMemory)
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of blocking `work`, from a thread of the executor."""

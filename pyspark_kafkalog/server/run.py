@@ -49,6 +49,8 @@ _LOG: Final = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 _ACCEPT_PAUSE_S: Final = 0.1
 _CANCEL_AGAIN_S: Final = 0.5
+#: Refused connections that stay open for the time that their hosts are throttled.
+_REFUSED_MAX: Final = 64
 #: What OpenSSL says of bytes that are no TLS, by its version.
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 
@@ -67,6 +69,7 @@ class Server:
         self._requests = RequestBytesBySize(config.queued_max_bytes)
         self._responses = ResponseBytes(config.queued_max_bytes, monotonic_ms)
         self._connections: set[asyncio.Task[None]] = set()
+        self._refused: set[socket.socket] = set()
         self._closing = contextlib.AsyncExitStack()
         self._refusals = BoundedLog(_LOG, monotonic_ms)
 
@@ -82,7 +85,7 @@ class Server:
         try:
             listeners = [self._closing.enter_context(each) for each in self._listeners()]
             advertised = self._config.advertised or Address(*listeners[0].getsockname()[:2])
-            parts = assemble(self._root, self._config, advertised, self._executor, self._beating)
+            parts = assemble(self._root, self._config, advertised, self._executor, self._beating, self._responses)
             for service in (*parts.services, *self._status_pages(parts)):
                 await self._run(service)
             self._closing.push_async_callback(self._end_connections)
@@ -131,6 +134,8 @@ class Server:
     async def stop(self) -> None:
         """Accept no more connections, commit what was submitted, close everything."""
         await self._closing.aclose()
+        for client in self._refused:
+            client.close()
         for each in (self._executor, self._beating):
             each.shutdown(wait=False, cancel_futures=True)
 
@@ -151,14 +156,34 @@ class Server:
                 session = gate.open(address[0], address[1])
             except TooManyConnectionsError as error:
                 self._refusals.info("refusing a connection of %s: %s", address[0], error)
+                self._close_later(client, error.throttle_ms)
+                continue
+            except Exception:  # a defect ends one connection, and not all that would come
+                _LOG.exception("refusing a connection of %s", address[0])
                 client.close()
                 continue
             task = asyncio.create_task(self._serve(client, session, dispatcher, gate))
+            gate.watch(session, task.cancel)
             self._connections.add(task)
-            task.add_done_callback(partial(self._forget, gate, session))
+            task.add_done_callback(partial(self._forget, gate, session, client))
+            await asyncio.sleep(0)  # many that come at once are not accepted in one turn of the loop
 
-    def _forget(self, gate: Gate, session: Session, task: asyncio.Task[None]) -> None:
+    def _close_later(self, client: socket.socket, delay_ms: int) -> None:
+        """Close a refused connection after the delay; at once if too many wait for that."""
+        if not delay_ms or len(self._refused) >= _REFUSED_MAX:
+            client.close()
+            return
+
+        def close() -> None:
+            self._refused.discard(client)
+            client.close()
+
+        self._refused.add(client)
+        asyncio.get_running_loop().call_later(delay_ms / SECOND_MS, close)
+
+    def _forget(self, gate: Gate, session: Session, client: socket.socket, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
+        client.close()  # a task that is cancelled before its first turn closes nothing
         gate.close(session)
 
     async def _serve(self, client: socket.socket, session: Session, dispatcher: Dispatcher, gate: Gate) -> None:

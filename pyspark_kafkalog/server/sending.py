@@ -134,6 +134,8 @@ class SocketTransport:
     A peer that takes nothing for `idle_max_s` is given up: asyncio.TimeoutError.
     """
 
+    file_buffer_bytes = 0
+
     def __init__(self, connection: socket.socket, executor: Executor, *, idle_max_s: float = IDLE_MAX_S) -> None:
         self._socket = connection
         self._executor = executor

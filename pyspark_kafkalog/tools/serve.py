@@ -128,7 +128,7 @@ def _add_security(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--insecure", action="store_true", help="let everybody in, and passwords travel without TLS")
     group.add_argument("--max-connections", type=int, metavar="N", help="of all clients together (default: 10000)")
     group.add_argument(
-        "--max-connections-per-ip", type=int, metavar="N", help="of one host (default: no limit of its own)"
+        "--max-connections-per-ip", type=int, metavar="N", help="of one host (default: three quarters of all)"
     )
 
 

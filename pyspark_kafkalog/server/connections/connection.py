@@ -44,7 +44,7 @@ from pyspark_kafkalog.server.connections.request_bytes import (
     ResponseBytes,
 )
 from pyspark_kafkalog.server.connections.request_sizes import request_bytes_max
-from pyspark_kafkalog.server.context import ANONYMOUS, CloseConnection, Session
+from pyspark_kafkalog.server.context import CloseConnection, Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
@@ -95,6 +95,11 @@ class ClientTransport(Transport, Protocol):
 
         Raises OSError.
         """
+        ...
+
+    @property
+    def file_buffer_bytes(self) -> int:
+        """The memory that a slice of a file takes while it is sent."""
         ...
 
     def has_left(self) -> bool:
@@ -223,9 +228,7 @@ class Connection:
             limit = request_bytes_max(api_key, self._limits.request_max_bytes)
             if size > limit:
                 raise CloseConnection(f"expected a request of at most {limit} bytes of API {api_key}, found {size}")
-        session = self._session
-        owners = (session.host,) if session.principal == ANONYMOUS else (session.host, session.principal)
-        held = budget.arriving(owners, size, self._transport.abort)
+        held = budget.arriving(self._session.owners, size, self._transport.abort)
         try:
             whole = await self._input.read(size, seconds_max, held)
             if whole is None:
@@ -310,7 +313,9 @@ class Connection:
 
     async def _send(self, pieces: Sequence[Piece]) -> None:
         size_bytes = sum(len(each) for each in pieces if isinstance(each, _MEMORY))
-        with self._responses.sending(size_bytes, self._transport.abort):
+        if len(pieces) and any(not isinstance(each, _MEMORY) for each in pieces):
+            size_bytes += self._transport.file_buffer_bytes
+        with self._responses.sending(size_bytes, self._transport.abort, self._session.owners):
             await send_pieces(self._transport, pieces)
 
     @contextlib.contextmanager

@@ -4,8 +4,8 @@ RequestBytes         a budget (Kafka: queued.max.request.bytes). A request is ch
                      size that it announces. A connection that would exceed the budget is not read until other
                      requests are handled; the client's TCP window fills up
 RequestBytesBySize   a budget of its own for small requests: they do not wait for large ones
-ResponseBytes        responses that clients have not taken yet. A client cannot be made to: if there are too many
-                     bytes, the connection that takes the longest ends.
+ResponseBytes        responses that clients have not taken yet, and records that are in memory for them. A client cannot
+                     be made to take them: if there are too many bytes, a connection that takes long ends.
 
 Requests that have begun to arrive cannot keep the budget from others:
 
@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.units import KIB, SECOND_MS
@@ -34,6 +36,8 @@ _SMALL_REQUESTS_SHARE: Final = 4
 _OWNER_SHARE: Final = 2
 #: A response may take so long, however many bytes wait.
 _SENDING_S: Final = 5.0
+#: A Fetch waits so long for room for its records: until responses that take long have ended.
+_ROOM_S: Final = 10.0
 #: A request may wait for records so long, whoever wants its bytes; more than clients wait by default (0.5 s).
 _HANDLING_S: Final = 2.0
 #: A request that would arrive for longer than this ends if others want its bytes.
@@ -345,35 +349,131 @@ class RequestBytesBySize:
 
 
 class ResponseBytes:
-    """The responses that are being sent, the oldest first. Used in the event loop's thread."""
+    """The responses that are being sent, and the records that are read for them. Used in the event loop's thread.
+
+    A response counts from the time that it is sent. One that takes long is ended if there are too many bytes: the
+    oldest of the host or principal whose responses have the most.
+
+    Records of object stores and of remote storage count while they are in memory, also while a Fetch waits for more of
+    them. There is room for at most `limit_bytes`, and for half of it for a host or a principal: a Fetch waits until
+    there is, and those that have the least come first. While it waits, responses that take long end.
+    """
 
     def __init__(self, limit_bytes: int, monotonic_ms: Callable[[], int]) -> None:
         self._limit_bytes = limit_bytes
         self._monotonic_ms = monotonic_ms
-        self._sending: dict[object, tuple[int, int, Callable[[], None]]] = {}
+        self._sending: dict[object, _Sending] = {}
+        self._sent_to: Counter[str] = Counter()
+        self._read_for: Counter[str] = Counter()
+        self._waiting: dict[asyncio.Future[bool], tuple[tuple[str, ...], int, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self.used_bytes = 0
+        self.read_bytes = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a Fetch waits for room."""
+        return bool(self._waiting)
 
     @contextmanager
-    def sending(self, size_bytes: int, abort: Callable[[], None]) -> Iterator[None]:
+    def sending(self, size_bytes: int, abort: Callable[[], None], owners: tuple[str, ...] = ()) -> Iterator[None]:
         """Counts a response while the block runs; `abort`, which does not raise, ends its connection."""
         key = object()
-        self._sending[key] = size_bytes, self._monotonic_ms(), abort
+        self._sending[key] = _Sending(size_bytes, self._monotonic_ms(), abort, owners)
         self.used_bytes += size_bytes
+        self._sent_to.update(dict.fromkeys(owners, size_bytes))
         try:
-            self._make_room()
+            while self.used_bytes > self._limit_bytes and self._end_slow():
+                pass
             yield
         finally:
             self._forget(key)
 
-    def _make_room(self) -> None:
+    async def take(self, size_bytes: int, owners: tuple[str, ...]) -> bool:
+        """Wait for room for so many bytes of records, and take it; `give_back` follows. False if there is none in time.
+
+        Without a limit of the time, requests that have some room could wait for each other.
+        """
+        if not self._waiting and self._fits(size_bytes, owners):
+            self._take(size_bytes, owners)
+            return True
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = owners, size_bytes, self._monotonic_ms()
+        self._look()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self.give_back(size_bytes, owners)
+            raise
+        finally:
+            self._waiting.pop(turn, None)
+
+    def give_back(self, size_bytes: int, owners: tuple[str, ...]) -> None:
+        """So many bytes of records are not in memory any more."""
+        self.read_bytes -= size_bytes
+        _subtract(self._read_for, size_bytes, owners)
+
+    def _take(self, size_bytes: int, owners: tuple[str, ...]) -> None:
+        self.read_bytes += size_bytes
+        self._read_for.update(dict.fromkeys(owners, size_bytes))
+
+    def _fits(self, size_bytes: int, owners: tuple[str, ...]) -> bool:
+        """Whether there is room. What nothing else could make room for is admitted."""
+        limits = [(self.read_bytes, self._limit_bytes)]
+        limits += [(self._read_for[each], self._limit_bytes // _OWNER_SHARE) for each in owners]
+        return all(not used or used + size_bytes <= limit for used, limit in limits)
+
+    def _look(self) -> None:
+        """Give room to those that wait, and make some; again while any wait."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        by_least = sorted(
+            self._waiting.items(), key=lambda each: max((self._read_for[owner] for owner in each[1][0]), default=0)
+        )
+        latest_ms = self._monotonic_ms() - _ROOM_S * SECOND_MS
+        for turn, (owners, size_bytes, began_ms) in by_least:
+            if not turn.done() and (self._fits(size_bytes, owners) or began_ms <= latest_ms):
+                turn.set_result(has_room := self._fits(size_bytes, owners))
+                if has_room:
+                    self._take(size_bytes, owners)
+                del self._waiting[turn]
+        if self._waiting:
+            self._end_slow()
+            self._timer = loop.call_later(_LOOK_S, self._look)
+
+    def _end_slow(self) -> bool:
+        """End a response that takes long; False if there is none."""
         latest_ms = self._monotonic_ms() - _SENDING_S * SECOND_MS
-        while self.used_bytes > self._limit_bytes:
-            key, (_, began_ms, abort) = next(iter(self._sending.items()))
-            if began_ms > latest_ms:
-                break
-            self._forget(key)
-            abort()
+        slow = [(key, each) for key, each in self._sending.items() if each.began_ms <= latest_ms]
+        if not slow:
+            return False
+        key, ended = max(slow, key=lambda each: max(map(self._sent_to.__getitem__, each[1].owners), default=0))
+        self._forget(key)
+        ended.abort()
+        return True
 
     def _forget(self, key: object) -> None:
-        size_bytes = self._sending.pop(key, (0,))[0]
-        self.used_bytes -= size_bytes
+        ended = self._sending.pop(key, None)
+        if ended is not None:
+            self.used_bytes -= ended.size_bytes
+            _subtract(self._sent_to, ended.size_bytes, ended.owners)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """A response that is being sent."""
+
+    size_bytes: int
+    began_ms: int
+    abort: Callable[[], None]
+    owners: tuple[str, ...]
+
+
+def _subtract(bytes_of: Counter[str], size_bytes: int, owners: tuple[str, ...]) -> None:
+    for each in owners:
+        bytes_of[each] -= size_bytes
+        if not bytes_of[each]:
+            del bytes_of[each]

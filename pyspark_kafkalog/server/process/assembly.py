@@ -29,7 +29,7 @@ from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects, BeatPl
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleServer
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.context import Handler, Node, ServerContext
+from pyspark_kafkalog.server.context import Handler, Node, RecordMemory, ServerContext
 from pyspark_kafkalog.server.groups import handlers as groups
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
@@ -66,10 +66,18 @@ class Parts:
     metrics: ServerMetrics
 
 
-def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Executor, beating: Executor) -> Parts:
+def assemble(
+    root: Root,
+    config: ServerConfig,
+    advertised: Address,
+    executor: Executor,
+    beating: Executor,
+    record_memory: RecordMemory,
+) -> Parts:
     """The parts of a server that clients reach at `advertised`. Called in the event loop's thread.
 
-    Requests block in threads of `executor`, signs of life in the thread of `beating`.
+    Requests block in threads of `executor`, signs of life in the thread of `beating`. `record_memory` bounds what they
+    read into memory.
 
     Raises InvalidOptionError for security settings that cannot be used.
     """
@@ -101,6 +109,7 @@ def assemble(root: Root, config: ServerConfig, advertised: Address, executor: Ex
             monotonic_ms=monotonic_ms,
             traffic=metrics,
             quotas=gate.quotas,
+            record_memory=record_memory,
         )
         return _role(context, gate, sessions, [committer, cluster])
 

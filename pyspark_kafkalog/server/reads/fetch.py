@@ -36,6 +36,9 @@ FETCH_MAX_BYTES: Final = 55 * MIB
 _REPLICA_STATE_FROM_VERSION: Final = 15
 #: What a response has of a partition besides its records.
 _PARTITION_BYTES: Final = 40
+#: A request that has more than this in memory waits for further records for two seconds at most.
+_HELD_BYTES_MAX: Final = MIB
+_HELD_MS_MAX: Final = 2000
 #: A request of thousands of partitions waits no longer: few of them are handled at the same time.
 _LONG_WAIT_MAX_MS: Final = 1000
 
@@ -55,7 +58,7 @@ class Fetches:
         opened = open_fetch(self._sessions, request)
         if not isinstance(opened, OpenedFetch):
             return FetchResponse(error_code=opened)
-        plan = self._plan(context, body, opened)
+        plan = self._plan(context, body, opened, request.session.owners)
         await plan.turn.step()
         await self._authorize(context, request, plan)
         await plan.turn.step()
@@ -73,7 +76,9 @@ class Fetches:
         _count(context, plan)
         return opened.answer(plan.fetched)
 
-    def _plan(self, context: ServerContext, body: FetchRequest, opened: OpenedFetch) -> FetchPlan:
+    def _plan(
+        self, context: ServerContext, body: FetchRequest, opened: OpenedFetch, owners: tuple[str, ...]
+    ) -> FetchPlan:
         """The partitions of a session are quiet, until it is found that they have news, or that they cannot be read."""
         partitions = opened.partitions.values()
         is_full = opened.session is None
@@ -85,6 +90,7 @@ class Fetches:
             max_bytes=max(min(body.max_bytes, FETCH_MAX_BYTES), 0),
             min_bytes=body.min_bytes,
             is_committed=opened.is_committed,
+            owners=owners,
             session=opened.session,
             quiet=[] if is_full else [each for each in partitions if each.topic is not None],
         )
@@ -136,6 +142,7 @@ def _replica_id(request: Request) -> int:
 async def _wait(context: ServerContext, plan: FetchPlan, max_wait_ms: int) -> None:
     """Evaluate again whenever a partition changes, until the plan is satisfied or the time is over."""
     deadline_ms = context.monotonic_ms() + max_wait_ms
+    began_ms: int | None = None  # to hold much in memory
     event = context.waiters.subscribe(plan.names())
     try:
         while True:
@@ -145,6 +152,12 @@ async def _wait(context: ServerContext, plan: FetchPlan, max_wait_ms: int) -> No
             left_ms = deadline_ms - context.monotonic_ms()
             if plan.is_satisfied or left_ms <= 0:
                 return
+            if plan.memory_bytes > _HELD_BYTES_MAX:
+                if began_ms is None:
+                    began_ms = context.monotonic_ms()
+                left_ms = min(left_ms, began_ms + _HELD_MS_MAX - context.monotonic_ms())
+                if left_ms <= 0 or context.record_memory.is_short:
+                    return
             try:
                 await asyncio.wait_for(event.wait(), left_ms / 1000)
             except (asyncio.TimeoutError, TimeoutError):

@@ -17,20 +17,25 @@ Source of the rules: ReplicaManager.readFromLog, DelayedFetch.tryComplete, Parti
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
+
+import numpy as np
 
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchPartition
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.server.context import ServerContext
+from pyspark_kafkalog.server.context import RecordMemory, ServerContext
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
-from pyspark_kafkalog.server.reads.log_slices import LogSlices
+from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
 from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code
 from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
+from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.server.turns import Turn
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
@@ -115,6 +120,7 @@ class FetchPlan:
     max_bytes: int
     min_bytes: int
     is_committed: bool
+    owners: tuple[str, ...] = ()
     session: FetchSession | None = None
     quiet: list[SessionPartition] = field(default_factory=list)
     turn: Turn = field(default_factory=Turn)
@@ -123,6 +129,15 @@ class FetchPlan:
     @property
     def size_bytes(self) -> int:
         return sum(each.size_bytes for each in self.fetched)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of records that are in memory."""
+        return sum(
+            each.size_bytes
+            for each in self.fetched
+            if each.records is not None and not isinstance(each.records.records, FileSlice)
+        )
 
     @property
     def is_satisfied(self) -> bool:
@@ -274,7 +289,7 @@ class FetchPlan:
         if read < len(changed):
             await self.context.run(lambda: self._read_in_order(changed[read:], room, remote, may_wait=True))
         if remote:
-            await asyncio.gather(*(self._run_each(self._read_waiting, [job]) for job in remote))
+            await self._read_remote(remote)
         if not self.size_bytes:
             await self._read_too_large()
         transactional = [each for each in changed if self._needs_aborted(each)]
@@ -320,6 +335,30 @@ class FetchPlan:
 
         await self.context.run(run)
 
+    async def _read_remote(self, jobs: Sequence[_Job]) -> None:
+        """Read what is not local into memory, once there is room for all of it; nothing if there is none in time.
+
+        The records have the room until nothing refers to them.
+        """
+        memory, owners = self.context.record_memory, self.owners
+        size_bytes = sum(min(limits.max_bytes, REMOTE_BYTES_MAX) for _, limits in jobs)
+        if not await memory.take(size_bytes, owners):
+            for each, _ in jobs:
+                each.records = nothing(each.wanted.fetch_offset)
+            return
+        kept_bytes = 0
+        try:
+            await asyncio.gather(*(self._run_each(self._read_waiting, [job]) for job in jobs))
+            loop = asyncio.get_running_loop()
+            for each, _ in jobs:
+                records = None if each.records is None else each.records.records
+                buffer = records.obj if isinstance(records, memoryview) else None
+                if isinstance(buffer, np.ndarray):
+                    kept_bytes += buffer.nbytes
+                    weakref.finalize(buffer, _give_back, loop, memory, buffer.nbytes, owners).atexit = False
+        finally:
+            memory.give_back(size_bytes - kept_bytes, owners)
+
     def _read_waiting(self, job: _Job) -> None:
         each, limits = job
         assert each.snapshot is not None
@@ -333,7 +372,7 @@ class FetchPlan:
         for each in self.fetched:
             if each.records is not None and each.records.is_cut:
                 limits = Limits(end_offset=each.end_offset, max_bytes=1, may_exceed=True)
-                await self._run_each(self._read_waiting, [(each, limits)])
+                await self._read_remote([(each, limits)])
                 if each.size_bytes:
                     return
 
@@ -350,6 +389,12 @@ class FetchPlan:
 
 
 _Job = tuple[FetchedPartition, Limits]
+
+
+def _give_back(loop: asyncio.AbstractEventLoop, memory: RecordMemory, size_bytes: int, owners: tuple[str, ...]) -> None:
+    """Called in whichever thread drops the last reference."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(memory.give_back, size_bytes, owners)
 
 
 @dataclass(slots=True)

@@ -93,6 +93,7 @@ class Gate:
                 executor=executor,
                 refresh=self.refresh,
                 monotonic_ms=monotonic_ms,
+                is_known=self._limits.unknown.discard,
             )
 
     async def start(self) -> None:
@@ -124,11 +125,18 @@ class Gate:
         """A new connection; `close` has to follow. Raises TooManyConnectionsError."""
         host = canonical_host(host)
         self._limits.open(host)
-        return Session(host, port, is_authenticated=self.sasl is None)
+        return Session(host, port, is_authenticated=self.sasl is None, is_in_handshake=self._tls is not None)
+
+    def watch(self, session: Session, end: Callable[[], object]) -> None:
+        """Until the client has shown who it is, `end` may end the connection to make room for others."""
+        if session.is_in_handshake or not session.is_authenticated:
+            self._limits.unknown.add(session, end)
 
     def close(self, session: Session) -> None:
         """The connection has ended."""
-        self._limits.close(session.host)
+        self._limits.unknown.discard(session)
+        if not session.is_ended:
+            self._limits.close(session.host)
 
     @property
     def has_tls(self) -> bool:
@@ -144,6 +152,9 @@ class Gate:
         transport = TlsTransport(client, self._tls.context, self._executor, idle_max_s=idle_max_s)
         try:
             await transport.handshake(AUTHENTICATION_MS_MAX / SECOND_MS)
+            session.is_in_handshake = False
+            if session.is_authenticated:
+                self._limits.unknown.discard(session)
             subject = transport.subject if self.sasl is None else None
             if subject is not None:
                 session.principal = self._principal_mapping.principal(subject)

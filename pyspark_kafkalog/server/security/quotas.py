@@ -60,9 +60,18 @@ class TokenBucket:
     def throttle_ms(self, now_ms: int) -> int:
         """The milliseconds until the bucket is no longer overdrawn."""
         self._refill(now_ms)
-        if self._tokens >= 0:
+        if not self._tokens < 0:  # also for a rate that is no number, which a copied log directory may have
             return 0
-        return min(math.ceil(-self._tokens / self.rate * SECOND_MS), INT32_MAX)
+        if self.rate <= 0:
+            return INT32_MAX
+        return math.ceil(min(-self._tokens / self.rate * SECOND_MS, INT32_MAX))
+
+    def try_take(self, amount: float, now_ms: int) -> int:
+        """Take `amount` if the bucket has it and return 0; else the milliseconds until it has."""
+        throttle_ms = self.take(amount, now_ms)
+        if throttle_ms:
+            self._tokens += amount
+        return throttle_ms
 
     def is_full(self, now_ms: int) -> bool:
         """Whether it tells nothing more than a new one."""

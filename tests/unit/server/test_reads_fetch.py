@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from engine_fixtures import FixturePartition, expected_records, partitions_with_offsets
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 from root_places import RootPlace, is_object_place
 from server_calls import ReadServer
 from tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds
@@ -31,6 +32,9 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.server.connections.request_bytes import ResponseBytes
+from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.reads import fetch as fetch_module
 from pyspark_kafkalog.storage.names import TopicPartition
 
 RECORDS = 20
@@ -411,3 +415,29 @@ def test_fetch_of_thousands_of_partitions_lets_others_come_first(
 
     with ReadServer(log_dir) as server:
         assert asyncio.run(turns_of_others(server)) >= 5 + 3
+
+
+def test_records_of_a_store_count_as_long_as_they_are_in_memory(server: ReadServer, root_place: RootPlace) -> None:
+    memory = ResponseBytes(1 << 20, server.context.monotonic_ms)
+    server.context = replace(server.context, record_memory=memory)
+
+    async def work() -> None:
+        request = asked({0: 0, 1: 0}, min_bytes=1)
+        asking = server.handlers[ApiKey.FETCH](
+            server.context, Request(ApiKey.FETCH, LAST_VERSION_BY_NAME, "app", request, Session("h", 1))
+        )
+        answer = await asking
+        assert (memory.read_bytes > 0) == is_object_place(root_place)
+        del answer
+        await until(lambda: memory.read_bytes == 0)
+
+    asyncio.run(work())
+
+
+def test_fetch_that_holds_many_records_does_not_wait_long_for_others(
+    server: ReadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_HELD_BYTES_MAX", 10)
+    monkeypatch.setattr(fetch_module, "_HELD_MS_MAX", 5)
+    response = wait_for(server, asked({0: 60}, max_wait_ms=LONG_MS, min_bytes=1 << 20), lambda: None)
+    assert offsets_of(response.responses[0].partitions[0]) == [(60, 79)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import ssl
@@ -26,7 +27,7 @@ from pyspark_kafkalog.metadata.access.acl import (
     ResourceType,
     acl_record,
 )
-from pyspark_kafkalog.metadata.access.client_quotas import USER, alter_quotas, quota_entity
+from pyspark_kafkalog.metadata.access.client_quotas import IP, USER, alter_quotas, quota_entity
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credentials, upsertion
 from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
 from pyspark_kafkalog.server.config import Address, ServerConfig
@@ -281,3 +282,58 @@ def test_open_server_refuses_to_listen_for_other_machines(root: Path) -> None:
     passwords = ServerConfig(listen=Address("127.0.0.1", 0), security=SecuritySettings(sasl=SASL))
     with pytest.raises(InvalidOptionError, match="PLAIN"), serve(root, passwords):
         pass
+
+
+def connect_from(bootstrap: str, source: str) -> socket.socket:
+    host, _, port = bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=(source, 0))
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x16", b"\0\0\0"], ids=["silent", "part of TLS", "part of a size"])
+@pytest.mark.parametrize("has_tls", [False, True], ids=["sasl", "tls"])
+def test_clients_that_never_say_who_they_are_keep_no_others_out(
+    root: Path, tmp_path: Path, has_tls: bool, begun: bytes
+) -> None:
+    authority = Authority(tmp_path)
+    server = authority.sign("server", common_name("server"))
+    limits = ConnectionSettings(connections_max=8)
+    settings = config(
+        connections=limits,
+        tls=TlsSettings(server.certificate, server.key) if has_tls else None,
+        sasl=None if has_tls else SASL,
+    )
+    with serve(root, settings) as bootstrap, contextlib.ExitStack() as opened:
+        for source in ("127.0.0.2", "127.0.0.3"):
+            for _ in range(10):
+                silent = opened.enter_context(connect_from(bootstrap, source))
+                with contextlib.suppress(ConnectionError):
+                    silent.sendall(begun)
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.0.1"):
+            sock = opened.enter_context(connect_from(bootstrap, source))
+            if has_tls:
+                context = ssl.create_default_context(cafile=str(authority.certificate))
+                context.check_hostname = False
+                sock = opened.enter_context(context.wrap_socket(sock))
+            assert ask(sock, API_VERSIONS) is not None
+            if not has_tls:
+                assert ask(sock, handshake(0)) is not None
+                client = ScramClient("ann", "secret")
+                first = ask(sock, client.first())
+                assert first is not None
+                assert client.accepts(ask(sock, client.final(first)) or b"")
+
+
+def test_connection_above_its_hosts_rate_is_closed_later_and_not_answered(root: Path) -> None:
+    host = quota_entity([(IP, "127.0.0.2")])
+    LogDir.open(root).root.native().commit(
+        lambda image: alter_quotas({}, host, {"connection_creation_rate": 1.0}), operation="set a quota"
+    )
+    with serve(root, config()) as bootstrap, contextlib.ExitStack() as opened:
+        first = opened.enter_context(connect_from(bootstrap, "127.0.0.2"))
+        assert ask(first, API_VERSIONS) is not None  # by now the server has read the quota
+        sockets = [opened.enter_context(connect_from(bootstrap, "127.0.0.2")) for _ in range(25)]
+        answers = [ask(each, API_VERSIONS) for each in sockets]
+        assert answers[:9].count(None) == 0
+        assert answers.count(None) >= 5
+        other = opened.enter_context(connect_from(bootstrap, "127.0.0.3"))
+        assert ask(other, API_VERSIONS) is not None

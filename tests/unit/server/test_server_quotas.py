@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import pytest
 
 from pyspark_kafkalog.metadata.access.client_quotas import CLIENT_ID, IP, USER, Quotas, quota_entity
@@ -137,14 +140,15 @@ def test_connections_above_a_hosts_rate_are_refused() -> None:
     }
     rates = quotas_of(clock, quotas)
     limits = ConnectionLimits(ConnectionSettings(), creation_rate=rates.connection_creation_rate, monotonic_ms=clock)
-    for _ in range(11):
+    for _ in range(10):
         limits.open("10.0.0.1")
-    with pytest.raises(TooManyConnectionsError, match="1 a second"):
+    with pytest.raises(TooManyConnectionsError, match="1 a second") as refused:
         limits.open("10.0.0.1")
+    assert refused.value.throttle_ms == 1_000
     limits.open("10.0.0.2")
     clock.now_ms = 1_000
     limits.open("10.0.0.1")
-    assert limits.count == 13
+    assert limits.count == 12
 
 
 def test_rate_of_a_host_is_found_however_its_address_is_written_and_names_of_hosts_have_none() -> None:
@@ -155,3 +159,47 @@ def test_rate_of_a_host_is_found_however_its_address_is_written_and_names_of_hos
     rates = quotas_of(Clock(), quotas)
     assert rates.connection_creation_rate("fe80:0:0:0:0:0:0:1") == 1.0
     assert rates.connection_creation_rate("127.0.0.1") is None
+
+
+def test_unknown_client_of_the_host_with_the_most_makes_room() -> None:
+    ended: list[str] = []
+
+    def connect(host: str) -> Session:
+        limits.open(host)
+        connected = Session(host, 1)
+        limits.unknown.add(connected, lambda: ended.append(host))
+        return connected
+
+    limits = ConnectionLimits(ConnectionSettings(connections_max=8), monotonic_ms=Clock())
+    for host in ("a", "a", "a", "b"):
+        connect(host)
+    assert not ended
+    known = connect("b")
+    assert ended == ["a"]
+    limits.unknown.discard(known)
+    connect("c")
+    assert ended == ["a"]
+    connect("c")
+    assert limits.unknown.count == 4
+    assert ended[1:] in (["a"], ["c"])
+
+
+def test_host_leaves_a_quarter_of_the_connections_to_others() -> None:
+    limits = ConnectionLimits(ConnectionSettings(connections_max=8), monotonic_ms=Clock())
+    for _ in range(6):
+        limits.open("a")
+    with pytest.raises(TooManyConnectionsError, match=r"per\.ip"):
+        limits.open("a")
+    limits.open("b")
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 5e-324, 1e-9])
+def test_rate_of_a_copied_log_that_no_quota_can_have_is_no_defect(rate: float) -> None:
+    clock = Clock()
+    rates = quotas_of(
+        clock, {quota_entity([(IP, None)]): {"connection_creation_rate": rate}, entity("ann"): {RATE: rate}}
+    )  # type: ignore[dict-item]
+    limits = ConnectionLimits(ConnectionSettings(), creation_rate=rates.connection_creation_rate, monotonic_ms=clock)
+    with contextlib.suppress(TooManyConnectionsError):
+        limits.open("10.0.0.1")
+    assert 0 <= rates.throttle(session(), "app", RATE, 10) <= 2**31 - 1

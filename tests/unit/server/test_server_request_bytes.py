@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from loop_clock import LoopClock
 
-from pyspark_kafkalog.server.connections.request_bytes import HeldRequest, RequestBytes
+from pyspark_kafkalog.server.connections.request_bytes import HeldRequest, RequestBytes, ResponseBytes
 
 
 async def settle() -> None:
@@ -188,5 +190,69 @@ def test_request_that_is_paused_is_not_slow() -> None:
         await settle()
         assert paused.waiting is not None
         assert paused.waiting.done()
+
+    run(work)
+
+
+def test_records_of_one_owner_leave_half_of_the_memory_to_others() -> None:
+    async def work() -> None:
+        memory = ResponseBytes(100, lambda: 0)
+        assert await memory.take(40, ("a", "User:ann"))
+        waiting = asyncio.create_task(memory.take(20, ("a", "User:bob")))
+        other = asyncio.create_task(memory.take(20, ("b", "User:ann")))
+        await settle()
+        assert not waiting.done()
+        assert not other.done()
+        assert await asyncio.wait_for(memory.take(50, ("b", "User:cid")), 5)
+        memory.give_back(40, ("a", "User:ann"))
+        assert await waiting
+        memory.give_back(50, ("b", "User:cid"))
+        assert await other
+        memory.give_back(20, ("a", "User:bob"))
+        memory.give_back(20, ("b", "User:ann"))
+        assert memory.read_bytes == 0
+        assert not memory.is_short
+
+    run(work)
+
+
+def test_answer_that_its_client_does_not_take_ends_when_another_needs_memory() -> None:
+    async def work() -> None:
+        clock = LoopClock()
+        memory = ResponseBytes(100, lambda: int(asyncio.get_running_loop().time() * 1000))
+        ended: list[str] = []
+
+        def end(host: str, size_bytes: int) -> None:
+            ended.append(host)
+            memory.give_back(size_bytes, (host,))
+
+        with contextlib.ExitStack() as sending:
+            for host, size_bytes in (("a", 10), ("b", 45), ("c", 45)):
+                assert await memory.take(size_bytes, (host,))
+                ending = functools.partial(end, host, size_bytes)
+                sending.enter_context(memory.sending(size_bytes, ending, (host,)))
+            waiting = asyncio.create_task(memory.take(40, ("d",)))
+            await clock.advance(1)
+            assert (ended, waiting.done()) == ([], False)
+            await clock.advance(5)
+            assert await waiting
+            assert ended in (["b"], ["c"])
+
+    run(work)
+
+
+def test_fetch_that_finds_no_room_in_time_reads_nothing() -> None:
+    async def work() -> None:
+        clock = LoopClock()
+        memory = ResponseBytes(100, lambda: int(asyncio.get_running_loop().time() * 1000))
+        assert await memory.take(90, ("a",))
+        waiting = asyncio.create_task(memory.take(40, ("b",)))
+        cancelled = asyncio.create_task(memory.take(40, ("b",)))
+        await settle()
+        cancelled.cancel()
+        await clock.advance(11)
+        assert await waiting is False
+        assert memory.read_bytes == 90
+        assert not memory.is_short
 
     run(work)

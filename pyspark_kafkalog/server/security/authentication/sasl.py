@@ -20,11 +20,12 @@ Source of the rules: SaslServerAuthenticator of org.apache.kafka.common.security
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -80,6 +81,14 @@ class _Connection:
     expires_at_ms: int | None = None
 
 
+@dataclass(slots=True)
+class _Turns:
+    """The passwords of a host that wait for their check."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Authenticated:
     """An answer of the exchange: the message for the client, and the lifetime of a session that has begun."""
@@ -99,10 +108,12 @@ class SaslAuthenticator:
         executor: Executor,
         refresh: Callable[[], Awaitable[None]],
         monotonic_ms: Callable[[], int],
+        is_known: Callable[[Session], None] = lambda session: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
     ) -> None:
-        """`executor` checks passwords; `refresh` brings the credentials up to date."""
+        """`executor` checks passwords; `refresh` brings the credentials up to date; `is_known` is told of successes."""
+        self._is_known = is_known
         self.settings = settings
         self._credentials = credentials
         self._monotonic_ms = monotonic_ms
@@ -111,6 +122,7 @@ class SaslAuthenticator:
         self._sleep = sleep
         self._nonce = nonce
         self._log = BoundedLog(_LOG, monotonic_ms)
+        self._turns: dict[str, _Turns] = {}
         self._password_checks = asyncio.Semaphore(_PASSWORD_CHECKS_MAX)
 
     def admits(self, session: Session, api_key: int) -> bool:
@@ -180,7 +192,7 @@ class SaslAuthenticator:
     async def _evaluate(self, session: Session, connection: _Connection, token: bytes) -> Authenticated:
         if connection.scram is None:
             user, password = parse_plain(token)
-            async with self._password_checks:
+            async with self._turn_of(session.host), self._password_checks:
                 loop = asyncio.get_running_loop()
                 fits = await loop.run_in_executor(self._executor, self._credentials.fits, user, password)
             if not fits:
@@ -191,6 +203,19 @@ class SaslAuthenticator:
             return Authenticated(answer)
         return Authenticated(answer, self._complete(session, connection, connection.scram.user))
 
+    @contextlib.asynccontextmanager
+    async def _turn_of(self, host: str) -> AsyncIterator[None]:
+        """One password of a host is checked at a time, so that a host that tries many keeps no other host waiting."""
+        turns = self._turns.setdefault(host, _Turns())
+        turns.users += 1
+        try:
+            async with turns.lock:
+                yield
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                del self._turns[host]
+
     def _complete(self, session: Session, connection: _Connection, user: str) -> int:
         """The lifetime of the session, 0 if it does not end. Raises AuthenticationError."""
         principal = f"User:{user}"
@@ -198,6 +223,7 @@ class SaslAuthenticator:
             raise AuthenticationError(f"cannot change the principal from {session.principal} to {principal}")
         session.principal = principal
         session.is_authenticated = True
+        self._is_known(session)
         connection.state = _State.COMPLETE
         connection.scram = None
         connection.is_reauthenticating = False

@@ -143,6 +143,8 @@ def _state(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
 class TlsTransport:
     """One connection over TLS, for the reading and the sending side; see `sending.Transport`."""
 
+    file_buffer_bytes = _CHUNK_BYTES
+
     def __init__(
         self,
         connection: socket.socket,
