@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from hostile_clients import answer_or_end, frame_of, sized
 from kafka_oracle import Broker
 from patience import wait_until
 
@@ -31,6 +33,14 @@ from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest
+from pyspark_kafkalog.protocol.messages.security import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponse,
+    EntityData,
+    OpData,
+)
 from pyspark_kafkalog.protocol.messages.topics import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -45,6 +55,7 @@ from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 
+VERSIONS = sized(frame_of(APIS[ApiKey.API_VERSIONS], 0, ApiVersionsRequest()))
 NODE_ID = 1  # that of the broker
 VERSIONED = [
     *((case, version) for case in CASES for version in APIS[case.key].versions),
@@ -231,3 +242,36 @@ def test_every_version_is_answered_as_by_a_broker(
         return  # the other test has asked the same
     found = list(differences(clients, case, version))
     assert not found, "\n".join(found)
+
+
+def test_hosts_above_their_rate_of_connections_are_refused_as_by_a_broker(
+    servers: tuple[str, str], clients: tuple[WireClient, WireClient]
+) -> None:
+    host, rate = "127.0.0.2", 2.0
+    entity = (EntityData(entity_type="ip", entity_name=host),)
+    operation = OpData(key="connection_creation_rate", value=rate)
+    change = AlterClientQuotasRequest(entries=(AlterClientQuotasRequestEntryData(entity=entity, ops=(operation,)),))
+    accepted = []
+    for bootstrap, client in zip(servers, clients, strict=True):
+        answer = client.call(change, AlterClientQuotasResponse)
+        assert answer.entries[0].error_code == ErrorCode.NONE
+        address = bootstrap.rpartition(":")
+        # The quota holds a moment after it was set: until then connections are not counted.
+        while all(first := connections(address, host, 40)):
+            pass
+        accepted.append([sum(first), sum(connections(address, host, 40))])
+        assert all(connections(address, "127.0.0.3", 5))
+    print(f"accepted of 40 at {rate} a second: broker {accepted[0]}, server {accepted[1]}")
+    for of_both in zip(*accepted, strict=True):
+        assert max(of_both) - min(of_both) <= 4
+
+
+def connections(address: tuple[str, str, str], source: str, count: int) -> list[bool]:
+    """Which of so many connections were answered; refused ones are closed without an answer."""
+    with ExitStack() as open_ones:
+        opened = []
+        for _ in range(count):
+            sock = socket.create_connection((address[0], int(address[2])), 30, source_address=(source, 0))
+            open_ones.enter_context(sock).sendall(VERSIONS)
+            opened.append(sock)
+        return [bool(answer_or_end(each, 30)) for each in opened]
