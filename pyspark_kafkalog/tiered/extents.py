@@ -180,7 +180,9 @@ class RemoteExtent:
         if not self.segment.has_transaction_index:
             return []
         index = self._index(IndexKind.TRANSACTION)
-        return None if index is None else parse_aborted(bytes(index.data), file=index.name)
+        if index is None:
+            return None
+        return parse_aborted(bytes(index.data), file=index.name, offsets=range(self.base_offset, self.end_offset))
 
     def _hint(self, kind: type[_Index], index_kind: IndexKind) -> _Index | None:
         """An index that readers confirm against the batches: a missing or damaged one only costs time."""

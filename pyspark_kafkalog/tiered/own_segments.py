@@ -107,7 +107,8 @@ class SegmentObjectExtent:
         """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
         if not self.segment.transaction_index_bytes:
             return []
-        return parse_aborted(bytes(self.index(IndexKind.TRANSACTION)), file=self._name(IndexKind.TRANSACTION))
+        name, offsets = self._name(IndexKind.TRANSACTION), range(self.base_offset, self.end_offset)
+        return parse_aborted(bytes(self.index(IndexKind.TRANSACTION)), file=name, offsets=offsets)
 
     def index(self, kind: IndexKind) -> Buffer:
         """The bytes of an index. All of an object's are got at once, and kept in this process.

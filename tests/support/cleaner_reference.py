@@ -13,7 +13,7 @@ from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
-from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.filter import RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     ALL_KEYS,
     KeepBitmaps,
@@ -89,7 +89,7 @@ def clean_directory(
     """Clean the segments below `end_offset` as the cleaner does; counts, and how many shards the keys took."""
     part = _part(directory, run)
     survivors, shards = find_survivors(part, OffsetMap(map_bytes, 0.9))
-    copier = GroupCopier(part, survivors, run.rules, CleanedTransactions.of(part.aborted), run.config, directory, fs)
+    copier = GroupCopier(part, survivors, run.rules, part.transactions(), run.config, directory, fs)
     counts = CopyCounts()
     for group in group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset):
         counts = counts.plus(copier.copy(group))

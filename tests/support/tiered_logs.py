@@ -106,8 +106,19 @@ class _Appender:
         )
 
 
-def fill(log_dir: LogDir, rng: random.Random, batches: int, *, ends_all: bool = True, of: TopicPartition = OF) -> None:
-    """Append that many batches and markers; each call begins a leader epoch. `ends_all`: no transaction stays open."""
+def fill(
+    log_dir: LogDir,
+    rng: random.Random,
+    batches: int,
+    *,
+    ends_all: bool = True,
+    rolls: bool = False,
+    of: TopicPartition = OF,
+) -> None:
+    """Append that many batches and markers; each call begins a leader epoch. `ends_all`: no transaction stays open.
+
+    `rolls`: the active segment is empty at the end.
+    """
     root = file_root(log_dir)
     image = root.store.refresh()
     before = image.partition(of.topic, of.partition).state
@@ -118,6 +129,8 @@ def fill(log_dir: LogDir, rng: random.Random, batches: int, *, ends_all: bool = 
             appender.append(leader_epoch=epoch)
         if ends_all:
             appender.end_all(leader_epoch=epoch)
+        if rolls:
+            log.roll(log.log_end_offset)
         log.flush(is_last=True)
         after = log.state()
     root.commit(lambda image: [partition_state_record(_id_of(root), of.partition, after)], operation="write")

@@ -29,7 +29,7 @@ import numpy as np
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
-from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.filter import RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     KeyCounts,
     LogPart,
@@ -131,7 +131,7 @@ def _clean(
     if report.skipped is None:
         part = cleaning.part(found)
         survivors, keys = find_survivors(part, offset_map or cleaning.new_map(found.plan))
-        transactions = CleanedTransactions.of(part.aborted)
+        transactions = part.transactions()
         copier = GroupCopier(
             part, survivors, cleaning.rules(found), transactions, found.config, found.directory, cleaning.root.fs
         )

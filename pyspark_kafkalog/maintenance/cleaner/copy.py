@@ -70,7 +70,7 @@ def transactions_at(part: LogPart, groups: Iterable[Sequence[StoredSegment]]) ->
 
     Batches outside of transactions are read but not decompressed.
     """
-    state = CleanedTransactions.of(part.aborted)
+    state = part.transactions()
     starts = []
     for group in groups:
         starts.append(state.copy())

@@ -12,7 +12,8 @@ transactions:
 1. The last batch of each active producer is retained, even if all of its records are removed, so that its sequence
    numbers continue. It is removed when the producer has written another batch, or has expired.
 2. Nothing at or above the last stable offset is cleaned. So all transactions that the cleaner sees are decided, and the
-   transaction indexes have the aborted ones in advance.
+   transaction indexes have the aborted ones in advance. The markers decide: a cleaning ends at one that says something
+   else.
 3. Records of aborted transactions are removed at once, whatever their keys.
 4. A transaction's marker is retained until all batches of the transaction have been removed, and then for
    delete.retention.ms, as a tombstone is, so that no consumer that has read its data misses the marker. Until its data
@@ -50,6 +51,7 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+from pyspark_kafkalog.storage.log.isolation import EndedTransaction, wrong_index_error
 from pyspark_kafkalog.units import INT64_MAX
 
 _KEPT_FLAGS: Final = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
@@ -57,35 +59,42 @@ _KEPT_FLAGS: Final = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 
 @dataclass(slots=True)
 class _Aborted:
-    """An aborted transaction whose marker has not been reached; `has_data`: a batch of it has been read."""
+    """An aborted transaction whose marker has not been reached; `first_data`: the first batch of it that was read."""
 
     transaction: AbortedTxn
-    has_data: bool = False
+    first_data: int = -1
+
+    @property
+    def has_data(self) -> bool:
+        return self.first_data >= 0
 
 
 @dataclass(slots=True)
 class CleanedTransactions:
-    """The state between two batches. `aborted` are all aborted transactions that may occur.
+    """The state between two batches. `aborted` are all aborted transactions that may occur, `log` names the log.
 
     `retained` collects those whose data was read before their marker: the index of the cleaned segment needs them.
+    Where a marker says something else than `aborted`, which comes from transaction indexes, the cleaning ends.
     """
 
     aborted: list[AbortedTxn]
+    log: str = "the log"
     retained: list[AbortedTxn] = field(default_factory=list)
     _next: int = 0
     _open_aborted: dict[int, _Aborted] = field(default_factory=dict)
-    _open_committed: set[int] = field(default_factory=set)
+    #: The first offset of data since the producer's last marker that no entry aborts.
+    _open_committed: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, aborted: Iterable[AbortedTxn]) -> CleanedTransactions:
-        return cls(sorted(set(aborted), key=lambda each: each.first_offset))
+    def of(cls, aborted: Iterable[AbortedTxn], log: str = "the log") -> CleanedTransactions:
+        return cls(sorted(set(aborted), key=lambda each: each.first_offset), log)
 
     def copy(self) -> CleanedTransactions:
         """The current state with nothing retained, for a task that starts at this point."""
-        state = CleanedTransactions(self.aborted)
+        state = CleanedTransactions(self.aborted, self.log)
         state._next = self._next
         state._open_aborted = {each: replace(aborted) for each, aborted in self._open_aborted.items()}
-        state._open_committed = set(self._open_committed)
+        state._open_committed = dict(self._open_committed)
         return state
 
     def take_retained(self) -> list[AbortedTxn]:
@@ -93,10 +102,19 @@ class CleanedTransactions:
         taken, self.retained = self.retained, []
         return taken
 
+    def unended(self) -> dict[int, int]:
+        """The first offset, by producer, of the transactions whose markers are behind what was judged."""
+        found = dict(self._open_committed)
+        for producer_id, each in self._open_aborted.items():
+            first_offset = each.first_data if each.has_data else each.transaction.first_offset
+            found[producer_id] = min(first_offset, found.get(producer_id, first_offset))
+        return found
+
     def may_go(self, batches: NDArray[np.void], control_types: NDArray[np.int16]) -> NDArray[np.bool_]:
         """For each batch (BATCH_DTYPE, in order) whether its transaction allows it to be dropped.
 
         True for data of aborted transactions and for markers of transactions of which nothing else remains.
+        Raises CorruptIndexError for a marker that says something else of its transaction than `aborted`.
         """
         result = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches["attributes"] & (TRANSACTIONAL_MASK | CONTROL_MASK))
@@ -104,8 +122,9 @@ class CleanedTransactions:
             return result
         chosen = batches[rows]
         is_control = (chosen["attributes"] & CONTROL_MASK) != 0
-        for row, last_offset, producer_id, control, control_type in zip(
+        for row, base_offset, last_offset, producer_id, control, control_type in zip(
             rows.tolist(),
+            chosen["base_offset"].tolist(),
             chosen["last_offset"].tolist(),
             chosen["producer_id"].tolist(),
             is_control.tolist(),
@@ -113,37 +132,55 @@ class CleanedTransactions:
             strict=True,
         ):
             self._open_up_to(last_offset)
-            result[row] = self._marker(producer_id, control_type) if control else self._data(producer_id)
+            if control:
+                result[row] = self._marker(producer_id, base_offset, control_type)
+            else:
+                result[row] = self._data(producer_id, base_offset)
         return result
 
     def _open_up_to(self, offset: int) -> None:
         while self._next < len(self.aborted) and self.aborted[self._next].first_offset <= offset:
             transaction = self.aborted[self._next]
-            self._open_aborted.setdefault(transaction.producer_id, _Aborted(transaction))
+            known = self._open_aborted.get(transaction.producer_id)
+            if known is None or known.transaction.last_offset < transaction.first_offset:
+                self._open_aborted[transaction.producer_id] = _Aborted(transaction)
             self._next += 1
 
-    def _data(self, producer_id: int) -> bool:
+    def _data(self, producer_id: int, base_offset: int) -> bool:
         aborted = self._open_aborted.get(producer_id)
-        if aborted is None:
-            self._open_committed.add(producer_id)
+        if aborted is None or aborted.transaction.last_offset < base_offset:
+            self._open_committed.setdefault(producer_id, base_offset)
             return False
-        aborted.has_data = True
+        if not aborted.has_data:
+            aborted.first_data = base_offset
         return True
 
-    def _marker(self, producer_id: int, control_type: int) -> bool:
+    def _marker(self, producer_id: int, offset: int, control_type: int) -> bool:
         if control_type == EMPTY_BATCH:
             return True
-        if control_type == ControlRecordType.ABORT:
-            aborted = self._open_aborted.pop(producer_id, None)
+        if control_type not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
+            return False
+        is_abort = control_type == ControlRecordType.ABORT
+        kept_from = self._open_committed.pop(producer_id, None)
+        aborted = self._open_aborted.get(producer_id)
+        if aborted is not None and (is_abort or aborted.transaction.last_offset < offset):
+            del self._open_aborted[producer_id]
+        if is_abort:
+            self._check_abort(producer_id, offset, kept_from, aborted)
             if aborted is None or not aborted.has_data:
                 return True
             self.retained.append(aborted.transaction)
             return False
-        if control_type == ControlRecordType.COMMIT:
-            had_data = producer_id in self._open_committed
-            self._open_committed.discard(producer_id)
-            return not had_data
-        return False
+        if aborted is not None and (aborted.has_data or offset <= aborted.transaction.last_offset):
+            first_offset = aborted.first_data if aborted.has_data else aborted.transaction.first_offset
+            raise wrong_index_error(EndedTransaction(producer_id, first_offset, offset, False), file=self.log)
+        return kept_from is None
+
+    def _check_abort(self, producer_id: int, offset: int, kept_from: int | None, aborted: _Aborted | None) -> None:
+        is_other = aborted is not None and aborted.has_data and aborted.transaction.last_offset != offset
+        if kept_from is not None or is_other:
+            first_offset = aborted.first_data if kept_from is None and aborted is not None else kept_from
+            raise wrong_index_error(EndedTransaction(producer_id, first_offset or 0, offset, True), file=self.log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,8 @@ class LogPart:
     """The input of a cleaning: `segments`, in order, up to `end_offset`; `extent_of` is a segment as it is read.
 
     The dirty part begins at `first_dirty_offset`. `aborted` are the aborted transactions that reach into the segments;
-    `seed` is two words for the hash of keys, the same for all tasks of one cleaning.
+    `seed` is two words for the hash of keys, the same for all tasks of one cleaning; errors call the log `name`.
+    `check_unended` looks at the transactions that markers behind the dirty part end; raises CorruptIndexError.
     """
 
     extent_of: Callable[[StoredSegment], Extent]
@@ -215,6 +216,12 @@ class LogPart:
     seed: NDArray[np.uint64]
     now_ms: int
     throttle: Throttle
+    name: str = "the log"
+    check_unended: Callable[[CleanedTransactions], None] = lambda _: None
+
+    def transactions(self, start_offset: int = 0) -> CleanedTransactions:
+        """The transactions before the first batch is judged; those that end below `start_offset` are left out."""
+        return CleanedTransactions.of((each for each in self.aborted if each.last_offset >= start_offset), self.name)
 
     def chunks(self, segment: StoredSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
         """The segment's batches, beginning with the one that contains `start_offset`."""
@@ -341,12 +348,13 @@ def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> t
 def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]:
     """Fill the map with the latest offsets of the shard's keys in the dirty part; return the shards left to other maps.
 
-    Data of aborted transactions does not count. Source of the rules: Cleaner.buildOffsetMap.
+    Data of aborted transactions does not count. Source of the rules: Cleaner.buildOffsetMap. Raises CorruptIndexError
+    where markers say something else than `part.aborted`: nothing was changed by then.
     """
     offset_map.clear(shard)
     left: list[Shard] = []
     start_offset = part.first_dirty_offset
-    transactions = CleanedTransactions.of(each for each in part.aborted if each.last_offset >= start_offset)
+    transactions = part.transactions(start_offset)
     ends = [*(each.base_offset for each in part.segments[1:]), part.end_offset]
     for segment, end_offset in zip(part.segments, ends, strict=True):
         if end_offset <= start_offset:
@@ -367,6 +375,7 @@ def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]
                 counts &= ~is_row_out
             offset_map.records_without_key += int(np.count_nonzero(counts))
             left += offset_map.put(records)
+    part.check_unended(transactions)
     offset_map.latest_offset = part.end_offset - 1
     return left
 

@@ -56,6 +56,13 @@ from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
+from pyspark_kafkalog.storage.log.isolation import (
+    AbortedTransactions,
+    ScannedTransactions,
+    abort_markers,
+    wrong_index_error,
+)
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
@@ -69,6 +76,7 @@ from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.units import INT64_MAX
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -262,7 +270,7 @@ def copier_of(
     offset_map: OffsetMap | None = None,
 ) -> tuple[GroupCopier, KeyCounts]:
     """A copier for all groups of the log, which begins at the first, and the counts of its keys."""
-    part = part_of(root.objects, found, limits, now_ms)
+    part = part_of(root, found, limits, now_ms)
     if offset_map is None:
         offset_map = OffsetMap(map_bytes(found.plan, limits.buffer_bytes, limits.load_factor), limits.load_factor)
     survivors, keys = find_survivors(part, offset_map)
@@ -270,7 +278,7 @@ def copier_of(
         part,
         survivors,
         _rules(root, found, scratch, now_ms),
-        CleanedTransactions.of(part.aborted),
+        part.transactions(),
         found.config,
         scratch,
         flushing_file_system(LOCAL, "os"),
@@ -278,19 +286,22 @@ def copier_of(
     return copier, keys
 
 
-def part_of(objects: ObjectStore, found: CleanableLog, limits: CleanerLimits, now_ms: int) -> LogPart:
-    """The part of the log to read, with a new seed for the hash of keys."""
+def part_of(root: ObjectRoot, found: CleanableLog, limits: CleanerLimits, now_ms: int) -> LogPart:
+    """The part of the log to read, with a new seed for the hash of keys. Raises CorruptIndexError."""
     plan = found.plan
-    extents = [SegmentObjectExtent(objects, found.of, each) for each in found.partition.segments]
+    aborted = _aborted(root, found)
+    name = f"{root.objects.url}: {found.of.topic_partition}"
     return LogPart(
-        extent_of=partial(_extent, objects, found.of, found.segments),
+        extent_of=partial(_extent, root.objects, found.of, found.segments),
         segments=plan.segments,
         first_dirty_offset=plan.first_dirty_offset,
         end_offset=plan.first_uncleanable_offset,
-        aborted=_aborted(extents, found.partition, plan.first_uncleanable_offset),
+        aborted=aborted,
         seed=np.frombuffer(os.urandom(16), np.uint64),
         now_ms=now_ms,
         throttle=limits.throttle,
+        name=name,
+        check_unended=partial(_check_unended, root, found, AbortedTransactions(aborted, indexed_until=INT64_MAX), name),
     )
 
 
@@ -300,10 +311,42 @@ def _extent(
     return SegmentObjectExtent(objects, of, segments[segment.base_offset])
 
 
-def _aborted(extents: Sequence[SegmentObjectExtent], partition: PartitionImage, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that begin below `end_offset`, also by markers in runs. Raises CorruptIndexError."""
+def _aborted(root: ObjectRoot, found: CleanableLog) -> list[AbortedTxn]:
+    """The aborted transactions that begin below the end of the dirty part, also by markers in runs.
+
+    Entries of transaction indexes are compared with the markers of the dirty part while that is read. An entry with a
+    marker before the dirty part counts only if the marker is there. Raises CorruptIndexError.
+    """
+    plan = found.plan
+    end_offset = plan.first_uncleanable_offset
+    extents = [SegmentObjectExtent(root.objects, found.of, each) for each in found.partition.segments]
     indexed = [txn for extent in extents for txn in extent.aborted_transactions() if txn.first_offset < end_offset]
-    return indexed + aborted_transactions(partition.producer_batches.table, 0, end_offset)
+    reader = root.reader(found.of.topic, found.of.partition)
+    kept = [txn for txn in indexed if txn.last_offset >= plan.first_dirty_offset or _has_marker(reader, txn)]
+    return kept + aborted_transactions(found.partition.producer_batches.table, 0, end_offset)
+
+
+def _has_marker(reader: LogReader, transaction: AbortedTxn) -> bool:
+    marker = transaction.producer_id, transaction.last_offset
+    for run in reader.runs(transaction.last_offset, transaction.last_offset + 1, is_scan=True):
+        return marker in abort_markers(run)
+    return False
+
+
+def _check_unended(
+    root: ObjectRoot, found: CleanableLog, said: AbortedTransactions, name: str, transactions: CleanedTransactions
+) -> None:
+    """Compare the transactions that reach over the end of the dirty part with their markers.
+
+    Raises CorruptIndexError.
+    """
+    end_offset = found.plan.first_uncleanable_offset
+    scanned = ScannedTransactions(end_offset, transactions.unended())
+    if scanned.open:
+        root.reader(found.of.topic, found.of.partition).end_open(scanned, end_offset, INT64_MAX)
+    for each in scanned.ended:
+        if each.has_data and not said.agree(each):
+            raise wrong_index_error(each, file=name)
 
 
 def _rules(root: ObjectRoot, found: CleanableLog, scratch: Path, now_ms: int) -> RetentionRules:

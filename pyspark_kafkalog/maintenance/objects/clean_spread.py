@@ -175,7 +175,7 @@ def _merge(job_run: JobRun, topic_partition: TopicPartition) -> None:
 
 
 def _transactions(work: _Work) -> list[CleanedTransactions]:
-    part = part_of(_objects(work.job_run).objects, work.found, work.share.limits(), work.now_ms)
+    part = part_of(_objects(work.job_run), work.found, work.share.limits(), work.now_ms)
     return transactions_at(part, work.groups)
 
 

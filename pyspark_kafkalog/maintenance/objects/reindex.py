@@ -10,8 +10,9 @@ Names are written once, so nothing is put over an object that a reader may have 
 commit names, for the clean-up. If the segment is gone at the commit, because another job has replaced it or retention
 has dropped it, nothing changes. A damaged `.log` is an error of the report, and its segment stays as it is.
 
-A transaction index and a producer snapshot that can be read are trusted: they may know of records that were cleaned
-away. Producers behind a damaged `.log` are unknown until the next snapshot that can be read.
+A producer snapshot that can be read is trusted: it may know of records that were cleaned away. Entries of a readable
+transaction index stay if the markers confirm them. Producers behind a damaged `.log` are unknown until the next
+snapshot that can be read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -41,12 +43,14 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
+    NO_OFFSET,
     ProducerStateEntry,
     decode_snapshot,
     encode_snapshot,
 )
 from pyspark_kafkalog.storage.artefacts.transaction_index import parse_aborted
 from pyspark_kafkalog.storage.filesystem import LOCAL
+from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
@@ -111,7 +115,10 @@ def reindex_log(
 
 @dataclass(slots=True, kw_only=True)
 class _Reindexing:
-    """The work on one partition. `producers` are those at the end of the last segment, None if they are unknown."""
+    """The work on one partition. `producers` are those at the end of the last segment, None if they are unknown.
+
+    `last_ends` has the marker of the last transaction that has ended, by producer.
+    """
 
     root: ObjectRoot
     of: TopicIdPartition
@@ -124,6 +131,7 @@ class _Reindexing:
     replaced_count: int = 0
     producers: tuple[ProducerStateEntry, ...] | None = ()
     errors: list[Exception] = field(default_factory=list)
+    last_ends: dict[int, int] = field(default_factory=dict)
 
     def go(self, segment: SegmentObject, directory: Path) -> None:
         """Check one segment, and replace it if one of its indexes is wrong."""
@@ -135,7 +143,8 @@ class _Reindexing:
         if rebuilt.valid_bytes < rebuilt.size_bytes:
             self.producers = None
             raise self._damaged(segment, rebuilt)
-        content = _Content.of(segment, stored, rebuilt, manager if self.producers is not None else None)
+        known = manager if self.producers is not None else None
+        content = _Content.of(segment, stored, rebuilt, known, self._right_aborted(segment, stored, rebuilt, directory))
         wrong = content.wrong(directory, force=self.force)
         wrong += [] if self._has_manifest(segment) else [_MANIFEST]
         self.producers = content.entries
@@ -172,6 +181,30 @@ class _Reindexing:
             if len(found) == place.size_bytes:
                 return found
         return None
+
+    def _right_aborted(
+        self,
+        segment: SegmentObject,
+        stored: Mapping[IndexKind, bytes | None],
+        rebuilt: RebuiltIndexes,
+        directory: Path,
+    ) -> bytes:
+        """The transaction index by the markers: entries that are stored and right, and rebuilt ones for the others."""
+        offsets = range(segment.base_offset, segment.end_offset)
+        indexed = _parsed(partial(parse_aborted, offsets=offsets), stored[IndexKind.TRANSACTION])
+        if indexed is None:
+            return rebuilt.txn_index
+        open_before = {each.producer_id: each.current_txn_first_offset for each in self.producers or ()}
+        open_before = {key: first for key, first in open_before.items() if first != NO_OFFSET}
+        found = SegmentTransactions(open_before, self.last_ends)
+        with SegmentReader(LocalExtent(directory, segment.base_offset)) as reader:
+            for run in reader.runs(0, start_offset=segment.base_offset, end_offset=INT64_MAX):
+                found.add(run)
+        anew = {(each.producer_id, each.last_offset): each for each in parse_aborted(rebuilt.txn_index, file="")}
+        right = found.right_entries(indexed)
+        known = set(indexed)
+        entries = [each if each in known else anew.get((each.producer_id, each.last_offset), each) for each in right]
+        return b"".join(each.pack() for each in entries)
 
     def _has_manifest(self, segment: SegmentObject) -> bool:
         *_, manifest = segment_keys(self.of, segment.base_offset, segment.segment_id)
@@ -244,6 +277,7 @@ class _Content:
         stored: Mapping[IndexKind, bytes | None],
         rebuilt: RebuiltIndexes,
         producers: ProducerStateManager | None,
+        right_aborted: bytes,
     ) -> _Content:
         entries = _parsed(decode_snapshot, stored[IndexKind.PRODUCER_SNAPSHOT])
         if entries is None and producers is not None:
@@ -254,7 +288,7 @@ class _Content:
             {
                 IndexKind.OFFSET: rebuilt.offset_index,
                 IndexKind.TIMESTAMP: rebuilt.time_index,
-                IndexKind.TRANSACTION: rebuilt.txn_index,
+                IndexKind.TRANSACTION: right_aborted,
                 IndexKind.PRODUCER_SNAPSHOT: encode_snapshot(entries or ()),
             },
             entries,
@@ -264,7 +298,7 @@ class _Content:
         """The kinds of indexes that are wrong, or with `force` differ from what is built today."""
         stored = self.stored
         found = [kind for kind in (IndexKind.OFFSET, IndexKind.TIMESTAMP) if not self._is_right(kind, directory, force)]
-        if _parsed(parse_aborted, stored[IndexKind.TRANSACTION]) is None:
+        if stored[IndexKind.TRANSACTION] != self.rebuilt[IndexKind.TRANSACTION]:
             found.append(IndexKind.TRANSACTION)
         if _parsed(decode_snapshot, stored[IndexKind.PRODUCER_SNAPSHOT]) is None:
             found.append(IndexKind.PRODUCER_SNAPSHOT)

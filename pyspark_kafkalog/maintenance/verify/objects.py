@@ -11,6 +11,7 @@ Of each partition, with the requests of reading it once:
 
     extents         segments and runs follow each other without a gap, from the log start to the log end
     batches         tables of runs, CRCs, offsets; leader epochs and producers of segments; each entry of their indexes
+    transactions    the segments' transaction indexes have those that markers abort, and no other
     producers       the commits' rows of the batches of producers in runs are those of the batches
 
 Of each segment object, also of those that a root on a file system has copied to remote storage (own_remote.py): leader
@@ -33,7 +34,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.run_record import LAST_RUN_FILE, UNCLEANABLE_FILE
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed, count_by_severity
@@ -64,6 +65,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot as decode_producers
 from pyspark_kafkalog.storage.filesystem import in_parallel
+from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import DataKey, ObjectRun, read_footer
 from pyspark_kafkalog.storage.segment.extent import Extent
@@ -337,6 +339,7 @@ class _PartitionCheck:
         self._sink = FindingSink(topic_partition)
         self._bytes_read = self._batches = self._records = 0
         self._log: ObjectLog | None = None
+        self._transactions = SegmentTransactions()
 
     def run(self) -> tuple[list[Finding], PartitionReport]:
         began = time.perf_counter()
@@ -401,9 +404,10 @@ class _PartitionCheck:
     def _check_extent(self, extent: Extent) -> None:
         try:
             if isinstance(extent, SegmentObjectExtent):
-                self._count(check_segment_object(extent, self._sink, may_have_gaps=extent.segment.is_cleaned))
-            else:
-                self._check_batches(extent)
+                has_gaps = extent.segment.is_cleaned
+                self._count(check_segment_object(extent, self._sink, self._transactions, may_have_gaps=has_gaps))
+                return
+            self._check_batches(extent)
         except FileNotFoundError as error:
             if self._is_still_there(extent):
                 self._error("missing-object", "all objects of the log", str(error), extent.base_offset)
@@ -412,6 +416,7 @@ class _PartitionCheck:
                 self._sink.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE)
         except (OSError, KafkalogError) as error:
             self._error("unreadable", "objects that can be read", " ".join(str(error).split()), extent.base_offset)
+        self._transactions = SegmentTransactions()  # without the transactions of an extent that was not read
 
     def _check_batches(self, extent: Extent) -> None:
         found: list[NDArray[np.void]] = []
@@ -501,6 +506,7 @@ class Read:
 class _Check:
     extent: SegmentObjectExtent
     sink: FindingSink
+    transactions: SegmentTransactions
     file: str
     may_have_gaps: bool
     batches: int = 0
@@ -523,6 +529,7 @@ class _Check:
                 0, start_offset=self.extent.base_offset, end_offset=end_offset, limit_offset=end_offset
             ):
                 self._add(run.batches)
+                self.transactions.add(run)
                 self.bytes_read += len(run.data)
                 if offsets is not None:
                     offsets.add(run.batches)
@@ -582,7 +589,11 @@ class _Check:
         extent = self.extent
         if extent.offset_index() is None or extent.time_index() is None:
             self._error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
-        extent.aborted_transactions()
+        try:
+            file = self._index_name(IndexKind.TRANSACTION)
+            self.transactions.check(extent.aborted_transactions(), file=file)
+        except CorruptIndexError as error:
+            self.sink.add_damage(Severity.ERROR, "transaction-index", error, advice=_CLOSED_INDEX.advice)
         parse_epochs(bytes(extent.index(IndexKind.LEADER_EPOCH)), file=f"{self.file}, leader epochs")
         decode_producers(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{self.file}, producers")
 
@@ -590,13 +601,17 @@ class _Check:
         self.sink.add(Severity.ERROR, what, self.file, expected=expected, found=found, advice=RESTORE, offset=offset)
 
 
-def check_segment_object(extent: SegmentObjectExtent, sink: FindingSink, *, may_have_gaps: bool) -> Read:
+def check_segment_object(
+    extent: SegmentObjectExtent, sink: FindingSink, transactions: SegmentTransactions, *, may_have_gaps: bool
+) -> Read:
     """Check one segment. `may_have_gaps`: its last offsets may be missing, as after a cleaner.
+
+    `transactions` are those of the segments before it.
 
     Raises FileNotFoundError for a missing object, DiskFormatError for damage, OSError, ObjectStoreError.
     """
     file = f"{extent.store.url}/{log_key(extent.partition, extent.segment, extent.layout)}"
-    return _Check(extent, sink, file, may_have_gaps).run()
+    return _Check(extent, sink, transactions, file, may_have_gaps).run()
 
 
 def named_objects(of: TopicIdPartition, segment: SegmentObject, layout: OwnLayout) -> Iterator[tuple[str, int | None]]:

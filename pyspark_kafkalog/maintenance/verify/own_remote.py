@@ -27,6 +27,7 @@ from pyspark_kafkalog.metadata.extents import planned_at_of
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.tiered.extents import TieredExtents
 from pyspark_kafkalog.tiered.own_layouts import parse_key
@@ -77,18 +78,24 @@ def _unit(scope: PartitionScope, log: OwnRemoteLog, segments: Sequence[SegmentOb
 def check_remote_unit(unit: RemoteUnit) -> CheckedRemote:
     """Check the segments of a unit. What the newest image does not name any more has no findings."""
     sink = FindingSink(unit.scope.topic_partition)
-    read = [_check(unit, each, sink) for each in unit.log.segments]
+    read = []
+    transactions = SegmentTransactions()
+    for each in unit.log.segments:
+        count = len(sink.findings)
+        read.append(_check(unit, each, sink, transactions))
+        if len(sink.findings) > count:
+            transactions = SegmentTransactions()  # without those of a segment that was not read
     if unit.scope.are_records_checked and not sink.findings:
         _check_records(unit, sink)
     return CheckedRemote(tuple(sink.result()), tuple(read))
 
 
-def _check(unit: RemoteUnit, segment: SegmentObject, sink: FindingSink) -> Read:
+def _check(unit: RemoteUnit, segment: SegmentObject, sink: FindingSink, transactions: SegmentTransactions) -> Read:
     log, own = unit.log, FindingSink(unit.scope.topic_partition)
     extent = log.storage.extent(log.partition, segment)
     read = Read()
     try:
-        read = check_segment_object(extent, own, may_have_gaps=unit.scope.has_gaps is not False)
+        read = check_segment_object(extent, own, transactions, may_have_gaps=unit.scope.has_gaps is not False)
     except DiskFormatError as error:
         own.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE)
     except (OSError, KafkalogError) as error:

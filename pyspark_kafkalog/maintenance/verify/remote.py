@@ -4,7 +4,8 @@
     unnamed objects     a whole copy that no broker's metadata name: left by a copy or a deletion that failed
     incomplete copy     some objects of a segment: being copied or deleted, or left by a broker that was killed then
     gap, overlap        between the segments that are read
-    batches             CRCs, offsets, the end of the last batch; transactions, leader epochs and producers can be read
+    batches             CRCs, offsets, the end of the last batch; leader epochs and producers can be read
+    transactions        the transaction index has those that markers abort, and no other
 
 Without a broker's directory the objects alone say what is read. Brokers may go on copying and deleting: a segment
 whose objects are missing is looked up again.
@@ -27,6 +28,7 @@ from pyspark_kafkalog.root.brokers.remote.remote_logs import read_remote_log_met
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
+from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.tiered.bucket import read_bucket_log
@@ -206,8 +208,11 @@ class _PartitionCheck:
     def _check_segment(self, segment: RemoteSegment) -> None:
         extent = RemoteExtent(self._storage, self._partition, segment)
         try:
-            self._check_batches(extent)
-            extent.aborted_transactions()
+            transactions = self._check_batches(extent)
+            indexed = extent.aborted_transactions()
+            if indexed is not None:
+                file = f"{self._folder()}: segment {segment.segment_id}, {IndexKind.TRANSACTION.value.lower()} index"
+                transactions.check(indexed, file=file)
             layout, store = self._storage.layout, self._storage.store()
             epochs = layout.index(store, self._partition, segment, IndexKind.LEADER_EPOCH)
             if epochs is not None:
@@ -229,12 +234,15 @@ class _PartitionCheck:
         except (OSError, KafkalogError) as error:
             self._error(error, "damaged-segment")
 
-    def _check_batches(self, extent: RemoteExtent) -> None:
+    def _check_batches(self, extent: RemoteExtent) -> SegmentTransactions:
+        """Returns the segment's transactions. Raises OSError, DiskFormatError."""
+        transactions = SegmentTransactions()
         with SegmentReader(extent) as reader:
             end_offset = extent.end_offset
             for run in reader.runs(0, start_offset=extent.base_offset, end_offset=end_offset, limit_offset=end_offset):
                 self._batches += len(run.batches)
                 self._bytes_read += len(run.data)
+                transactions.add(run)
             if reader.reached_offset != end_offset:
                 self._sink.add(
                     Severity.ERROR,
@@ -245,6 +253,7 @@ class _PartitionCheck:
                     advice=_RESTORE,
                     offset=reader.reached_offset,
                 )
+        return transactions
 
     def _is_still_read(self, segment: RemoteSegment) -> bool:
         """Whether the segment is listed, and noted, now as before: a broker may have deleted it meanwhile."""

@@ -76,10 +76,11 @@ class AbortedTxns(NamedTuple):
     is_complete: bool
 
 
-def parse_aborted(data: bytes, *, file: str) -> list[AbortedTxn]:
+def parse_aborted(data: bytes, *, file: str, offsets: range | None = None) -> list[AbortedTxn]:
     """The entries in the bytes of a closed segment's file, which `file` names in errors.
 
-    Raises CorruptIndexError for a version other than 0, and for a torn entry.
+    Raises CorruptIndexError for a version other than 0, for a torn entry, and for a marker outside of the segment's
+    `offsets` or before its transaction.
     """
     torn = len(data) % TXN_INDEX_ENTRY_BYTES
     if torn:
@@ -89,7 +90,18 @@ def parse_aborted(data: bytes, *, file: str) -> list[AbortedTxn]:
             expected=f"a whole entry of {TXN_INDEX_ENTRY_BYTES} bytes",
             found=f"{torn} bytes",
         )
-    return [_parse_entry(data, at, file=file, position=at) for at in range(0, len(data), TXN_INDEX_ENTRY_BYTES)]
+    found = []
+    for at in range(0, len(data), TXN_INDEX_ENTRY_BYTES):
+        entry = _parse_entry(data, at, file=file, position=at)
+        if offsets is not None and not (entry.first_offset <= entry.last_offset and entry.last_offset in offsets):
+            raise CorruptIndexError(
+                file=file,
+                position=at,
+                expected=f"a marker in the offsets {offsets.start} to {offsets.stop - 1}, at or behind its transaction",
+                found=f"offset {entry.last_offset} for the transaction from offset {entry.first_offset} on",
+            )
+        found.append(entry)
+    return found
 
 
 def read_aborted(path: Path) -> bytes:

@@ -7,6 +7,7 @@ repeats it, with the transaction's first offset; it may be missing, torn, or wro
     ScannedTransactions    the transactions of a range, by batch headers and markers: what a local log says itself
     ScannedRanges          what scans of closed segments have found, for the next reader
     AbortedTransactions    the aborted ones, which a reader leaves out
+    SegmentTransactions    those of closed segments, for jobs that compare transaction indexes with markers
     CommittedBatches       the batches of a read that belong to no aborted transaction, compared with the markers read
 
 Source of the rules: org.apache.kafka.storage.internals.log.TransactionIndex.collectAbortedTxns, ProducerStateManager
@@ -50,6 +51,10 @@ _MARKER_TYPE_AT: Final = _MARKER_HEAD_AT + len(_MARKER_HEAD)
 _ENDS_MAX: Final = 4096
 _SCANNED_RANGES_MAX: Final = 256
 _SCANNED_ENTRIES_MAX: Final = 65_536
+_REBUILD: Final = (
+    "on a root of this package run kafkalog reindex; in a broker's directory move the segment's .index file away: a "
+    "broker that starts, and kafkalog adopt, rebuild its indexes; a remote segment's index comes from a copy"
+)
 _NO_MARKER: Final = int(ControlRecordType.UNKNOWN)
 _ABORT: Final = int(ControlRecordType.ABORT)
 
@@ -64,8 +69,7 @@ class AbortedTransactions:
     def __init__(self, transactions: Iterable[AbortedTxn], *, indexed_until: int = 0) -> None:
         self.indexed_until = indexed_until
         self.transactions = tuple(sorted(transactions, key=lambda each: each.last_offset))
-        #: Producer and marker's offset of each.
-        self.markers = frozenset((each.producer_id, each.last_offset) for each in self.transactions)
+        self._first_offsets = {(each.producer_id, each.last_offset): each.first_offset for each in self.transactions}
         by_producer: dict[int, list[AbortedTxn]] = {}
         for each in self.transactions:
             by_producer.setdefault(each.producer_id, []).append(each)
@@ -76,6 +80,22 @@ class AbortedTransactions:
             )
             for producer_id, own in by_producer.items()
         }
+
+    def agree(self, ended: EndedTransaction) -> bool:
+        """Whether they say the same of a transaction with data, of whose batches those from its first offset on count.
+
+        What comes from no index is right.
+        """
+        if not ended.is_aborted:
+            return not self.overlap(ended.producer_id, ended.first_offset, ended.last_offset)
+        if ended.last_offset >= self.indexed_until:
+            return True
+        return self._first_offsets.get((ended.producer_id, ended.last_offset), INT64_MAX) <= ended.first_offset
+
+    def overlap(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
+        """Whether a transaction of the producer is said to reach into [first_offset, last_offset]."""
+        ranges = self._ranges.get(producer_id)
+        return ranges is not None and bool(((ranges[0] <= last_offset) & (ranges[1] >= first_offset)).any())
 
     def keep(self, batches: NDArray[np.void]) -> NDArray[np.void]:
         """`batches` (BATCH_DTYPE) without those of aborted transactions; control batches stay."""
@@ -158,6 +178,13 @@ def marker_types(run: BatchRun, batches: NDArray[np.void]) -> NDArray[np.int64]:
     for at in rows[~is_usual].tolist():
         types[at] = _parsed_type(run, int(batches["position"][at]))
     return types
+
+
+def abort_markers(run: BatchRun) -> set[tuple[int, int]]:
+    """Producer and offset of the abort markers of a run. Raises CorruptRecordError for a damaged one."""
+    batches = run.batches[(run.batches["attributes"] & _KIND_MASK) == _KIND_MASK]
+    batches = batches[marker_types(run, batches) == _ABORT]
+    return set(zip(batches["producer_id"].tolist(), batches["base_offset"].tolist(), strict=True))
 
 
 def _parsed_type(run: BatchRun, position: int) -> int:
@@ -390,30 +417,83 @@ def _log_identity(directory: Path, base_offset: int) -> tuple[int, int, int, int
 
 
 def confirmed(
-    scanned: ScannedTransactions, indexed: Iterable[AbortedTxn]
+    scanned: ScannedTransactions, indexed: Iterable[AbortedTxn], last_ends: dict[int, int] | None = None
 ) -> tuple[list[AbortedTxn], EndedTransaction | None]:
-    """The aborted transactions of a scan, and the first one that has no right entry in the index.
+    """The aborted transactions of a scan, and the first transaction of which the index says something wrong.
 
     The index knows where a transaction begins that begins below the scan or whose first records the cleaner has
-    removed, and the last stable offset after it. No entry may reach over the producer's transaction before.
+    removed, and the last stable offset after it. No entry may reach over the producer's transaction before, nor into
+    one that was committed. `last_ends` has the marker of that transaction by producer, and is kept up to date.
     """
+    indexed = list(indexed)
     by_marker = {(each.producer_id, each.last_offset): each for each in indexed}
-    found, unindexed = [], None
-    last_ends: dict[int, int] = {}  # by producer id: the marker of its transaction before
+    said = AbortedTransactions(indexed)
+    found, wrong = [], None
+    last_ends = {} if last_ends is None else last_ends
     for each in scanned.ended:
         last_end = last_ends.get(each.producer_id, -1)
         last_ends[each.producer_id] = each.last_offset
         if not each.is_aborted:
+            if wrong is None and each.has_data and said.overlap(each.producer_id, each.first_offset, each.last_offset):
+                wrong = each
             continue
         entry = by_marker.get((each.producer_id, each.last_offset))
         if entry is None or not last_end < entry.first_offset <= each.first_offset:
             if not each.has_data:
                 continue  # nothing of it was in the partition, or it is not in the range
-            unindexed = unindexed or each
+            wrong = wrong or each
             # The first offset is a last stable offset that is never too high.
             entry = AbortedTxn(each.producer_id, each.first_offset, each.last_offset, each.first_offset)
         found.append(entry)
-    return found, unindexed
+    return found, wrong
+
+
+class SegmentTransactions:
+    """The transactions of one segment after the other, by their batches and markers, to compare indexes with.
+
+    `open_before` has the first offset of those that are open at the beginning, by producer, as far as known;
+    `last_ends` the markers of the transactions before, which is kept up to date.
+    """
+
+    def __init__(self, open_before: Mapping[int, int] | None = None, last_ends: dict[int, int] | None = None) -> None:
+        self._scanned = ScannedTransactions(INT64_MAX, dict(open_before or {}))
+        self._last_ends = {} if last_ends is None else last_ends
+        self._aborts: set[tuple[int, int]] = set()
+
+    def add(self, run: BatchRun) -> None:
+        """Add the next batches. Raises CorruptRecordError for a damaged marker."""
+        self._scanned.add(run)
+        self._aborts |= abort_markers(run)
+
+    def check(self, indexed: Sequence[AbortedTxn], *, file: str) -> None:
+        """Compare the entries of a segment's index, `file`, with the batches since the last segment.
+
+        Raises CorruptIndexError.
+        """
+        wrong, unmarked = self._compare(indexed)[1:]
+        if wrong is not None:
+            raise wrong_index_error(wrong, file=file)
+        if unmarked is not None:
+            raise CorruptIndexError(
+                file=file,
+                position=0,
+                expected=f"an abort marker of producer {unmarked.producer_id} at offset {unmarked.last_offset}, as an "
+                "entry of the transaction index says",
+                found="none",
+                advice=_REBUILD,
+            )
+
+    def right_entries(self, indexed: Sequence[AbortedTxn]) -> list[AbortedTxn]:
+        """The entries of an index that says of the segment what its markers say, by markers."""
+        return sorted(self._compare(indexed)[0], key=lambda each: each.last_offset)
+
+    def _compare(
+        self, indexed: Sequence[AbortedTxn]
+    ) -> tuple[list[AbortedTxn], EndedTransaction | None, AbortedTxn | None]:
+        found, wrong = confirmed(self._scanned, indexed, self._last_ends)
+        unmarked = next((each for each in indexed if (each.producer_id, each.last_offset) not in self._aborts), None)
+        self._scanned.ended, self._aborts = [], set()
+        return found, wrong, unmarked
 
 
 class TransactionScan(Protocol):
@@ -453,12 +533,13 @@ class CommittedBatches:
         self._is_whole = is_whole
         self._aborted: AbortedTransactions | None = None
         self._scanned = ScannedTransactions(end_offset)
+        self._scanned_until = 0
         self._file = ""
 
     def keep(self, run: BatchRun) -> NDArray[np.void]:
         """The batches of a run without those of aborted transactions; control batches stay.
 
-        Raises CorruptIndexError if a transaction index says less than the log.
+        Raises CorruptIndexError if a transaction index says something else than the log.
         """
         batches = run.batches
         is_data = (batches["attributes"] & _KIND_MASK) == TRANSACTIONAL_MASK
@@ -469,13 +550,15 @@ class CommittedBatches:
         if int(batches["base_offset"][0]) < self._aborted.indexed_until:
             self._file = run.file
             self._scanned.add(run)
+            self._scanned_until = int(batches["last_offset"][-1]) + 1
             self._compare(self._aborted, run)
         return self._aborted.keep(batches)
 
     def finish(self) -> None:
         """Compare the transactions that are open at the end of the read, where their markers are.
 
-        Raises CorruptIndexError if a transaction index says less than the log, DiskFormatError.
+        One that is said to be aborted is followed to its marker also behind the part of the log with indexes.
+        Raises CorruptIndexError if a transaction index says something else than the log, DiskFormatError.
         """
         scanned, aborted = self._scanned, self._aborted
         if aborted is None or not scanned.open:
@@ -483,39 +566,52 @@ class CommittedBatches:
         if not self._is_whole:  # some may have ended in what was not read
             begin = min(scanned.open.values())
             self._scanned = self._scan.transactions(begin, self._end_offset, open_before={})
-        elif self._end_offset < aborted.indexed_until:
-            self._scan.end_open(scanned, self._end_offset, aborted.indexed_until)
+        else:
+            is_doubtful = any(aborted.overlap(each, first, INT64_MAX) for each, first in scanned.open.items())
+            until = INT64_MAX if is_doubtful else aborted.indexed_until
+            is_beyond = self._end_offset > aborted.indexed_until  # so the last part was not scanned
+            self._scan.end_open(scanned, self._scanned_until if is_beyond else self._end_offset, until)
         self._compare(aborted, None)
 
     def _compare(self, aborted: AbortedTransactions, run: BatchRun | None) -> None:
         ended, self._scanned.ended = self._scanned.ended, []
         for each in ended:
-            is_indexed = (each.producer_id, each.last_offset) in aborted.markers
-            if is_indexed or not each.is_aborted or not each.has_data or each.last_offset >= aborted.indexed_until:
+            if not each.has_data or aborted.agree(each):
                 continue
             if self._is_whole or self._is_confirmed(each):
                 position = 0 if run is None else _position_of(run, each.last_offset)
-                raise unindexed_error(each, file=self._file, position=position)
+                raise wrong_index_error(each, file=self._file, position=position)
 
     def _is_confirmed(self, ended: EndedTransaction) -> bool:
         found = self._scan.transactions(ended.first_offset, ended.first_offset + 1, open_before={}).ended
         return any(
-            (each.producer_id, each.last_offset, each.is_aborted) == (ended.producer_id, ended.last_offset, True)
+            (each.producer_id, each.last_offset, each.is_aborted)
+            == (ended.producer_id, ended.last_offset, ended.is_aborted)
             for each in found
         )
 
 
-def unindexed_error(transaction: EndedTransaction, *, file: str, position: int) -> CorruptIndexError:
-    """The error for an abort marker without its entry in the transaction index; `file` holds the marker or the log."""
+def wrong_index_error(transaction: EndedTransaction, *, file: str, position: int = 0) -> CorruptIndexError:
+    """The error for a transaction index that says something else than a marker; `file` holds the marker or the log."""
+    producer_id, last_offset = transaction.producer_id, transaction.last_offset
+    if transaction.is_aborted:
+        expected = (
+            f"an entry in the transaction index for the abort marker of producer {producer_id} at offset {last_offset}"
+            f", which aborts the records from offset {transaction.first_offset} on"
+        )
+        found = "none that is right"
+    else:
+        expected = (
+            f"no entry in the transaction index for the records from offset {transaction.first_offset} on, which the "
+            f"commit marker of producer {producer_id} at offset {last_offset} commits"
+        )
+        found = "an entry that aborts them"
     return CorruptIndexError(
         file=file,
         position=position,
-        expected=f"an entry in the transaction index for the abort marker of producer {transaction.producer_id} at "
-        f"offset {transaction.last_offset}, which aborts the records from offset {transaction.first_offset} on",
-        found="none that is right",
-        advice="on a root of this package run kafkalog reindex; in a broker's directory move the segment's .index "
-        "file away: a broker that starts, and kafkalog adopt, rebuild its indexes; a remote segment's index comes from "
-        "a copy",
+        expected=expected,
+        found=found,
+        advice=_REBUILD,
     )
 
 
@@ -523,8 +619,8 @@ def unindexed_error(transaction: EndedTransaction, *, file: str, position: int) 
 def warn_once(directory: Path) -> None:
     """Log that a partition's transaction index is wrong: not for each of the reads that meet it."""
     _logger.warning(
-        "%s: transaction indexes lack aborted transactions, which are taken from the log; kafkalog verify names the "
-        "files and how they are rebuilt",
+        "%s: transaction indexes differ from the markers of the log, which decide; kafkalog verify names the files and "
+        "how they are rebuilt",
         directory,
     )
 

@@ -40,8 +40,8 @@ from pyspark_kafkalog.storage.log.isolation import (
     TransactionEnds,
     confirmed,
     indexed_transactions,
-    unindexed_error,
     warn_once,
+    wrong_index_error,
 )
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
@@ -161,24 +161,24 @@ class LocalExtents:
         known = _scanned_ranges.find(self.directory, start_offset, end_offset)
         if known is not None:
             return AbortedTransactions(known)
-        found, unindexed = self._aborted(start_offset, end_offset)
-        if unindexed is not None:
+        found, wrong = self._aborted(start_offset, end_offset)
+        if wrong is not None:
             warn_once(self.directory)
         return AbortedTransactions(found)
 
     def indexed_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions in the range for a job that copies the entries of the `.txnindex` files.
 
-        Raises CorruptIndexError if these do not have them all, DiskFormatError.
+        Raises CorruptIndexError if these do not have them all, or have a committed one, DiskFormatError.
         """
-        found, unindexed = self._aborted(start_offset, end_offset)
-        if unindexed is not None:
-            raise unindexed_error(unindexed, file=self.name, position=0)
+        found, wrong = self._aborted(start_offset, end_offset)
+        if wrong is not None:
+            raise wrong_index_error(wrong, file=self.name, position=0)
         return found
 
     def check_transaction_index(self, base_offset: int, end_offset: int) -> None:
-        """Check that the `.txnindex` of the closed segment [base_offset, end_offset) is whole and names each of its
-        abort markers: readers of a copy in remote storage rely on it.
+        """Check that the `.txnindex` of the closed segment [base_offset, end_offset) is whole, names each of its abort
+        markers and no committed transaction: readers of a copy in remote storage rely on it.
 
         Raises CorruptIndexError, DiskFormatError.
         """
@@ -191,9 +191,9 @@ class LocalExtents:
         scanned = ScannedTransactions(end_offset, self._open_at(base_offset, end_offset) or {})
         for run in self._reader().runs(base_offset, end_offset, is_scan=True):
             scanned.add(run)
-        unindexed = confirmed(scanned, indexed)[1]
-        if unindexed is not None:
-            raise unindexed_error(unindexed, file=str(path), position=0)
+        wrong = confirmed(scanned, indexed)[1]
+        if wrong is not None:
+            raise wrong_index_error(wrong, file=str(path), position=0)
 
     def _reader(self) -> LogReader:
         return LogReader(self, parse_partition_dir(self.directory.name) or TopicPartition(self.directory.name, 0))
@@ -205,7 +205,7 @@ class LocalExtents:
         indexed = indexed_transactions(self.directory, start_offset, end_offset)
         before = {} if start_offset >= first_base else self._open_at(first_base, end_offset)
         scanned = self._reader().transactions(max(start_offset, first_base), end_offset, open_before=before or {})
-        found, unindexed = confirmed(scanned, indexed)
+        found, wrong = confirmed(scanned, indexed)
         scanned_ids = scanned.producer_ids
         if before is None or start_offset >= first_base:
             # A broker names transactions without a batch in the range, too: these hide nothing. And without the
@@ -213,7 +213,7 @@ class LocalExtents:
             found += [each for each in indexed if each.producer_id not in scanned_ids]
         if segment is not None and scanned.end_marker < segment.end_offset and end_offset <= segment.end_offset:
             _scanned_ranges.note(segment, start_offset, end_offset, found)
-        return found, unindexed
+        return found, wrong
 
     def _open_at(self, base_offset: int, end_offset: int) -> dict[int, int] | None:
         """First offset, by producer, of the transactions below `end_offset` that are open at the segment's beginning.

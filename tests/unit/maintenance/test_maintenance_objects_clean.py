@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from engine_fixtures import KAFKA_FIXTURES, manifest
 from faulty_store import Call, Fault, FaultyStore
+from imported_roots import imported
 from root_places import client_address, forget, memory_root, store_of
 from stopping_filesystem import Killed
 from thread_tasks import ThreadTasks
@@ -30,12 +31,9 @@ from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.extents import new_segment_id
-from pyspark_kafkalog.metadata.image import MetadataImage, image_records, partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
+from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
@@ -47,7 +45,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 NOW_MS = 1_795_400_000_000
@@ -121,49 +119,13 @@ def check_sound(log_dir: LogDir) -> None:
 # Equal to file roots, which equal Kafka.
 
 
-def imported(source: LogDir, topic: str) -> LogDir:
-    """An object root with the segments of a partition of a file root as they are, those that were cleaned marked."""
-    log_dir = LogDir.create(memory_root(), clock=lambda: NOW_MS)
-    described = source.topic(topic)
-    log_dir.create_topic(topic, partitions=1, configs=dict(described.configs))
-    root, directory = object_root(log_dir), Path(source.path) / f"{topic}-0"
-    state = source.root.native().store.image.partition(topic, 0).state
-    checkpoint = read_offset_checkpoint(Path(source.path) / CLEANER_OFFSET_CHECKPOINT)
-    clean_below = checkpoint.get(TopicPartition(topic, 0), 0)
-    of = TopicIdPartition(topic, root.store.image.topic(topic).topic_id, 0)
-    epochs = LeaderEpochCheckpoint.open(directory / "leader-epoch-checkpoint").entries
-    bases = list_base_offsets(directory)
-    bases = [each for each in bases if each < state.log_end_offset]
-    put = [
-        put_segment(
-            root.objects,
-            of,
-            directory,
-            base,
-            end,
-            epochs=epochs,
-            segment_id=new_segment_id(root.store.image.next_offset),
-            now_ms=NOW_MS,
-            is_cleaned=end <= clean_below,
-        )
-        for base, end in zip(bases, [*bases[1:], state.log_end_offset], strict=True)
-    ]
-
-    def build(image: MetadataImage) -> list[MetadataRecord]:
-        record = SegmentObjectsRecord(topic_id=of.topic_id, planned_at=image.next_offset, segments=tuple(put))
-        return [partition_state_record(of.topic_id, 0, state), record]
-
-    root.store.commit(build, operation="import")
-    return log_dir
-
-
 @pytest.mark.parametrize("topic", ["compacted-plain", "compacted-batched", "compacted-idempotent", "compacted-txn"])
 @pytest.mark.parametrize("fixture", ["compacted-1-dirty", "compacted-3-dirty"])
 def test_cleaned_segments_equal_those_of_file_root(tmp_path: Path, fixture: str, topic: str) -> None:
     shutil.copytree(KAFKA_FIXTURES / fixture, tmp_path / "root", ignore=shutil.ignore_patterns("expected"))
     files = LogDir.adopt(tmp_path / "root", clock=lambda: NOW_MS)
     files.alter_topic(topic, add=manifest(fixture)["topics"][topic]["configs"])
-    log_dir = imported(files, topic)
+    log_dir = imported(files, topic, clock=lambda: NOW_MS)
     of_files = fine(clean_partition(files.root, topic, 0, now_ms=NOW_MS))
     of_objects = fine(clean_partition(log_dir.root, topic, 0, now_ms=NOW_MS))
     counters = ("first_dirty_offset", "first_uncleanable_offset", "records_kept", "records_read", "dirty_percent")
@@ -494,7 +456,7 @@ def test_spread_cleaning_equals_that_of_one_process(tmp_path: Path, fixture: str
     shutil.copytree(KAFKA_FIXTURES / fixture, tmp_path / "root", ignore=shutil.ignore_patterns("expected"))
     files = LogDir.adopt(tmp_path / "root", clock=lambda: NOW_MS)
     files.alter_topic(topic, add=manifest(fixture)["topics"][topic]["configs"])
-    one, several = imported(files, topic), imported(files, topic)
+    one, several = imported(files, topic, clock=lambda: NOW_MS), imported(files, topic, clock=lambda: NOW_MS)
     in_one = fine(clean_partition(one.root, topic, 0, now_ms=NOW_MS))
     tasks = ThreadTasks(3)
     in_several = fine(spread(several, topic, tasks))

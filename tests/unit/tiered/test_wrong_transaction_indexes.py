@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from imported_roots import imported
+from leader_writers import Served, mark, marker
 from pyspark.sql.pandas.types import to_arrow_schema
 from server_calls import ReadServer
-from tiered_logs import OF, bases, copy_closed, delete_local, fill, rows, tiering_root
+from tiered_logs import OF, SMALL_SEGMENTS, T0, bases, copy_closed, delete_local, fill, rows, tiering_root
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.log_dir import LogDir
@@ -29,8 +31,8 @@ from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
+from pyspark_kafkalog.tiered import own_segments
 
 Damage = Callable[[list[AbortedTxn]], list[AbortedTxn]]
 
@@ -43,13 +45,51 @@ def _of_another_producer(found: list[AbortedTxn]) -> list[AbortedTxn]:
     return [replace(each, producer_id=each.producer_id + 64) for each in found]
 
 
-@pytest.fixture
-def log_dir(tmp_path: Path) -> LogDir:
+def _from_the_marker(found: list[AbortedTxn]) -> list[AbortedTxn]:
+    return [replace(each, first_offset=each.last_offset) for each in found]
+
+
+def _from_the_first_offset(found: list[AbortedTxn]) -> list[AbortedTxn]:
+    return [replace(each, first_offset=0) for each in found]
+
+
+def _with_committed(found: list[AbortedTxn]) -> list[AbortedTxn]:
+    """Also transactions that no marker aborts."""
+    return [*found, *(replace(each, producer_id=number, first_offset=0) for each in found for number in (1, 2, 3))]
+
+
+def _with_later_markers(found: list[AbortedTxn]) -> list[AbortedTxn]:
+    """Transactions that reach beyond the segment, and the part of the log that has indexes."""
+    return [replace(each, last_offset=1 << 40) for each in found]
+
+
+def _tiered(folder: Path) -> LogDir:
     """A root whose closed segments, with transactions over several of them, are in remote storage only."""
-    made = tiering_root(tmp_path / "root", tmp_path / "tier")
+    made = tiering_root(folder / "root", folder / "tier")
     fill(made, random.Random(7), 60)
     copy_closed(made)
     delete_local(made, bases(made)[-1])
+    return made
+
+
+def _stored(folder: Path) -> LogDir:
+    """An object root with the same segments, and markers of transactions in runs after them."""
+    files = LogDir.create(folder / "files", clock=lambda: T0)
+    files.create_topic(OF.topic, partitions=1, configs=SMALL_SEGMENTS)
+    fill(files, random.Random(7), 60, ends_all=False, rolls=True)
+    made = imported(files, OF.topic, clock=lambda: T0)
+    served = Served(str(made.path))
+    for producer_id in (1, 2, 3):
+        ended = served.append(mark(marker(producer_id, 0, is_commit=producer_id == 2), OF.topic))
+        assert not isinstance(ended, Exception)
+    return made
+
+
+@pytest.fixture(params=[_tiered, _stored])
+def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> LogDir:
+    make: Callable[[Path], LogDir] = request.param
+    made = make(tmp_path)
+    made.refresh()
     return made
 
 
@@ -96,15 +136,32 @@ def _offsets(task: OffsetRangePartition) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("damage", [_without_entries, _of_another_producer])
-def test_no_aborted_record_is_read_or_fetched(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch, damage: Damage) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _without_entries,
+        _of_another_producer,
+        _from_the_marker,
+        _from_the_first_offset,
+        _with_committed,
+        _with_later_markers,
+    ],
+)
+def test_no_aborted_record_is_read_and_no_committed_one_left_out(
+    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
     committed = [row["offset"] for row in rows(log_dir, isolation="read_committed")]
     end = log_dir.partition(OF.topic, OF.partition).last_stable_offset
     assert len(committed) < len(rows(log_dir))
-    assert bases(log_dir)[0] > end - 40
     ranges = [(start, min(start + size, end)) for start in range(0, end, 5) for size in (3, 17)]
-    right = SegmentObjectExtent.aborted_transactions
-    monkeypatch.setattr(SegmentObjectExtent, "aborted_transactions", lambda self: damage(right(self)))
+    with ReadServer(LogDir.open(log_dir.path)) as server:
+        kept_before = {start: _kept(_fetch(server, start)) for start in range(0, end, 5)}
+
+    def changed(data: bytes, *, file: str, offsets: range) -> list[AbortedTxn]:
+        found = damage(parse_aborted(data, file=file, offsets=offsets))
+        return parse_aborted(b"".join(each.pack() for each in found), file=file, offsets=offsets)
+
+    monkeypatch.setattr(own_segments, "parse_aborted", changed)
     refused = 0
     for start, stop in ranges:
         try:
@@ -113,15 +170,17 @@ def test_no_aborted_record_is_read_or_fetched(log_dir: LogDir, monkeypatch: pyte
             refused += 1
         else:
             assert found == [offset for offset in committed if start <= offset < stop]
-    assert 0 < refused < len(ranges)
+    assert damage is _with_later_markers or 0 < refused <= len(ranges)
     for task in _tasks(log_dir):
         try:
-            assert set(_offsets(task)) <= set(committed)
+            found = _offsets(task)
         except CorruptIndexError:
             refused += 1
+        else:
+            wanted = range(task.start_offset, task.end_offset)
+            assert found == [offset for offset in committed if offset in wanted]
     with ReadServer(LogDir.open(log_dir.path)) as server:
-        answers = [_fetch(server, start) for start in range(0, end, 5)]
-    kept = {offset for each in answers for offset in _kept(each)}
-    assert kept
-    assert kept <= set(committed)
-    assert {bool(each.error_code) for each in answers} == {True, False}
+        answers = {start: _fetch(server, start) for start in range(0, end, 5)}
+    for start, answer in answers.items():
+        assert answer.error_code or _kept(answer) == kept_before[start]
+    assert damage is _with_later_markers or any(each.error_code for each in answers.values())
