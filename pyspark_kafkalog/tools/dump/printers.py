@@ -269,39 +269,37 @@ class TextPrinter:
         )
 
     def record(self, batch: DumpedBatch, record: DumpRecord) -> None:
-        prefix = "| "
+        line, prefix = "", "| "
         is_control = batch.header.is_control
         if not self._skip_metadata:
-            self._metadata(batch, record)
-            prefix = " "
+            line, prefix = self._metadata(batch, record), " "
             if is_control:
-                self._write(describe_control_record(batch, record).text)
+                line += describe_control_record(batch, record).text
         if self._decoder is not None and not is_control:
-            self._contents(self._decoder, record, prefix)
-        self._write("\n")
+            line += self._contents(self._decoder, record, prefix)
+        self._write(line + "\n")
 
-    def _metadata(self, batch: DumpedBatch, record: DumpRecord) -> None:
+    def _metadata(self, batch: DumpedBatch, record: DumpRecord) -> str:
         sizes = (
             f"keySize: {-1 if record.key is None else len(record.key)} "
             f"valueSize: {-1 if record.value is None else len(record.value)}"
         )
         if record.old is not None:
             name = TIMESTAMP_TYPE_NAMES[record.old.timestamp_type]
-            self._write(f"| offset: {record.offset} {name}: {record.timestamp_ms} {sizes} ")
-            self._write(f"isValid: {_bool(record.old.is_valid)} crc: {record.old.crc}}}")  # the brace is Kafka's
-            return
-        header_keys = ",".join([decode_utf8(key) for key, _ in record.headers])
-        self._write(
+            return (
+                f"| offset: {record.offset} {name}: {record.timestamp_ms} {sizes} "
+                f"isValid: {_bool(record.old.is_valid)} crc: {record.old.crc}}}"  # the brace is Kafka's
+            )
+        header_keys = ",".join([decode_utf8(key) for key, _ in record.headers]) if record.headers else ""
+        return (
             f"| offset: {record.offset} {TIMESTAMP_TYPE_NAMES[batch.header.timestamp_type]}: {record.timestamp_ms} "
             f"{sizes} sequence: {record.sequence} headerKeys: [{header_keys}]"
         )
 
-    def _contents(self, decoder: RecordDecoder, record: DumpRecord, prefix: str) -> None:
+    def _contents(self, decoder: RecordDecoder, record: DumpRecord, prefix: str) -> str:
         key, payload = decoder(record)
-        if key is not None:
-            self._write(f"{prefix}key: {_content_text(key)}")
-        if payload is not None:
-            self._write(f" payload: {_content_text(payload)}")
+        text = "" if key is None else f"{prefix}key: {_content_text(key)}"
+        return text if payload is None else f"{text} payload: {_content_text(payload)}"
 
     def invalid_tail(self, file_name: str, size_bytes: int) -> None:
         self._write(f"Found {size_bytes} invalid bytes at the end of {file_name}\n")

@@ -206,7 +206,11 @@ class DumpedBatch:
         return self.size_bytes >= RECORD_BATCH_OVERHEAD_BYTES and self.header.crc == self._log.crc_of(self)
 
     def records(self) -> Iterator[DumpRecord]:
-        """The records. Raises DumpError at the first damaged one; a compressed batch yields all records or none."""
+        """The records. Raises DumpError at the first damaged one; a compressed batch yields all records or none.
+
+        A compressed batch of more than 65,536 records is not looked at before: those in front of the damaged record are
+        yielded. A few KiB may hold millions of records, and a dump of them would show nothing for a long time.
+        """
         header = self.header
         if self.old is not None:
             return self._old_records()
@@ -234,11 +238,10 @@ class DumpedBatch:
         )
 
     def _walk_checked(self, data: bytes) -> Iterator[DumpRecord]:
-        if self.header.records_count <= _RECORDS_HELD:
-            return iter(list(self._walk(data)))
-        for _ in self._walk(data):  # too many to keep in memory: check for damage first, then yield them
-            pass
-        return self._walk(data)
+        walk = self._walk(data)
+        if self.header.records_count > _RECORDS_HELD:
+            return walk
+        return iter(list(walk))
 
     def _decompress(self, stored: bytes) -> bytes:
         at = self.position + RECORD_BATCH_OVERHEAD_BYTES

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
+from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.tools.main import main
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -178,3 +181,20 @@ def test_help_loads_no_heavy_modules() -> None:
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert "dump-log" in done.stdout
     assert done.stdout.endswith("[]\n")
+
+
+def test_records_of_a_bomb_are_printed_as_they_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    count = 70_000
+    packed = CODECS[CompressionType.GZIP].compress(b"\x0c\0\0\0\1\1\0" * (count - 1) + b"\x0c\0\0\0\1\1\1", None)
+    head = bytearray(encode_batch([Record(offset=0, timestamp_ms=1, key=None, value=b"", headers=())])[:61])
+    struct.pack_into(">i", head, 8, len(head) + len(packed) - 12)
+    struct.pack_into(">h", head, 21, CompressionType.GZIP)
+    struct.pack_into(">i", head, 57, count)
+    path = tmp_path / f"{NAME}.log"
+    path.write_bytes(bytes(head) + packed)
+
+    assert main(["dump-log", "--files", str(path), "--print-data-log"]) == 1
+
+    printed = capsys.readouterr()
+    assert printed.out.count("| offset: 0 ") == count - 1
+    assert "header" in printed.err
