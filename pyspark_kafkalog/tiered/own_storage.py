@@ -12,6 +12,7 @@ that nothing is listed, and a plan carries what its tasks read.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 LOCATION_CONFIG: Final = "rsm.config.location"
 LAYOUT_CONFIG: Final = "rsm.config.layout"
 
+#: Places, with commas between them, to which log directories may copy segments, and from which they read them.
+PERMITTED_VARIABLE: Final = "KAFKALOG_REMOTE_LOCATIONS"
 #: Segments with transaction indexes behind a task's range that travel with its plan.
 _LATER_SEGMENTS_MAX: Final = 64
 _NEVER_COPIED: Final = -1
@@ -64,7 +67,11 @@ class OwnStorage:
         return OwnStorage(place.url, layout, store_settings(place, store_options, hadoop=store_options))
 
     def store(self) -> SegmentStore:
-        """The store, opened once a process. Makes no request."""
+        """The store, opened once a process. Makes no request.
+
+        Raises InvalidConfigError if the machine's settings do not permit the place.
+        """
+        check_permitted(self.location)
         return open_objects(self.location, self.settings)
 
     def extent(self, of: TopicIdPartition, segment: SegmentObject) -> SegmentObjectExtent:
@@ -129,6 +136,30 @@ class OwnRemoteLog:
         later = self.indexed[at : at + _LATER_SEGMENTS_MAX]
         is_whole = at + len(later) == len(self.indexed)
         return replace(self, segments=(*inside, *later), indexed=(), is_whole=is_whole)
+
+
+def check_permitted(location: str) -> None:
+    """Raise InvalidConfigError if KAFKALOG_REMOTE_LOCATIONS is set and no place in it is `location`, or above it.
+
+    A log directory names the place itself, and one that comes from elsewhere may name any.
+    """
+    permitted = os.environ.get(PERMITTED_VARIABLE)
+    if permitted is None:
+        return
+    place = _canonical(location)
+    for each in filter(None, map(str.strip, permitted.split(","))):
+        above = _canonical(each)
+        if place == above or place.startswith(above.rstrip("/") + "/"):
+            return
+    raise InvalidConfigError(
+        f"{LOCATION_CONFIG}={location} is not permitted on this machine: expected a place of {PERMITTED_VARIABLE}, which "
+        f"is {permitted!r}; add the place there if the log directory may copy to it"
+    )
+
+
+def _canonical(location: str) -> str:
+    place = _parse(location)
+    return os.path.realpath(place) if isinstance(place, Path) else place.url
 
 
 def check_location(text: str) -> None:

@@ -26,8 +26,9 @@ from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, SegmentLa
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, parse_key, segment_keys
 from pyspark_kafkalog.tiered.own_segments import put_segment
-from pyspark_kafkalog.tiered.own_storage import OwnStorage
+from pyspark_kafkalog.tiered.own_storage import PERMITTED_VARIABLE, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.tools.main import main
 
 LAYOUTS: dict[str, SegmentLayout] = {"aiven": AivenLayout(), "local": LocalLayout()}
 ON = "remote.log.storage.system.enable"
@@ -226,3 +227,31 @@ def test_location_and_layout_stay_while_segments_are_there(tmp_path: Path) -> No
     log_dir.delete_topic(TOPIC)
     with pytest.raises(InvalidConfigError, match="cannot change while segments are there"):
         log_dir.alter_broker_configs(add={"rsm.config.layout": "aiven"})
+
+
+@pytest.mark.parametrize("permitted", ["", "{tmp}/other", "s3://bucket/tiered,{tmp}/sto", "{tmp}/store/deeper"])
+def test_place_that_the_machine_does_not_permit_is_neither_written_nor_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], permitted: str
+) -> None:
+    (tmp_path / "store").mkdir()
+    log_dir = tiered_root(tmp_path / "log", tmp_path / "store", local_retention_bytes="1")
+    append_rounds(log_dir, 12)
+    monkeypatch.setenv(PERMITTED_VARIABLE, permitted.format(tmp=tmp_path))
+    assert main(["tier", "--path", str(tmp_path / "log")]) == 1
+    assert PERMITTED_VARIABLE in "".join(capsys.readouterr())
+    assert list((tmp_path / "store").iterdir()) == []
+    assert log_dir.read(TOPIC).num_rows > 0
+
+    monkeypatch.setenv(PERMITTED_VARIABLE, f"s3://bucket/tiered, {tmp_path}")
+    for command in ("tier", "retention"):
+        assert main([command, "--path", str(tmp_path / "log")]) == 0
+    stored = sorted((tmp_path / "store").rglob("*"))
+    assert stored
+    rows = log_dir.read(TOPIC).num_rows
+    assert rows > 0
+
+    monkeypatch.setenv(PERMITTED_VARIABLE, permitted.format(tmp=tmp_path))
+    with pytest.raises(InvalidConfigError, match=PERMITTED_VARIABLE):
+        LogDir.open(tmp_path / "log").read(TOPIC)
+    main(["retention", "--path", str(tmp_path / "log")])
+    assert sorted((tmp_path / "store").rglob("*")) == stored
