@@ -152,8 +152,8 @@ def check_permitted(location: str) -> None:
         if place == above or place.startswith(above.rstrip("/") + "/"):
             return
     raise InvalidConfigError(
-        f"{LOCATION_CONFIG}={location} is not permitted on this machine: expected a place of {PERMITTED_VARIABLE}, which "
-        f"is {permitted!r}; add the place there if the log directory may copy to it"
+        f"{LOCATION_CONFIG}={location} is not permitted on this machine: expected a place of {PERMITTED_VARIABLE}, "
+        f"found {permitted!r}; add the place there if the log directory may copy to it"
     )
 
 
