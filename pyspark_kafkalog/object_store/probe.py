@@ -42,8 +42,8 @@ _KEPT_MS: Final = HOUR_MS
 def check_store(store: ObjectStore, probe_id: str, *, waiting: Waiting | None = None) -> None:
     """Raise StoreUnsuitableError if the store lets more than one of eight concurrent creates win.
 
-    `probe_id` is a name that nobody else has, such as a UUID. Raises another ObjectStoreError if the store refuses the
-    requests, or cannot be reached within `waiting.patience_seconds`.
+    `probe_id` is a name that no other process uses, such as a UUID. Raises another ObjectStoreError if the store
+    refuses the requests, or cannot be reached within `waiting.patience_seconds`.
     """
     waiting = waiting if waiting is not None else Waiting()
     keys: list[str] = []

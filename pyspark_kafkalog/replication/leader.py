@@ -32,7 +32,7 @@ class LeaderTopic:
     """A topic at the leader: its id as Kafka's Uuid text, the leader epoch of each partition from 0 on, and the
     configurations that were set for the topic itself.
 
-    A leader epoch of -1: nobody leads the partition now, or the leader does not say. `offsets_ends`: see TopicImage; a
+    A leader epoch of -1: the partition has no leader now, or its leader does not say. `offsets_ends`: see TopicImage; a
     cluster deletes the offsets of a topic with the topic.
     """
 

@@ -467,7 +467,7 @@ def utc_time(timestamp_ms: int) -> str:
 def serving_metrics(registry: CollectorRegistry, address: Address) -> Iterator[str]:
     """Serve the metrics of `registry` to Prometheus during the block; the value is their URL.
 
-    Raises OSError, which names the address, if nobody can listen there.
+    Raises OSError, which names the address, if it cannot be listened on.
     """
     from prometheus_client import make_wsgi_app
 

@@ -207,7 +207,7 @@ class ClusterAccess:
 
 
 def cluster_access(call: CallNode) -> ClusterAccess:
-    """Who may do what at the cluster. Raises LeaderUnavailableError."""
+    """The access control entries of the cluster, and whether it checks them. Raises LeaderUnavailableError."""
     request = DescribeAclsRequest(
         resource_type_filter=_ANY,
         resource_name_filter=None,

@@ -89,7 +89,7 @@ class StatusPage:
         try:
             self._check()
         except OSError as error:
-            # The error names the server's files, and whoever reaches the address reads the page.
+            # The error names the server's files, and the page has no authentication.
             self._log.warning("/health answers 503: %s", error)
             return False, {"status": "the log directory cannot be read: the server's log says why"}
         return True, {"status": "ok", **self._facts()}
@@ -110,7 +110,7 @@ class StatusPage:
 def start_pages(address: Address, answer: Callable[..., Any]) -> tuple[int, Callable[[], None]]:
     """Serve the WSGI application `answer` in a thread; returns the port, and what ends it.
 
-    Raises OSError, which names the address, if nobody can listen there.
+    Raises OSError, which names the address, if it cannot be listened on.
     """
     with naming(address):
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]

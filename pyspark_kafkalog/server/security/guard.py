@@ -5,11 +5,11 @@ authorizer is on if one of these is so:
 
     authorizer.class.name is set       Kafka's own setting; whatever its value, the rules are StandardAuthorizer's
     super.users is set                 it has no other purpose
-    there are entries                  somebody wrote rules, so they hold
+    there are entries                  an administrator wrote rules, so they hold
     the listener `stays_closed`        it relies on entries (settings.py): without any, nothing is allowed
 
-A root whose entries were all removed, and with neither setting, is open again: whoever relies on entries sets
-super.users, without which nobody could change them. A copy of a cluster that checks entries has
+A root whose entries were all removed, and with neither setting, is open again: an administrator who relies on
+entries sets super.users, without which no client could change them. A copy of a cluster that checks entries has
 authorizer.class.name, and a broker's directory whose metadata log tells of an authorizer is not open either, unless the
 server is insecure. Both follow the newest commits, or the broker's metadata log.
 

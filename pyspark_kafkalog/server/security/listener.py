@@ -1,8 +1,8 @@
 """Which addresses a server may listen on: without TLS or SASL only those of this machine.
 
-Whoever reaches an open listener reads and writes everything, so that has to be asked for by name. TLS without client
-certificates or SASL hides what is sent, and tells nobody who sends it: all clients are ANONYMOUS, and what they may do
-is what access control entries allow (`relies_on_entries`).
+Each client that reaches an open listener reads and writes everything, so an open listener needs an option of its own.
+TLS without client certificates or SASL encrypts, but does not identify clients: all are ANONYMOUS, and access control
+entries decide what they may do (`relies_on_entries`).
 """
 
 from __future__ import annotations
