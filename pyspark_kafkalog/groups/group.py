@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from pyspark_kafkalog.errors import (
     InvalidGroupError,
@@ -41,13 +41,16 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import (
+    OFFSET_TYPES,
     OffsetAndMetadata,
     group_key,
     group_partition,
     offset_key,
+    offset_of_topic,
     offset_value,
     parse_offset_key,
     parse_offset_value,
+    split_key,
 )
 from pyspark_kafkalog.groups.offsets_topic import (
     Expired,
@@ -62,9 +65,9 @@ from pyspark_kafkalog.groups.offsets_topic import (
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
-from pyspark_kafkalog.storage.names import TopicPartition, validate_group_id
+from pyspark_kafkalog.storage.names import TopicPartition, decode_uuid, validate_group_id
 from pyspark_kafkalog.units import INT64_MAX, MINUTE_MS
-from pyspark_kafkalog.values import check_mapping, check_number, check_one_of, check_text, check_texts
+from pyspark_kafkalog.values import check_mapping, check_number, check_one_of, check_text, check_texts, quick_dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -86,7 +89,7 @@ AnyOffsets: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
     """A group's progress in one partition.
 
@@ -102,6 +105,36 @@ class PartitionLag:
     def lag(self) -> int | None:
         """Number of offsets still to be read; below 0 if the log ends before the committed offset."""
         return None if self.log_end_offset is None else self.log_end_offset - self.committed.offset
+
+
+class _End(NamedTuple):
+    partition: tuple[str, int]
+    topic_id: bytes
+    offset: int
+
+
+class KnownEnds:
+    """The ends of partitions of a native root, as the keys of committed offsets name them."""
+
+    def __init__(self, root: Root) -> None:
+        self._image = root.native().store.image
+        self._by_key: dict[bytes, _End | None] = {}
+
+    def of(self, key: bytes) -> _End | None:
+        """Of the partition in the key of an offset; None if it does not exist. Raises CorruptRecordError."""
+        _, named = split_key(key)
+        try:
+            return self._by_key[named]
+        except KeyError:
+            pass
+        of = parse_offset_key(key)
+        found = None if of is None else self._image.find(of.topic, of.partition)
+        end = None
+        if of is not None and found is not None:
+            topic_id = decode_uuid(self._image.topics[of.topic].topic_id)
+            end = _End((of.topic, of.partition), topic_id, found.high_watermark)
+        self._by_key[named] = end
+        return end
 
 
 class Group:
@@ -164,7 +197,7 @@ class Group:
             committed = parse_offset_value(value)
             if is_current(topic_partition, committed, key):
                 found[topic_partition] = committed
-        return dict(sorted(found.items()))
+        return {each: found[each] for each in sorted(found, key=lambda each: (each.topic, each.partition))}
 
     def lag(self, topics: Collection[str] | None = None) -> list[PartitionLag]:
         """The group's progress in each partition with a committed offset, in the order of the partitions.
@@ -172,6 +205,32 @@ class Group:
         The end of a partition is its high watermark, as in Kafka's tools.
         """
         return [self._lag_in(each, committed) for each, committed in self.fetch(topics).items()]
+
+    def lags(self, ends: KnownEnds) -> dict[tuple[str, int], int]:
+        """The lag in each partition that exists, by topic and number, in a root that is not a broker's directory.
+
+        As `lag`, for many groups and offsets: without objects for each, and `ends` is kept from one group to the next.
+        """
+        log = self._log()
+        if log is None:
+            return {}
+        is_current = offsets_filter(self._root, log)
+        found: dict[tuple[str, int], int] = {}
+        for key, value in sorted(log.records(self.group_id).items()):  # as in `fetch`
+            if key[:2] not in OFFSET_TYPES:
+                continue
+            end = ends.of(key)
+            if end is None:
+                continue
+            found.pop(end.partition, None)
+            offset = offset_of_topic(value, end.topic_id)
+            if offset is None:
+                committed = parse_offset_value(value)
+                if not is_current(TopicPartition(*end.partition), committed, key):
+                    continue
+                offset = committed.offset
+            found[end.partition] = end.offset - offset
+        return dict(sorted(found.items()))
 
     def commit(self, offsets: AnyOffsets, metadata: str = "", *, flush: FlushMode = "fsync") -> None:
         """Commit the next offset to read of each partition, atomically.
@@ -354,6 +413,10 @@ class Group:
 
     def _lag_in(self, topic_partition: TopicPartition, committed: OffsetAndMetadata) -> PartitionLag:
         end_offset, failed = None, None
+        if not self._root.is_broker_directory:  # without a snapshot of each partition
+            found = self._root.native().store.image.find(topic_partition.topic, topic_partition.partition)
+            end_offset = None if found is None else found.high_watermark
+            return PartitionLag(topic_partition=topic_partition, committed=committed, log_end_offset=end_offset)
         try:
             end_offset = self._root.partition(topic_partition.topic, topic_partition.partition).high_watermark
         except UnknownTopicError:

@@ -27,8 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.groups.offset_records import (
-    LEGACY_OFFSET_COMMIT,
-    OFFSET_COMMIT,
+    OFFSET_TYPES,
     OFFSETS_TOPIC,
     group_of_key,
     has_topic_id,
@@ -49,9 +48,6 @@ _RECORDS: Final = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("val
 
 #: Offsets from which on the compiled decoder is worth loading.
 _MANY_OFFSETS: Final = 500
-
-#: How the keys of committed offsets begin.
-_OFFSET_TYPES: Final = frozenset(each.to_bytes(2, "big") for each in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT))
 
 #: Offset, key and value; a value of None deletes the key.
 _Change = tuple[int, bytes, "bytes | None"]
@@ -265,7 +261,7 @@ class GroupLog:
             self._written_at[key] = offset
         if value is not None:
             self._live.setdefault(group, {})[key] = value
-            if key[:2] in _OFFSET_TYPES:
+            if key[:2] in OFFSET_TYPES:
                 if has_topic_id(value):
                     self._offsets_at.pop(key, None)
                 else:

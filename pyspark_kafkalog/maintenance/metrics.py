@@ -33,6 +33,7 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.group import Group, KnownEnds
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.cleaner.run_record import RecordPlace, read_last_run, read_uncleanable, record_place
@@ -395,9 +396,16 @@ def _lag_metric(root: Root) -> Metric:
     except (KafkalogError, OSError) as error:
         group_ids = ()
         left_out(OFFSETS_TOPIC, error)
+    ends: KnownEnds | None = None
     for group_id in group_ids:
         try:
-            lags = open_group(root, group_id).lag()
+            group = open_group(root, group_id)
+            if isinstance(group, Group) and not root.is_broker_directory:
+                ends = KnownEnds(root) if ends is None else ends
+                for (topic, number), lag in group.lags(ends).items():
+                    values[group_id, topic, str(number)] = float(lag)
+                continue
+            lags = group.lag()
         except (KafkalogError, OSError) as error:
             left_out(f"group {group_id}", error)
             continue

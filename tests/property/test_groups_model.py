@@ -23,7 +23,7 @@ from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError
-from pyspark_kafkalog.groups.group import expire_offsets
+from pyspark_kafkalog.groups.group import KnownEnds, expire_offsets
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
@@ -228,6 +228,10 @@ class GroupsMachine(RuleBasedStateMachine):
             } == self.model.get(group, {})
             assert {each.topic_partition: each.lag for each in found.lag()} == {
                 each: ENDS[each] - offset for each, (offset, _) in self.model.get(group, {}).items()
+            }
+            assert found.lags(KnownEnds(self.reader.root)) == {
+                (each.topic, each.partition): ENDS[each] - offset
+                for each, (offset, _) in self.model.get(group, {}).items()
             }
 
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from pyspark_kafkalog.errors import DiskFormatError, InvalidGroupError
+from pyspark_kafkalog.groups import offset_records
 from pyspark_kafkalog.groups.offset_records import (
     OffsetAndMetadata,
     group_of_key,
     group_partition,
     offset_key,
+    offset_of_topic,
     offset_value,
     parse_offset_key,
     parse_offset_value,
+    parse_value,
 )
-from pyspark_kafkalog.storage.names import TopicPartition, validate_group_id
+from pyspark_kafkalog.metadata.messages.coordinator_records import OffsetCommitValue
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.storage.names import TopicPartition, decode_uuid, validate_group_id
 
 RECORDS = Path(__file__).parents[2] / "data/fixtures/consumer-offsets/expected/records"
 
@@ -92,3 +100,61 @@ def test_invalid_group_ids_are_rejected() -> None:
     for name in ("", "x" * 32768, "\ud800"):
         with pytest.raises(InvalidGroupError):
             validate_group_id(name)
+
+
+def test_quick_decoding_says_what_the_codec_says() -> None:
+    """Of values and keys of all kinds, whole, shortened, lengthened and with any byte changed."""
+    random = Random(1)
+    topic_id = "YePRir7ZSGK3cxluGsgm0g"
+    values = [
+        offset_value(OffsetAndMetadata(offset=offset, metadata=metadata, topic_id=named, commit_timestamp_ms=5))
+        for offset in (0, 2**63 - 1)
+        for metadata in ("", "é", "m" * 125, "m" * 126, "m" * 300)
+        for named in (None, topic_id)
+    ]
+    keys = [offset_key(group, TopicPartition(topic, 3)) for group in ("", "g", "ключ") for topic in ("orders", "é")]
+    quick = 0
+    for whole in values:
+        for value in [whole, *_mutated(whole, random)]:
+            found = offset_records._usual_value(value)
+            if found is not None:
+                decoded = parse_value(OffsetCommitValue, value)
+                assert found == OffsetAndMetadata(
+                    offset=decoded.offset,
+                    leader_epoch=decoded.leader_epoch,
+                    metadata=decoded.metadata,
+                    commit_timestamp_ms=decoded.commit_timestamp,
+                    topic_id=None if decoded.topic_id == ZERO_UUID else decoded.topic_id,
+                )
+                quick += 1
+            offset = offset_of_topic(value, decode_uuid(topic_id))
+            if offset is not None:
+                assert parse_offset_value(value).topic_id == topic_id
+                assert parse_offset_value(value).offset == offset
+    assert quick > 100
+    for whole in keys:
+        for key in [whole, *_mutated(whole, random)]:
+            outcomes = []
+            for parse in (parse_offset_key, _parsed_by_codec):
+                try:
+                    outcomes.append(parse(key))
+                except (DiskFormatError, struct.error) as error:
+                    outcomes.append(type(error))
+            assert outcomes[0] == outcomes[1], key
+
+
+def _parsed_by_codec(key: bytes) -> TopicPartition | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offset_records, "_partition_of", _not_usual)
+        return parse_offset_key(key)
+
+
+def _not_usual(_: bytes) -> TopicPartition:
+    raise ValueError
+
+
+def _mutated(whole: bytes, random: Random) -> Iterator[bytes]:
+    for at in range(len(whole)):
+        yield whole[:at] + bytes([random.randrange(256)]) + whole[at + 1 :]
+        yield whole[:at]
+    yield whole + b"\0"
