@@ -47,6 +47,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
 from pyspark_kafkalog.storage.below_root import open_file
@@ -112,7 +113,7 @@ def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: in
         if dry_run:
             done += merge.plan()
             merge.check(done)
-        elif has_files:
+        elif has_files and not merge.is_done():
             with partition_lock(merge.directory, fs=root.fs) as is_mine:
                 if not is_mine:
                     return left_to_another_run(topic_partition, ACTION)
@@ -158,9 +159,15 @@ class _PartitionMerge:
         delay_ms = self.target.config.file_delete_delay_ms
         remove_deleted_files(self.directory, now_ms=self.target.now_ms, delay_ms=delay_ms, fs=self.target.root.fs)
 
-    def plan(self) -> list[tuple[StoredSegment, ...]]:
+    def is_done(self) -> bool:
+        """Whether there is nothing to merge, to finish or to remove, by one listing: then no lock is needed."""
+        listing = PartitionListing.read(self.directory)
+        return listing.is_tidy and not self.plan(listing)
+
+    def plan(self, listing: PartitionListing | None = None) -> list[tuple[StoredSegment, ...]]:
         """The groups to merge; segments below the local log start offset are left to retention."""
-        segments = closed_segments(self.directory, self.state.active_base_offset, with_index_sizes=True)
+        active = self.state.active_base_offset
+        segments = closed_segments(self.directory, active, with_index_sizes=True, listing=listing)
         kept = [each for each in segments if each.end_offset > self.state.local_log_start_offset]
         return plan_merge(kept, self.target.config, boundaries=list(self._boundaries()))
 

@@ -162,6 +162,16 @@ def scan(directory: str | Path) -> Iterator[os.DirEntry[str]]:
         os.close(fd)
 
 
+def list_names(directory: str | Path) -> list[tuple[str, int]]:
+    """The names in a directory of a root, each with its inode. Raises LogDirError for a link, OSError."""
+    fd = open_directory(directory)
+    try:
+        with os.scandir(fd) as entries:
+            return [(entry.name, entry.inode()) for entry in entries]
+    finally:
+        os.close(fd)
+
+
 def split(path: str | Path) -> tuple[str, str]:
     """The directory and the name of a path."""
     directory, separator, name = str(path).rpartition(os.sep)  # os.path.split takes three times as long

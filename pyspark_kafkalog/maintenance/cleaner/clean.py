@@ -15,6 +15,7 @@ rest. Source of the rules: org.apache.kafka.storage.internals.log.LogCleaner, Lo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -35,6 +36,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     LogPart,
     OffsetMap,
     find_survivors,
+    has_task_files,
     map_bytes,
     remove_task_files,
 )
@@ -50,6 +52,7 @@ from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
@@ -156,6 +159,8 @@ class CleanablePartition:
     config: LogConfig
     plan: CleanPlan
     planned_at: int
+    #: Whether a cleaning finds its directory, and nothing there to finish or remove before or after it.
+    is_tidy: bool
 
 
 def inspect_partition(
@@ -166,8 +171,16 @@ def inspect_partition(
     state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
     directory = partition_path(root.path, topic_partition)
     config = root.log_config(topic_partition.topic)
+    listing: PartitionListing | None = None
+    with contextlib.suppress(FileNotFoundError):
+        listing = PartitionListing.read(directory)
+    closed = (
+        []
+        if listing is None
+        else closed_segments(directory, state.active_base_offset, with_index_sizes=True, listing=listing)
+    )
     plan = plan_cleaning(
-        closed_segments(directory, state.active_base_offset, with_index_sizes=True),
+        closed,
         state,
         config,
         checkpoint_offset=checkpoint_offset,
@@ -176,7 +189,8 @@ def inspect_partition(
         first_timestamp_ms=lambda segment: segment.first_timestamp_ms(directory),
     )
     planned_at = root.store.image.next_offset
-    return CleanablePartition(topic_partition, topic.topic_id, directory, state, config, plan, planned_at)
+    is_tidy = listing is not None and listing.is_tidy and not has_task_files(listing) and not plan.resets_checkpoint
+    return CleanablePartition(topic_partition, topic.topic_id, directory, state, config, plan, planned_at, is_tidy)
 
 
 def inspection(root: Root, now_ms: int) -> Callable[[TopicPartition], CleanablePartition | CleanableLog]:
@@ -216,7 +230,7 @@ class Cleaning:
     def begin(self, report: PartitionReport, *, force: bool) -> tuple[PartitionReport, CleanablePartition]:
         """Finish what a killed run left, then plan; the report has the results of `judge`."""
         found = self.inspect()
-        if found.config.compact:
+        if found.config.compact and not found.is_tidy:
             self.target(found).finish()
             remove_task_files(self.directory, fs=self.root.fs)
             found = self.inspect()  # finished swaps change the segments

@@ -422,7 +422,7 @@ def _inspect(
             read_bytes = sum(each.size_bytes for each in plan.segments)
             offsets = plan.first_uncleanable_offset - plan.first_dirty_offset
             results.append(DirtyPartition(topic_partition, plan.dirty_ratio, read_bytes, offsets))
-        elif job_run.dry_run or isinstance(found, CleanableLog):
+        elif job_run.dry_run or isinstance(found, CleanableLog) or found.is_tidy:
             results.append(report)
         else:
             results.append(_clean(root, job_run, topic_partition, limits))  # nothing to clean, only leftovers to remove

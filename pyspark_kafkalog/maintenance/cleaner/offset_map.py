@@ -38,6 +38,7 @@ from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, DropsBatches, IndexedRecords, RecordChunk
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.record.header import CONTROL_MASK, DELETE_HORIZON_MASK
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, described, open_to_read
@@ -439,9 +440,17 @@ def load_keep_bitmaps(directory: Path, count: int, segments: Sequence[StoredSegm
 
 def remove_task_files(directory: Path, *, fs: FileSystem) -> None:
     """Remove the files that cleanings left. The caller holds the partition's maintenance lock."""
-    names = [each.name for each in scan(directory) if each.name == _MAP or each.name.startswith(_KEEP)]
-    for name in names:
+    for name in [each.name for each in scan(directory) if _is_task_file(each.name)]:
         fs.unlink_if_there(directory / name)
+
+
+def has_task_files(listing: PartitionListing) -> bool:
+    """Whether cleanings left files in the directory of that listing."""
+    return any(map(_is_task_file, listing.others))
+
+
+def _is_task_file(name: str) -> bool:
+    return name == _MAP or name.startswith(_KEEP)
 
 
 def _write(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -285,15 +285,17 @@ class CleanerRecord:
         """Record a partition's report, and how far it is clean now; return the report."""
         run = self._run
         is_cleaned = report.skipped is None and report.error is None
-        self._run = replace(
-            run,
-            bytes_read=run.bytes_read + report.bytes_read,
-            bytes_written=run.bytes_written + report.bytes_kept,
-            max_clean_seconds=max(run.max_clean_seconds, report.seconds if is_cleaned else 0.0),
-            max_dirty_percent=max(run.max_dirty_percent, report.dirty_percent or 0.0),
-            partitions_cleaned=run.partitions_cleaned + is_cleaned,
-            partitions_failed=run.partitions_failed + (report.error is not None),
-        )
+        dirty_percent = report.dirty_percent or 0.0
+        if is_cleaned or report.error is not None or dirty_percent > run.max_dirty_percent:
+            self._run = replace(
+                run,
+                bytes_read=run.bytes_read + report.bytes_read,
+                bytes_written=run.bytes_written + report.bytes_kept,
+                max_clean_seconds=max(run.max_clean_seconds, report.seconds if is_cleaned else 0.0),
+                max_dirty_percent=max(run.max_dirty_percent, dirty_percent),
+                partitions_cleaned=run.partitions_cleaned + is_cleaned,
+                partitions_failed=run.partitions_failed + (report.error is not None),
+            )
         if self._is_kept:
             self._offsets += offsets
             if report.error is not None and report.skipped != ANOTHER_RUN:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import quick_dataclass
 
 #: The reason for skipping a partition that another run works on.
 ANOTHER_RUN: Final = "another run has the partition"
@@ -35,7 +37,7 @@ COUNTERS: Final[Mapping[str, frozenset[str]]] = {
 _ALL_COUNTERS: Final = frozenset[str]().union(*COUNTERS.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
     """One partition's outcome. `error` is None on success. `log_start_offset` is set by actions that may change it.
 
@@ -93,9 +95,15 @@ class PartitionReport:
 
 def values(report: PartitionReport) -> dict[str, Any]:
     """The fields of a report that have a value, by name, in the order of the class."""
-    others = _ALL_COUNTERS - COUNTERS.get(report.action, _ALL_COUNTERS)
-    named = ((field.name, getattr(report, field.name)) for field in fields(report))
-    return {name: value for name, value in named if value is not None and name not in others}
+    names = _names_of(report.action)
+    return {name: value for name in names if (value := getattr(report, name)) is not None}
+
+
+@functools.cache
+def _names_of(action: str) -> tuple[str, ...]:
+    """The fields of the reports of an action, of which there are few."""
+    others = _ALL_COUNTERS - COUNTERS.get(action, _ALL_COUNTERS)
+    return tuple(field.name for field in fields(PartitionReport) if field.name not in others)
 
 
 def empty_report(topic_partition: TopicPartition, action: str) -> PartitionReport:

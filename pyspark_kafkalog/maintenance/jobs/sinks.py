@@ -49,6 +49,9 @@ _LOG: Final = logging.getLogger(__name__)
 _SECONDS_DIGITS: Final = 3
 _REDRAW_S: Final = 1.0
 _UNDERSCORE = re.compile(r"_([a-z])")
+_CAMEL_CASE: Final = {
+    each.name: _UNDERSCORE.sub(lambda match: match.group(1).upper(), each.name) for each in fields(PartitionReport)
+}
 
 PARTITION_METRICS: Final = ("Size", "NumLogSegments", "LogStartOffset", "LogEndOffset")
 ROOT_METRICS: Final = (
@@ -69,10 +72,9 @@ _CAME_FIRST: Final = re.compile(r"CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED|T
 
 def report_tree(report: PartitionReport) -> dict[str, Any]:
     """The report's fields that have a value, under camel-case names."""
-    tree = {
-        _UNDERSCORE.sub(lambda match: match.group(1).upper(), name): value for name, value in values(report).items()
-    }
-    return {**tree, "seconds": round(report.seconds, _SECONDS_DIGITS)}
+    tree = {_CAMEL_CASE[name]: value for name, value in values(report).items()}
+    tree["seconds"] = round(report.seconds, _SECONDS_DIGITS)
+    return tree
 
 
 class JsonLines:
@@ -81,9 +83,11 @@ class JsonLines:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self._extra: dict[str, Any] = {}
+        self._may_be_terminal = True
 
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         self._extra = {"dryRun": True} if job_run.dry_run else {}
+        self._may_be_terminal = (self._stream or sys.stdout).isatty()
 
     def emit(self, tree: Mapping[str, Any]) -> None:
         """Write a line for a finding or an action in addition to the reports; fields without a value are omitted."""
@@ -97,7 +101,7 @@ class JsonLines:
 
     def _write(self, tree: Mapping[str, Any]) -> None:
         stream = self._stream or sys.stdout
-        with beside_progress_bar(stream):
+        with beside_progress_bar(stream) if self._may_be_terminal else nullcontext():
             stream.write(json_line(tree))
             stream.flush()
 

@@ -26,7 +26,7 @@ import bisect
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -88,9 +88,9 @@ def mark_deleted_below_log_start(
             if state is None or not directory.is_dir():
                 return None
             if names is None:
-                first_base = _first_kept_base(directory, state)
-                # Most logs have nothing below their start: then neither is another listing needed, nor the epochs.
-                names = _names_below(directory, first_base) if first_base and state.local_log_start_offset else []
+                listing = PartitionListing.read(directory)
+                first_base = _first_kept_base(listing.base_offsets, state)
+                names = _names_below(listing, first_base, state)
                 try:
                     _cut_epochs(directory, state, root)
                 except OSError as error:
@@ -103,6 +103,24 @@ def mark_deleted_below_log_start(
     if first_base is not None and not segment_file(directory, first_base, LOG_SUFFIX).exists():
         return 0
     return first_base
+
+
+def first_base_if_done(directory: Path, listing: PartitionListing, state: LogState) -> int | None:
+    """What `mark_deleted_below_log_start` would return for the partition, if that has nothing to do; else None.
+
+    It has nothing to do in most runs, and needs neither the root's lock nor another listing to find that out.
+    """
+    first_base = _first_kept_base(listing.base_offsets, state)
+    if first_base is None or not listing.is_tidy or _names_below(listing, first_base, state):
+        return None
+    if state.log_start_offset:
+        try:
+            epochs = read_epochs(directory / LEADER_EPOCH_CHECKPOINT)
+        except (KafkalogError, OSError):
+            return None
+        if epochs and epochs[0].start_offset < state.log_start_offset:
+            return None
+    return first_base if first_base in listing.files[LOG_SUFFIX] else 0
 
 
 def cut_epochs(root: FileRoot, topic_partition: TopicPartition, topic_id: str) -> int | None:
@@ -160,20 +178,21 @@ def _first_base(directory: Path, state: LogState) -> int | None:
     return min((base for base in list_base_offsets(directory) if base <= state.active_base_offset), default=None)
 
 
-def _first_kept_base(directory: Path, state: LogState) -> int | None:
+def _first_kept_base(bases: Sequence[int], state: LogState) -> int | None:
     """The base of the segment with the local log start offset; at most the active one: nothing above is committed."""
     if state.local_log_start_offset == state.active_base_offset:
         return state.active_base_offset  # even if its files do not exist: in a new log, or after a full disk
-    bases = list_base_offsets(directory)
     bases = bases[: bisect.bisect_right(bases, state.active_base_offset)]
     if not bases:
         return None
     return bases[max(bisect.bisect_right(bases, state.local_log_start_offset) - 1, 0)]
 
 
-def _names_below(directory: Path, first_base: int) -> list[str]:
-    """Names of all files of segments below `first_base`, oldest segment first."""
-    files = PartitionListing.read(directory).files
+def _names_below(listing: PartitionListing, first_base: int | None, state: LogState) -> list[str]:
+    """Names of all files of segments below `first_base`, oldest segment first; none in most logs."""
+    if not first_base or not state.local_log_start_offset:
+        return []
+    files = listing.files
     found = [(base, at) for at, suffix in enumerate(_ORDER) for base in files[suffix] if base < first_base]
     return [offset_file_name(base, _ORDER[at]) for base, at in sorted(found)]
 

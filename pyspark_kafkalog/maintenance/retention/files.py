@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete_records import (
+    first_base_if_done,
     mark_deleted_below_log_start,
     write_log_start_checkpoint,
 )
@@ -29,6 +30,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
 from pyspark_kafkalog.storage.staging.staged_file import remove_abandoned, staged_files
@@ -46,6 +48,8 @@ class FileLogs:
         self._dry_run = dry_run
         #: The base offsets of the first segments of the partitions of the present task.
         self._first_bases: dict[TopicPartition, int] = {}
+        #: Those of partitions in which nothing is to be removed.
+        self._done: dict[TopicPartition, int] = {}
 
     def take(self, topic_partition: TopicPartition, locks: ExitStack) -> bool:
         """Take the partition's maintenance lock; False when another run holds it."""
@@ -58,9 +62,15 @@ class FileLogs:
         state = partition.state
         directory = partition_path(self._root.path, topic_partition)
         config = self._root.log_config(topic_partition.topic)
-        if has_directory(self._root, topic_partition) and not self._dry_run:
+        listing: PartitionListing | None = None
+        try:
+            listing = PartitionListing.read(directory)
+        except FileNotFoundError:
+            has_directory(self._root, topic_partition)  # raises if there should be one
+        if listing is not None and (listing.cleaned or listing.swaps) and not self._dry_run:
             SwapTarget.of(self._root, topic_partition, self._now_ms).finish()
-        segments = stored_segments(directory, state)
+            listing = PartitionListing.read(directory)
+        segments = stored_segments(directory, state, listing=listing)
         of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
         remote = self._remote(of, partition)
 
@@ -77,6 +87,10 @@ class FileLogs:
         )
         if planned.move is not None:
             read_epochs(directory / LEADER_EPOCH_CHECKPOINT)  # before the commit: the epochs are cut after it
+        elif listing is not None and not self._dry_run:
+            first_base = first_base_if_done(directory, listing, state)
+            if first_base is not None:
+                self._done[topic_partition] = first_base
         return planned
 
     def _remote(self, of: TopicIdPartition, partition: PartitionImage) -> list[StoredPart]:
@@ -89,6 +103,9 @@ class FileLogs:
 
     def remove_dropped(self, planned: PlannedRetention) -> None:
         topic_partition = planned.topic_partition
+        if topic_partition in self._done:
+            self._first_bases[topic_partition] = self._done.pop(topic_partition)
+            return
         first_base = mark_deleted_below_log_start(self._root, topic_partition, planned.topic_id, now_ms=self._now_ms)
         if first_base is not None:
             self._first_bases[topic_partition] = first_base

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError
-from pyspark_kafkalog.storage.below_root import scan
+from pyspark_kafkalog.storage.below_root import list_names, scan
 from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
@@ -78,12 +78,16 @@ class PartitionListing:
         Of the segments below the base offset `only_logs_below` it has the `.log` files alone, and no snapshots. These
         are most names of a long log, and a commit does not need them.
         """
-        first_name = offset_file_name(only_logs_below, "")
-        return classify(
-            (entry.name, entry.inode())
-            for entry in scan(directory)
-            if not (entry.name < first_name and entry.name.endswith(_BESIDE_LOG))
-        )
+        names = list_names(directory)
+        if only_logs_below:
+            first_name = offset_file_name(only_logs_below, "")
+            names = [each for each in names if not (each[0] < first_name and each[0].endswith(_BESIDE_LOG))]
+        return classify(names)
+
+    @property
+    def is_tidy(self) -> bool:
+        """Whether no swap has to be finished, and no file is staged or pending deletion."""
+        return not (self.cleaned or self.swaps or self.deleted or self.staged)
 
     @property
     def base_offsets(self) -> list[int]:

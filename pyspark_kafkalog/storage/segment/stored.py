@@ -64,10 +64,19 @@ def local_extent(directory: Path, segment: StoredSegment) -> LocalExtent:
     return LocalExtent(directory, segment.base_offset)
 
 
-def closed_segments(directory: Path, active_base_offset: int, *, with_index_sizes: bool = False) -> list[StoredSegment]:
-    """The segments below the active one, in order; empty for a partition without a directory."""
+def closed_segments(
+    directory: Path,
+    active_base_offset: int,
+    *,
+    with_index_sizes: bool = False,
+    listing: PartitionListing | None = None,
+) -> list[StoredSegment]:
+    """The segments below the active one, in order; empty for a partition without a directory.
+
+    `listing` is that of the directory, if the caller has it.
+    """
     try:
-        files = PartitionListing.read(directory).files
+        files = (PartitionListing.read(directory) if listing is None else listing).files
     except FileNotFoundError:
         return []
     found: dict[int, tuple[int, int, int, int]] = {}
@@ -87,17 +96,19 @@ def closed_segments(directory: Path, active_base_offset: int, *, with_index_size
     ]
 
 
-def stored_segments(directory: Path, state: LogState) -> list[StoredSegment]:
+def stored_segments(
+    directory: Path, state: LogState, *, listing: PartitionListing | None = None
+) -> list[StoredSegment]:
     """The segments of the log as of `state`, in order, the active one last; later ones are omitted.
 
     The size of the active segment is that of `state`. A partition that was never written to may have no directory yet:
-    then the active segment is the only one.
+    then the active segment is the only one. `listing` is that of the directory, if the caller has it.
     """
     modified_ns = 0
     with contextlib.suppress(FileNotFoundError):
         modified_ns = segment_file(directory, state.active_base_offset, LOG_SUFFIX).stat().st_mtime_ns
     active = StoredSegment(state.active_base_offset, state.log_end_offset, state.active_size_bytes, 0, 0, modified_ns)
-    return [*closed_segments(directory, state.active_base_offset), active]
+    return [*closed_segments(directory, state.active_base_offset, listing=listing), active]
 
 
 def largest_timestamp_ms(directory: Path, base_offset: int) -> int:

@@ -5,6 +5,7 @@ Costs are counted in steps (tests/support/counted_steps.py), with warm caches. `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -14,12 +15,19 @@ import pytest
 from compacted_model import InlineTasks
 from counted_steps import counted_steps
 
+from pyspark_kafkalog.groups import group as group_module
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, is_small, run_once
 from pyspark_kafkalog.maintenance.merge import MergeJob
+from pyspark_kafkalog.maintenance.metrics import _lag_metric
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
+from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.storage.artefacts import partition_listing
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
+from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.storage.names import TopicPartition
 
 FEW, MANY = 10, 1_000
 #: Trees and searches of the image grow by the logarithm.
@@ -77,3 +85,55 @@ def test_jobs_with_nothing_to_do_cost_the_same_for_each_partition(tmp_path: Path
 
             counts.setdefault(job.action, []).append(steps_of(run) / partitions)
     assert [name for name, (few, many) in counts.items() if many > GROWTH_MAX * few] == [], counts
+
+
+def run_job(job: Job, job_run: JobRun) -> None:
+    assert run_once(job, lambda _: InlineTasks(), job_run, []) == 0
+
+
+def test_jobs_with_nothing_to_do_list_each_directory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of partitions with closed segments, from which retention has deleted before."""
+    log_dir = LogDir.create(tmp_path)
+    configs = {"cleanup.policy": "compact,delete", "internal.segment.bytes": "300", "min.cleanable.dirty.ratio": "1"}
+    log_dir.create_topic("users", partitions=6, configs=configs)
+    for number in range(8):
+        keys = [str(each) for each in range(60)]
+        log_dir.append("users", pa.table({"key": keys, "value": [str(number)] * len(keys)}), flush="os")
+    moved = delete_records(log_dir.root, {TopicPartition("users", number): 5 for number in range(3)})
+    assert all(each.error is None for each in moved)
+    listed: list[str] = []
+    real = partition_listing.list_names
+    monkeypatch.setattr(
+        partition_listing, "list_names", lambda directory: listed.append(str(directory)) or real(directory)
+    )
+    job_run = JobRun(path=tmp_path)
+    jobs: list[Job] = [RETENTION_JOB, MergeJob(), CleanerJob()]
+    for hours in range(4):  # until what was renamed is removed
+        job_run = JobRun(path=tmp_path, now_ms=time_ms() + hours * 3_600_000)
+        for job in jobs:
+            run_job(job, job_run)
+    for job in jobs:
+        listed.clear()
+        run_job(job, job_run)
+        assert sorted(Counter(listed).values()) == [1] * 6, job.action
+
+
+def test_lags_of_many_groups_decode_each_partition_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.create_topic("orders", partitions=20)
+    for number in range(10):
+        log_dir.group(f"g{number}").commit({("orders", each): 0 for each in range(20)}, flush="os")
+    log_dir.refresh()
+    log_dir.groups()
+    decoded: list[str] = []
+    for name in ("parse_offset_key", "parse_offset_value"):
+        real = getattr(group_module, name)
+        monkeypatch.setattr(group_module, name, lambda data, real=real: decoded.append("") or real(data))
+    snapshots: list[str] = []
+    real_snapshot = FileRoot._snapshot
+    monkeypatch.setattr(FileRoot, "_snapshot", lambda *each: snapshots.append("") or real_snapshot(*each))
+    assert len(_lag_metric(log_dir.root).values) == 200
+    assert len(decoded) == 20
+    snapshots.clear()
+    assert len(log_dir.group("g1").lag()) == 20
+    assert len(snapshots) <= 1
