@@ -410,12 +410,12 @@ def cut_by_bytes(ranges: Iterable[OffsetRange], readers: PlanReaders, *, max_byt
     pieces: list[OffsetRange] = []
     for each in ranges:
         reader = readers.of(each.topic_partition)
-        splits = reader.split(each.start_offset, each.end_offset, max_bytes)
+        splits = reader.split(each.start_offset, each.end_offset, max_bytes, relist=False)
         _check_tasks_count(len(splits) + len(pieces))
         if len(splits) > 1:
             size_bytes = sum(split.size_bytes for split in splits)
             count = -(-size_bytes // max_bytes)
-            splits = reader.split(each.start_offset, each.end_offset, -(-size_bytes // count))
+            splits = reader.split(each.start_offset, each.end_offset, -(-size_bytes // count), relist=False)
         pieces.extend(replace(each, start_offset=cut.start_offset, end_offset=cut.end_offset) for cut in splits)
     return pieces
 

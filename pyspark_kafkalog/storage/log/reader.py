@@ -435,10 +435,11 @@ class LogReader:
         have removed its last records.
         """
         with self._open_floor(high_watermark - 1) as segment:
-            if self._next_base(segment.extent) is not None:
+            if segment.extent.end_offset is not None:
                 return
             found = segment.locate(high_watermark - 1)
-            if found is None or found[1].last_offset != high_watermark - 1 or found[1].base_offset >= high_watermark:
+            is_there = found is not None and found[1].base_offset < high_watermark == found[1].next_offset
+            if not is_there and self._next_base(segment.extent) is None:
                 raise self._log_too_short(segment, high_watermark)
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:
@@ -522,20 +523,23 @@ class LogReader:
                 return TimestampAndOffset(timestamp_ms, record.offset, header.leader_epoch) if inside else None
         return None
 
-    def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:
-        """Cut [start_offset, end_offset) at index entries into splits of about `target_bytes` of `.log` each."""
-        return list(self._splits(start_offset, end_offset, target_bytes))
+    def split(self, start_offset: int, end_offset: int, target_bytes: int, *, relist: bool = True) -> list[Split]:
+        """Cut [start_offset, end_offset) at index entries into splits of about `target_bytes` of `.log` each.
+        Without `relist` the extents are those that the reader listed last, for calls of one plan."""
+        return list(self._splits(start_offset, end_offset, target_bytes, relist=relist))
 
     def head(self, start_offset: int, end_offset: int, target_bytes: int) -> Split:
         """The first of `split`; opens no more segments than necessary. Never empty unless the range is."""
-        return next(self._splits(start_offset, end_offset, target_bytes), Split(start_offset, end_offset, 0))
+        splits = self._splits(start_offset, end_offset, target_bytes, relist=True)
+        return next(splits, Split(start_offset, end_offset, 0))
 
-    def _splits(self, start_offset: int, end_offset: int, target_bytes: int) -> Iterator[Split]:
+    def _splits(self, start_offset: int, end_offset: int, target_bytes: int, *, relist: bool) -> Iterator[Split]:
         split_start, split_bytes = start_offset, 0
-        extents = self.extents.current()
-        first = max(bisect.bisect_right(extents, start_offset, key=_BASE_OFFSET) - 1, 0)
+        if relist or not self._listed or _ends_by(self._listed[-1], end_offset - 1):
+            self._listed = self.extents.current()
+        first = max(bisect.bisect_right(self._listed, start_offset, key=_BASE_OFFSET) - 1, 0)
         reached = start_offset
-        for extent in extents[first:]:
+        for extent in self._listed[first:]:
             if extent.base_offset >= end_offset:
                 break
             begin = max(reached, extent.base_offset)

@@ -76,7 +76,7 @@ class FakeReader:
         found = max(start_offset, -(-timestamp_ms // 100))
         return TimestampAndOffset(found * 100, found, leader_epoch=0) if found < end_offset else None
 
-    def split(self, start_offset: int, end_offset: int, target_bytes: int) -> list[Split]:
+    def split(self, start_offset: int, end_offset: int, target_bytes: int, *, relist: bool) -> list[Split]:
         step = max(target_bytes // 10, 1)
         starts = range(start_offset, end_offset, step)
         return [Split(at, min(at + step, end_offset), (min(at + step, end_offset) - at) * 10) for at in starts]

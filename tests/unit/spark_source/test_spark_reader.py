@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,7 @@ from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushd
 from pyspark_kafkalog.spark.read.plan import subscribed_partitions
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.storage.artefacts import partition_listing
 
 COUNT = 400
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -183,3 +185,23 @@ def test_data_source_lookup_loads_neither_numba_nor_pyarrow() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "numba" not in done.stdout
     assert "pyarrow" not in done.stdout
+
+
+@pytest.mark.parametrize("max_bytes", [None, "8192"])
+def test_plan_of_everything_lists_each_directory_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: str | None
+) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.create_topic("t", partitions=5, configs={"internal.segment.bytes": "4096"})
+    for partition in range(5):
+        values = pa.table({"value": [str(number).zfill(50) for number in range(400)]})
+        log_dir.append("t", values, partition=partition, flush="os")
+    made = reader(tmp_path, **({} if max_bytes is None else {"maxBytesPerPartition": max_bytes}))
+    listed: list[str] = []
+    real = partition_listing.list_names
+    monkeypatch.setattr(
+        partition_listing, "list_names", lambda directory: listed.append(str(directory)) or real(directory)
+    )
+    planned = made.partitions()
+    assert len(planned) == 5 if max_bytes is None else len(planned) > 5
+    assert sorted(Counter(listed).values()) == [1] * 5, (listed, planned)
