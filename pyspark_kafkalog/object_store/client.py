@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -41,6 +40,7 @@ from pyspark_kafkalog.object_store.store import (
     check_key,
 )
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import SECOND_MS
 
 #: What one request puts: a data object of a task, which is one PUT then and not six. Four parts at once would need the
@@ -305,7 +305,7 @@ class _ObstoreClient:
         for start in range(0, len(wanted), _DELETED_AT_ONCE):
             some = wanted[start : start + _DELETED_AT_ONCE]
             if not self._delete_all(some):  # GCS and Azure stop at the first key without an object
-                with ThreadPoolExecutor(_DELETES_AT_ONCE) as threads:
+                with Workers(_DELETES_AT_ONCE) as threads:
                     list(threads.map(lambda key: self._delete_all([key]), some))
 
     def _delete_all(self, keys: list[str]) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pyspark_kafkalog.object_store.repeat import Waiting, repeat
@@ -26,6 +25,7 @@ from pyspark_kafkalog.object_store.store import (
     ObjectStoreError,
     StoreUnsuitableError,
 )
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import HOUR_MS
 
 PROBE_FOLDER: Final = "__kafkalog_probe"
@@ -78,18 +78,23 @@ def is_old_probe(found: ObjectMetadata, *, now_ms: int) -> bool:
 
 def _race(store: ObjectStore, key: str) -> bool:
     """Whether one create has won; False if none has. Raises ObjectStoreError if an answer is lost."""
-    start = threading.Barrier(_WRITERS)
+    caller = threading.get_ident()
+    go = threading.Event()
 
     def write(writer: int) -> ObjectStoreError | None:
-        start.wait()
+        if threading.get_ident() == caller:  # no thread has started for this one
+            go.set()
+        go.wait()
         try:
             store.create(key, _body(writer))
             return None
         except ObjectStoreError as error:
             return error
 
-    with ThreadPoolExecutor(_WRITERS) as threads:
-        answers = list(threads.map(write, range(_WRITERS)))
+    with Workers(_WRITERS) as threads:
+        under_way = [threads.submit(write, writer) for writer in range(_WRITERS)]
+        go.set()
+        answers = [each.result() for each in under_way]
     winners = [writer for writer, answer in enumerate(answers) if answer is None]
     if len(winners) > 1:
         raise StoreUnsuitableError(

@@ -90,7 +90,12 @@ def _to_array(field: pa.Field, columns: RecordColumns, topic: str, partition: in
 
 
 def _rounded_up(count: int) -> int:
-    """`count` rounded up, so that few distinct lengths occur and the constant columns are usually cached."""
+    """`count` rounded up, so that few distinct lengths occur and the constant columns are usually cached.
+
+    Short batches, as of thousands of partitions with a few records, keep columns of at most twice their length.
+    """
+    if count < _CONSTANT_ROWS_STEP:
+        return 1 << max(count - 1, 0).bit_length()
     return -(-count // _CONSTANT_ROWS_STEP) * _CONSTANT_ROWS_STEP
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +50,7 @@ from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode, is_out_of_space
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.threads import Workers, start
 from pyspark_kafkalog.units import MIB
 
 _BUFFER_BYTES: Final = 64 * MIB
@@ -176,7 +176,7 @@ class Follower:
             gives_up_after=_GIVES_UP_AFTER_FAILURES if self._settings.is_once else None,
             on_event=self._on_event,
         )
-        committer.start()
+        start(committer)
         try:
             self._control(description)
         except BaseException as error:
@@ -434,7 +434,7 @@ class Follower:
         def load(name: TopicPartition) -> LocalLog:
             return self._logs.load(name, wanted[name][0], is_verified=False)
 
-        with ThreadPoolExecutor(_LOADED_AT_ONCE) as pool:
+        with Workers(_LOADED_AT_ONCE) as pool:
             for name, loaded in zip(wanted, pool.map(load, wanted), strict=True):
                 followed = _followed(loaded, wanted[name][1])
                 committed = loaded.committed
@@ -520,7 +520,7 @@ class Follower:
                     rate=self._rate,
                     on_event=self._on_event,
                 )
-                self._fetchers[source].start()
+                start(self._fetchers[source])
 
     # Questions
 

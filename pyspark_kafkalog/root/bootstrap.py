@@ -34,11 +34,12 @@ from pyspark_kafkalog.metadata.objects.boundary import START_KEY, encode_start
 from pyspark_kafkalog.metadata.objects.layout import (
     MARKER_KEY,
     META_PROPERTIES_BYTES_MAX,
+    name_of,
     parse_commit_key,
     parse_snapshot_key,
+    read_if_there,
 )
 from pyspark_kafkalog.metadata.objects.place import ObjectPlace
-from pyspark_kafkalog.metadata.objects.requests import name_of, read_if_there
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,

@@ -25,6 +25,7 @@ from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error, check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.path_list import split_paths
+from pyspark_kafkalog.threads import bound_address_space
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.brokers.remote.remote_logs import RemoteLogs
@@ -60,6 +61,7 @@ def open_root(
     Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`,
     InvalidOptionError for a URL that names no place for log directories.
     """
+    bound_address_space()
     if path is None:
         root = _open_remote_storage(remote_storage)
         return root if principal is None else GuardedRoot(root, principal)
@@ -232,6 +234,7 @@ def open_or_create_root(
     Concurrent calls are safe, and a call completes a creation that a crash interrupted. `principal` is as for
     `open_root`. A creation logs a warning: the path may be mistyped.
     """
+    bound_address_space()
     place = _place_of(path)
     if isinstance(place, StoreAddress):
         root = find_root(place, principal=principal, clock=clock)

@@ -39,6 +39,7 @@ from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, Leader
 from pyspark_kafkalog.server.prompt_future import PromptFuture
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.threads import start
 from pyspark_kafkalog.units import KIB, MIB
 
 _LOG: Final = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class GroupCommitter:
         self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
 
     async def start(self) -> None:
-        self._thread.start()
+        start(self._thread)
 
     def submit(self, unit: CommitUnit) -> Appended:
         """The future result of the unit; see `Committer` in context.py."""
@@ -144,7 +145,8 @@ class GroupCommitter:
         self._is_stopped = True
         self._hand_over()
         self._queue.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        if self._thread.ident is not None:
+            await self._loop.run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:

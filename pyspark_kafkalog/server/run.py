@@ -16,7 +16,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -43,6 +42,7 @@ from pyspark_kafkalog.server.security.limits import (
     TooManyConnectionsError,
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
+from pyspark_kafkalog.threads import Workers, start
 from pyspark_kafkalog.units import SECOND_MS
 
 _LOG: Final = logging.getLogger(__name__)
@@ -54,6 +54,9 @@ _REFUSED_MAX: Final = 64
 #: What OpenSSL says of bytes that are no TLS, by its version.
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 
+#: For what the event loop itself waits for: names of hosts, and threads that end.
+_LOOP_THREADS: Final = 4
+
 T = TypeVar("T")
 
 
@@ -63,9 +66,9 @@ class Server:
     def __init__(self, root: Root, config: ServerConfig) -> None:
         self._root = root
         self._config = config
-        self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="kafkalog-server")
+        self._executor = Workers(config.threads, thread_name_prefix="kafkalog-server")
         # A server whose threads are all busy is alive, and has to show it.
-        self._beating = ThreadPoolExecutor(1, thread_name_prefix="kafkalog-beats")
+        self._beating = Workers(1, thread_name_prefix="kafkalog-beats")
         self._requests = RequestBytesBySize(config.queued_max_bytes)
         self._responses = ResponseBytes(config.queued_max_bytes, monotonic_ms)
         self._connections: set[asyncio.Task[None]] = set()
@@ -82,6 +85,7 @@ class Server:
         missing = why_no_re2_patterns()
         if missing is not None:
             _LOG.warning("%s", missing)
+        asyncio.get_running_loop().set_default_executor(Workers(_LOOP_THREADS, "kafkalog-loop"))
         try:
             listeners = [self._closing.enter_context(each) for each in self._listeners()]
             advertised = self._config.advertised or Address(*listeners[0].getsockname()[:2])
@@ -252,7 +256,7 @@ def serve(path: str | RootPath | StoreAddress, config: ServerConfig | None = Non
     root = open_served_root(path, config)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="kafkalog-server", daemon=True)
-    thread.start()
+    start(thread)
 
     def run(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, loop).result()

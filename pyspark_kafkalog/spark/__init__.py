@@ -8,3 +8,9 @@
 - write: batch and streaming writes
 - worker_memory: garbage collection in Spark's Python workers
 """
+
+from __future__ import annotations
+
+from pyspark_kafkalog.threads import bound_address_space
+
+bound_address_space()  # in Spark's Python workers before pyarrow is loaded

@@ -34,13 +34,14 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.storage.below_root import open_directory, open_file, open_names, split
 from pyspark_kafkalog.storage.direct_io import BLOCK_BYTES, write_blocks
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import NS_PER_MS
 from pyspark_kafkalog.values import check_one_of
 
@@ -527,16 +528,17 @@ class ThreadPool:
         self._name = name
         self._lock = threading.Lock()
         self._pid = -1
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Workers | None = None
         os.register_at_fork(after_in_child=self._after_fork)
 
     def submit(self, task: Callable[[], _Result]) -> Future[_Result]:
         """Run `task` in a thread. A task must not wait for another one of the same pool."""
         with self._lock:
             if self._pool is None or self._pid != os.getpid():
-                self._pool = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix=self._name)
+                self._pool = Workers(self._threads, self._name)
                 self._pid = os.getpid()
-            return self._pool.submit(task)
+            pool = self._pool
+        return pool.submit(task)  # which makes the call itself where no thread starts
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()

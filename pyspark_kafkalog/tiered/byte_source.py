@@ -12,11 +12,12 @@ object that does not exist is FileNotFoundError, at the first read.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.threads import Workers
 
 #: What is requested at once.
 WINDOW_BYTES: Final = 4 << 20
@@ -78,7 +79,7 @@ class RemoteBytes:
         self._content = content
         self._window = _NOTHING
         self._ahead: deque[tuple[int, Future[Window]]] = deque()  # their ends, and their bytes
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Workers | None = None
         self._reached = _NOWHERE  # the end of the last read of a chunk
 
     def size_bytes(self) -> int:
@@ -130,7 +131,7 @@ class RemoteBytes:
 
     def _request_ahead(self) -> None:
         """Request the windows behind the present one, in their order."""
-        self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kafkalog-read-ahead")
+        self._pool = self._pool or Workers(_AT_ONCE, thread_name_prefix="kafkalog-read-ahead")
         start = self._ahead[-1][0] if self._ahead else self._window.end
         until = min(self._window.end + AHEAD_BYTES, self._content.size_bytes)
         while start < until:

@@ -108,8 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _top_level(arguments)
     if is_process:
         from pyspark_kafkalog.storage.filesystem import raise_descriptor_limit
+        from pyspark_kafkalog.threads import bound_address_space
 
         raise_descriptor_limit()
+        bound_address_space()
     command = arguments[0]
     parser = command_parser(command)
     for stream in (sys.stdout, sys.stderr):

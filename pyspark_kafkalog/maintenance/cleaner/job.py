@@ -31,7 +31,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import INT32_MAX
 
 _LOG: Final = logging.getLogger(__name__)
@@ -436,7 +437,7 @@ def _clean_all(
 
     `limits` are those of each task of a large partition, `whole` those of a task that cleans a partition alone.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="kafkalog-spread") as coordinator:
+    with Workers(1, thread_name_prefix="kafkalog-spread") as coordinator:
         futures: dict[Future[_Cleaned], TopicPartition] = {}
         for each, large in is_large.items():
             topic_partition = each.topic_partition

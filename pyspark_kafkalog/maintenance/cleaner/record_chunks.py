@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
@@ -28,6 +28,7 @@ from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import INT64_MAX
 
 #: Decompressed bytes of records held at a time, but never less than one batch.
@@ -64,7 +65,7 @@ def work_ahead(items: Iterator[Item], work: Callable[[Item], Result], *, threads
     if not threads:
         yield from map(work, items)
         return
-    with ThreadPoolExecutor(threads, "work-ahead") as executor:
+    with Workers(threads, "work-ahead") as executor:
         under_way: deque[Future[Result]] = deque()
         try:
             for item in items:

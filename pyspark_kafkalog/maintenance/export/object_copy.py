@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import BatchRun
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _PARTITIONS_AT_ONCE: Final = 4
@@ -145,7 +146,7 @@ class _Source:
 
 def _copy_logs(source: _Source, partitions: Collection[TopicPartition], target: Path) -> list[tuple[LogState, int]]:
     """Copy the logs of `partitions`; their states in the copy, and the bytes of their batches."""
-    with ThreadPoolExecutor(_PARTITIONS_AT_ONCE, thread_name_prefix="kafkalog-export") as pool:
+    with Workers(_PARTITIONS_AT_ONCE, thread_name_prefix="kafkalog-export") as pool:
         futures = [pool.submit(_copy_partition, source, each, target) for each in partitions]
         try:
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     segment_file,
 )
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
@@ -66,7 +66,7 @@ def copy_remote_part(
             expected=f"remote segments that end at offset {local_start}, where the local ones begin",
             found=f"the end {remote[-1].end_offset}" if remote else "none",
         )
-    pool = ThreadPoolExecutor(_SEGMENTS_AT_ONCE, thread_name_prefix="kafkalog-export")
+    pool = Workers(_SEGMENTS_AT_ONCE, thread_name_prefix="kafkalog-export")
     try:
         copied_bytes = sum(pool.map(lambda each: _copy_segment(storage.extent(of, each), directory, fs), remote))
     except FileNotFoundError as error:

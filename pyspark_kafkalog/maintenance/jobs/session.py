@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.threads import starts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +134,11 @@ def _held_back_stderr() -> Iterator[int]:
                 _to_stderr(b"".join(held))
             held = None
 
-    threading.Thread(target=copy, daemon=True).start()
+    if not starts(threading.Thread(target=copy, daemon=True)):
+        os.close(read_fd)
+        os.close(write_fd)
+        yield 2  # shown as it comes
+        return
     try:
         yield write_fd
     except BaseException:

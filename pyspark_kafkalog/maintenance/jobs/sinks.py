@@ -39,6 +39,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.session import active_session, check_delta, is_path
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.threads import starts
 from pyspark_kafkalog.units import json_line, plural, size_text
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class ProgressBar:
         self._failed = 0
         if not self._bar.disable:
             self._ended = threading.Event()
-            threading.Thread(target=self._keep_time, args=(self._bar, self._ended), daemon=True).start()
+            starts(threading.Thread(target=self._keep_time, args=(self._bar, self._ended), daemon=True))
 
     @staticmethod
     def _keep_time(bar: Any, ended: threading.Event) -> None:

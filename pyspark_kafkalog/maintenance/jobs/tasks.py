@@ -28,6 +28,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.threads import starts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,10 +92,9 @@ class LocalTasks:
         self._stop = stop or threading.Event()
         self._numbers = itertools.count()
         self._waiting: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
-        # bounded: a setting
-        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(self.slots)]
-        for thread in self._threads:
-            thread.start()
+        # bounded: a setting. Without any thread, `as_completed` makes the calls.
+        threads = (threading.Thread(target=self._serve, daemon=True) for _ in range(self.slots))
+        self._threads = list(itertools.takewhile(starts, threads))
 
     def submit(self, work: Callable[[], T], *, first: bool = False) -> Future[T]:
         """Have `work` called by one of the threads; see `Tasks.submit`."""
@@ -117,6 +117,8 @@ class LocalTasks:
             future.add_done_callback(done.put)
         left = len(futures)
         while left:
+            if not self._threads:
+                self._call_next()
             with contextlib.suppress(queue.Empty):
                 future = done.get(timeout=_POLL_S)
                 left -= 1
@@ -141,6 +143,10 @@ class LocalTasks:
             return
         for thread in self._threads:
             thread.join()
+
+    def _call_next(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._waiting.get(block=False)[2]()
 
     def _cancel(self, futures: Collection[Future[T]]) -> None:
         """Cancel the futures whose calls have not begun."""

@@ -55,8 +55,7 @@ from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.extents import DataObject, planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.metadata.objects.layout import parse_commit_key, parse_snapshot_key, snapshot_key
-from pyspark_kafkalog.metadata.objects.requests import name_of
+from pyspark_kafkalog.metadata.objects.layout import name_of, parse_commit_key, parse_snapshot_key, snapshot_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
 from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, SnapshotId, decode_snapshot, image_of, is_native
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError

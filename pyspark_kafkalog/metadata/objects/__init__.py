@@ -1,7 +1,6 @@
 """The metadata of a root in an object store. In reading order:
 
-- layout: the objects, and what a commit's object holds
-- requests: requests that the others share
+- layout: the objects, what a commit's object holds, and requests that the others share
 - boundary: the oldest commit, and when a process has to look at it
 - log: one commit, one object; put-if-absent as compare-and-set
 - snapshots: their objects, and the pointer to the newest

@@ -32,8 +32,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.objects.layout import commit_key, metadata_key, parse_commit_key
-from pyspark_kafkalog.metadata.objects.requests import read_if_there
+from pyspark_kafkalog.metadata.objects.layout import commit_key, metadata_key, parse_commit_key, read_if_there
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.storage.filesystem import time_ms

@@ -1,4 +1,4 @@
-"""The objects of an object root's metadata, and what a commit's object holds.
+"""The objects of an object root's metadata, what a commit's object holds, and requests for small objects.
 
     <url>/
       meta.properties                                   as on a file system: the ids of the root               (create)
@@ -28,6 +28,7 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES, Commit, decode_commit
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 
@@ -36,6 +37,8 @@ from pyspark_kafkalog.storage.names import LOG_SUFFIX
 CARRIED_BYTES_MAX: Final = 64 << 10
 
 MAX_OBJECT_BYTES: Final = MAX_COMMIT_BYTES + CARRIED_BYTES_MAX
+
+_SMALL_BYTES_MAX: Final = 1 << 10
 
 MARKER_KEY: Final = f"{METADATA_DIR}/{FORMAT_MARKER}"
 META_PROPERTIES_BYTES_MAX: Final = 1 << 20
@@ -141,3 +144,16 @@ def _slices(data: bytes, base_offset: int, file: str) -> Iterator[_Slice]:
         yield _Slice(header.base_offset, position, size_bytes)
         expected = header.base_offset
         position += size_bytes
+
+
+def name_of(store: ObjectStore, key: str) -> str:
+    """What messages call the object: its URL."""
+    return f"{store.url}/{key}"
+
+
+def read_if_there(store: ObjectStore, key: str, *, max_bytes: int = _SMALL_BYTES_MAX) -> bytes | None:
+    """The content of a small object; None if it does not exist. Raises ObjectStoreError."""
+    try:
+        return store.get(key, max_bytes=max_bytes)
+    except ObjectNotFoundError:
+        return None

@@ -27,15 +27,16 @@ from pyspark_kafkalog.metadata.objects.layout import (
     CommitObject,
     carried_by_next,
     commit_key,
+    name_of,
     parse_commit_key,
     parse_snapshot_key,
 )
-from pyspark_kafkalog.metadata.objects.requests import name_of, side_by_side
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.object_store.create import Taken, create_once
 from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
+from pyspark_kafkalog.threads import side_by_side
 
 #: Commits that a reader reads one after the other before it lists the later ones.
 _ONE_BY_ONE: Final = 2

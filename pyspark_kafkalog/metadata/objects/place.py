@@ -17,9 +17,8 @@ from pyspark_kafkalog.metadata.commit_log import Commit, KnownSnapshot, LoadedIm
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.objects.boundary import Boundary
 from pyspark_kafkalog.metadata.objects.housekeeping import ObjectHousekeeping
-from pyspark_kafkalog.metadata.objects.layout import MARKER_KEY, META_PROPERTIES_BYTES_MAX
+from pyspark_kafkalog.metadata.objects.layout import MARKER_KEY, META_PROPERTIES_BYTES_MAX, name_of, read_if_there
 from pyspark_kafkalog.metadata.objects.log import ObjectCommitLog
-from pyspark_kafkalog.metadata.objects.requests import name_of, read_if_there, side_by_side
 from pyspark_kafkalog.metadata.objects.snapshots import ObjectSnapshots
 from pyspark_kafkalog.metadata.root_format import check_object_format_version, check_object_marker, other_kind
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
@@ -27,6 +26,7 @@ from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, parse_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES
+from pyspark_kafkalog.threads import side_by_side
 
 #: The roots that this process has opened, by the client of their store.
 _IDENTITIES: Final[WeakKeyDictionary[ObjectStore, RootIdentity]] = WeakKeyDictionary()

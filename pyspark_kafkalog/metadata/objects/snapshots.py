@@ -14,8 +14,13 @@ from typing import Final
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.objects.boundary import Boundary
-from pyspark_kafkalog.metadata.objects.layout import metadata_key, parse_snapshot_key, snapshot_key
-from pyspark_kafkalog.metadata.objects.requests import name_of, read_if_there
+from pyspark_kafkalog.metadata.objects.layout import (
+    metadata_key,
+    name_of,
+    parse_snapshot_key,
+    read_if_there,
+    snapshot_key,
+)
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import (
     MAX_SNAPSHOT_BYTES,

@@ -14,6 +14,7 @@ from typing import Final
 
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, ObservedMetadata
+from pyspark_kafkalog.threads import start
 
 _RETRY_S: Final = 1.0
 
@@ -50,7 +51,7 @@ def observing(
             observer.close()
 
     thread = threading.Thread(target=observe, name="kafkalog-metadata", daemon=True)
-    thread.start()
+    start(thread)
     try:
         yield
     finally:

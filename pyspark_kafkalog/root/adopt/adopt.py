@@ -32,7 +32,6 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,6 +99,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 from pyspark_kafkalog.storage.path_list import split_paths
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.tiered.own_storage import check_outside
 
 #: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
@@ -339,9 +339,7 @@ def _adopt_logs(plan: AdoptionPlan, clock: Callable[[], int], fs: FileSystem) ->
     ]
     if not partitions:
         return {}
-    with ThreadPoolExecutor(
-        max_workers=min(len(partitions), plan.broker_config.num_recovery_threads_per_data_dir)
-    ) as pool:
+    with Workers(min(len(partitions), plan.broker_config.num_recovery_threads_per_data_dir)) as pool:
         adopted = pool.map(adopt_one, *zip(*partitions, strict=True))
         return {topic_partition: log for (_, topic_partition), log in zip(partitions, adopted, strict=True)}
 

@@ -31,6 +31,7 @@ from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.process.workers import naming
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.sending import shut_down
+from pyspark_kafkalog.threads import start
 
 _TURN_S: Final = 0.5
 #: An event loop that has not turned for so long hangs.
@@ -117,7 +118,11 @@ def start_pages(address: Address, answer: Callable[..., Any]) -> tuple[int, Call
         server_class: type[_BoundedServer] = type("_Server", (_BoundedServer,), {"address_family": family})
         server = make_server(address.host, address.port, answer, server_class, handler_class=_QuietHandler)
     thread = threading.Thread(target=server.serve_forever, name="kafkalog-status", daemon=True)
-    thread.start()
+    try:
+        start(thread)
+    except BaseException:
+        server.server_close()
+        raise
 
     def close() -> None:
         server.shutdown()

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.read.plan import check_end_if_kept
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.threads import bound_address_space
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +58,7 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
     Records below the current log start offset are deleted, whether or not their bytes are still on disk. Raises
     DataLossError if records of the range were deleted after it was planned, unless failOnDataLoss is false.
     """
+    bound_address_space()
     start_offset = each.start_offset
     log_start_offset = each.planned.moved_log_start()
     if log_start_offset > start_offset:

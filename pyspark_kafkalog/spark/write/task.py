@@ -21,6 +21,7 @@ from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, remove_writes, staged_files
+from pyspark_kafkalog.threads import bound_address_space
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +54,7 @@ def stage(
     """
     from pyspark import TaskContext
 
+    bound_address_space()
     context = TaskContext.get()
     assert context is not None
     partition_id = context.partitionId()

@@ -7,7 +7,6 @@ layouts.aiven.AivenLayout     Aiven's plugin: chunks, perhaps compressed or encr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
@@ -15,6 +14,7 @@ from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.tiered.byte_source import LogContent
 from pyspark_kafkalog.tiered.objects import ReadableObjects
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
@@ -124,5 +124,5 @@ def object_name(store: ReadableObjects, key: str) -> str:
 
 def for_each(do: Callable[[_Item], _Result | None], items: Iterable[_Item]) -> list[_Result]:
     """The results of small requests, many at once, in order, without None."""
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="kafkalog-remote") as pool:
+    with Workers(_REQUESTS_AT_ONCE, thread_name_prefix="kafkalog-remote") as pool:
         return [each for each in pool.map(do, items) if each is not None]

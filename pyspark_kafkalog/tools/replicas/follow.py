@@ -48,6 +48,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.storage.filesystem import is_out_of_space, time_ms
+from pyspark_kafkalog.threads import start
 from pyspark_kafkalog.tools.command import (
     UsageError,
     add_path,
@@ -344,7 +345,7 @@ def _repeated(work: Callable[[], None], interval_s: float) -> Iterator[None]:
             work()
 
     thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
+    start(thread)
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ PACKAGE = "pyspark_kafkalog"
 
 #: From the bottom up. Packages of one layer may not import each other, except the modules of the lowest.
 LAYERS = (
-    ("errors", "java_regex", "units", "values", "version"),
+    ("errors", "java_regex", "threads", "units", "values", "version"),
     ("record",),
     ("config", "object_store"),
     ("storage",),
@@ -173,3 +173,16 @@ def _names_partition(joined: ast.expr) -> bool:
         fields = [each.value for each in joined.values if isinstance(each, ast.FormattedValue)]
         return any(re.search(r"\b(topic|partition|topic_partition|of)$", ast.unparse(each)) for each in fields)
     return isinstance(joined, ast.Call) and ast.unparse(joined.func) == "str"
+
+
+def test_threads_are_started_in_one_place() -> None:
+    """A thread may not start: pyspark_kafkalog/threads.py says what happens then."""
+    pattern = re.compile(r"\bThreadPoolExecutor\(|[Tt]hread(\(.*\))?\.start\(")
+    wrong = [
+        f"{path}:{number}: {line.strip()}"
+        for name, path in modules().items()
+        if name not in ("threads", "notebook.spark_helpers")  # the example of the latter is a user's
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not wrong, "use Workers, start or starts of pyspark_kafkalog/threads.py"
