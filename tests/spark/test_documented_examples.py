@@ -1,73 +1,95 @@
-"""The Python and SQL examples of README.md run in their order, on topics of three partitions."""
+"""The blocks of README.md and docs/ run in their order, on topics of several partitions, and print what is shown."""
 
 from __future__ import annotations
 
-import re
+import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from certificates import Authority, common_name
+from documented_runs import Reader, pages_to_run, prepared_home
+from java_processes import free_port
+from kafka_oracle import write_tool_scripts
+from pyspark.sql import SparkSession
+from root_places import forget, memory_root
+from s3_proxy import S3Proxy
+from tiered_fixtures import TieredFixture
 
-from pyspark_kafkalog import LogDir
+from pyspark_kafkalog import LogDir, register
+from pyspark_kafkalog.server.run import serve
 
-pytestmark = [pytest.mark.spark, pytest.mark.full]
+pytestmark = pytest.mark.all_cases
 
-REPOSITORY = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: What takes more than seconds, or needs Kafka's tools or an object store that executors reach.
+FULL = ("MIGRATING.md",)
+#: Pages with a test of their own.
+OTHERS = ("FOLLOWING.md", "OBJECT-STORES.md", "SERVER.md")
+NAMES = [
+    pytest.param(name, marks=pytest.mark.full) if name in FULL else name
+    for name in pages_to_run(delta=False)
+    if name not in OTHERS
+]
 
 
 @pytest.fixture
-def names(spark: SparkSession, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """What the pages assume: a session, the topics, a table of orders, and a function that writes one frame."""
-    log_dir = LogDir.create(tmp_path / "log")
-    for topic in ("orders", "copies"):
-        log_dir.create_topic(topic, partitions=3)
-
-    def write_one(frame: DataFrame) -> None:
-        frame.write.format("kafkalog").mode("append").option("topic", "orders").save(str(tmp_path / "log"))
-
-    orders = spark.range(20).selectExpr("CAST(id AS STRING) AS customer", "id AS amount")
-    frames = [orders.selectExpr("customer AS key", "'x' AS value")]
-    yield {"spark": spark, "orders": orders, "frames": frames, "write_one": write_one, "pool": ThreadPoolExecutor}
-    for query in spark.streams.active:
-        query.stop()
-    spark.sql("DROP TABLE IF EXISTS orders")
-    spark.catalog.dropTempView("orders")
+def reader(tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Iterator[Reader]:
+    home = prepared_home(tmp_path)
+    reader = Reader(home, capsys, lambda: request.getfixturevalue("spark"), {"/mnt/log": "/data/log"})
+    yield reader
+    reader.close()
 
 
-def here(text: str, tmp_path: Path) -> str:
-    """`text` with paths below `tmp_path`, and without waiting for records that nobody writes."""
-    for path in ("/tmp/kafkalog-first", "/data/log", "/var/kafka/data"):
-        text = text.replace(path, str(tmp_path / "log"))
-    text = text.replace("/data/", f"{tmp_path}/").replace("timeout_seconds=60", "timeout_seconds=0")
-    return text.replace("ThreadPoolExecutor(", "pool(")
+@pytest.mark.parametrize("name", NAMES)
+def test_blocks_of_page_run_in_order(name: str, reader: Reader) -> None:
+    reader.work_through(name)
 
 
-def run(text: str, names: dict[str, Any]) -> None:
-    names.pop("query", None)
-    exec(compile(text, "<example>", "exec"), names)
-    if "query" in names:
-        names["query"].processAllAvailable()
-        names["query"].stop()
+def test_blocks_about_following_run_in_order(reader: Reader) -> None:
+    copy = memory_root()
+    with serve(shutil.copytree(reader.home / "data" / "log", reader.home / "leader")) as address:
+        reader.places |= {"broker1:9092,broker2:9092": address, "s3://bucket/copy": copy}
+        reader.work_through("FOLLOWING.md")
+    forget(copy)
+    assert LogDir.open(reader.home / "data" / "copy").topics() == ("__consumer_offsets", "orders", "payments")
 
 
-def test_examples_of_the_first_page_run_in_order(names: dict[str, Any], tmp_path: Path) -> None:
-    (first, *blocks) = BLOCK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
-    frame = names["orders"]
-    run(here(first[1], tmp_path).replace("100_000", "1_000"), names)
-    names["orders"] = frame
-    kinds = {"python": 0, "sql": 0}
-    for kind, text in blocks:
-        kinds[kind] += 1
-        if kind == "python":
-            run(here(text, tmp_path), names)
-        else:
-            for statement in filter(str.strip, here(text, tmp_path).split(";")):
-                names["spark"].sql(statement).collect()
-    assert kinds == {"python": 6, "sql": 2}
-    log_dir = LogDir.open(tmp_path / "log")
-    offsets = log_dir.read("copies", columns=["partition"])["partition"].to_pylist()
-    assert set(offsets) == {0, 1, 2}
+@pytest.mark.full
+def test_blocks_about_servers_run_in_order(reader: Reader) -> None:
+    """With Kafka's own tools, and servers that are processes."""
+    shutil.rmtree(reader.home / "data" / "log")
+    write_tool_scripts(reader.home / "bin")
+    Authority(reader.home).sign("server", common_name("log.example.com"))
+    shutil.copytree(TieredFixture("tiered").remote, reader.home / "mnt" / "tier")
+    plain, secure = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    reader.places |= {"127.0.0.1:9092": plain, "0.0.0.0:9093": secure, "s3://bucket/tiered": "/mnt/tier"}
+    reader.work_through("SERVER.md")
+
+
+@pytest.mark.full
+def test_blocks_about_object_stores_run_in_order(
+    reader: Reader, s3_proxy: S3Proxy, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = s3_proxy.options()
+    place = s3_proxy.new_location().url
+    settings = {"endpoint": "storeEndpoint", "access.key": "storeAccessKey", "secret.key": "storeSecretKey"}
+    for name, option in settings.items():
+        spark.conf.set(f"spark.hadoop.fs.s3a.{name}", options[option])
+    register(spark)
+    for name, option in (
+        ("ENDPOINT_URL", "Endpoint"),
+        ("ACCESS_KEY_ID", "AccessKey"),
+        ("SECRET_ACCESS_KEY", "SecretKey"),
+    ):
+        monkeypatch.setenv(f"AWS_{name}", options[f"store{option}"])
+    monkeypatch.setenv("AWS_REGION", options["storeRegion"])
+    shutil.rmtree(reader.home / "var" / "lib" / "kafka" / "data")
+    shutil.copytree(TieredFixture("tiered").log_dir, reader.home / "var" / "lib" / "kafka" / "data")
+    shutil.copytree(TieredFixture("tiered").remote, reader.home / "mnt" / "tier")
+    reader.places |= {f"s3://bucket/{name}": f"{place}/{name}" for name in ("log", "segments")}
+    reader.places["s3://bucket/tiered"] = "/mnt/tier"
+    rows = spark.range(20).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
+    reader.names |= {"df": rows, "access_key": options["storeAccessKey"], "secret_key": options["storeSecretKey"]}
+    reader.work_through("OBJECT-STORES.md")
+    for name in settings:
+        spark.conf.unset(f"spark.hadoop.fs.s3a.{name}")

@@ -40,14 +40,15 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def serving(
-    root: Path | str, *options: str, listen: str = "127.0.0.1:0", files_max: int | None = None
+    root: Path | str | None, *options: str, listen: str = "127.0.0.1:0", files_max: int | None = None
 ) -> Iterator[ServerProcess]:
-    """Serve `root` while the block runs, with `files_max` descriptors if given.
+    """Serve `root`, or what the options name, while the block runs, with `files_max` descriptors if given.
 
     Raises AssertionError with its log if it does not start.
     """
     limited = [] if files_max is None else ["sh", "-c", f'ulimit -S -n {files_max} && exec "$@"', "sh"]
-    command = [*limited, sys.executable, "-m", "pyspark_kafkalog.tools.main", "serve", "--path", str(root)]
+    path = [] if root is None else ["--path", str(root)]
+    command = [*limited, sys.executable, "-m", "pyspark_kafkalog.tools.main", "serve", *path]
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "server.log"
         with log.open("wb") as output:
