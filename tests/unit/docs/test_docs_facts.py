@@ -15,7 +15,7 @@ from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.maintenance.jobs.session import PACKAGE
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, OBJECT_FORMAT_VERSION, TIERED_FORMAT_VERSION
 from pyspark_kafkalog.spark.options.table import IGNORED_OPTIONS, OPTIONS
-from pyspark_kafkalog.tools.main import command_parser
+from pyspark_kafkalog.tools.main import COMMANDS, command_parser
 
 DEFAULTS = {
     **{each.name.lower(): each.default for each in OPTIONS},
@@ -91,6 +91,19 @@ def test_options_of_the_data_source_in_pages_exist() -> None:
     assert sorted((page, name) for page, name in found if name not in known) == []
 
 
+def test_metrics_in_pages_exist() -> None:
+    """Names are put together of a bean's type and its attribute, which the code spells as Kafka does."""
+    sources = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "pyspark_kafkalog").rglob("*.py")]
+    spelt = {re.sub(r"[^a-z]", "", each.lower()) for text in sources for each in re.findall(r'"([\w.-]{6,})"', text)}
+    metrics = {
+        name for _, text in texts() for name in re.findall(r"\b(?:kafka|kafkalog)_[a-z]+_[a-z_]*[a-z]\b(?!_)", text)
+    }
+    assert len(metrics) > 10
+    for metric in metrics:
+        flat = metric.replace("_", "")
+        assert any(flat.endswith(each) for each in spelt), metric
+
+
 @pytest.mark.parametrize("command", ["topic-to-delta", "delta-to-topic"])
 def test_defaults_of_options_in_tables_are_those_of_the_parser(command: str) -> None:
     text = (REPOSITORY / "docs" / "DELTA.md").read_text(encoding="utf-8")
@@ -119,6 +132,14 @@ def test_options_of_all_jobs_are_those_of_the_table() -> None:
         assert named <= set(command_parser(command)._option_string_actions), command
 
 
+@pytest.mark.parametrize("command", sorted(name for group in COMMANDS.values() for name in group))
+def test_defaults_in_help_are_those_of_the_parser(command: str) -> None:
+    for action in command_parser(command)._actions:
+        stated = re.search(r"default:? ([^);,]+)", (action.help or "") % {"default": action.default, "prog": command})
+        if stated is not None and isinstance(action.default, str | int) and action.default not in ("", ".*", 0, False):
+            assert stated[1] == str(action.default), action.option_strings
+
+
 @pytest.mark.parametrize(
     ("page", "commands"),
     [
@@ -144,6 +165,9 @@ def test_versions_in_pages_are_those_of_the_package() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     bootstrap = (REPOSITORY / "scripts" / "bootstrap.sh").read_text(encoding="utf-8")
     (java,) = re.findall(r"^JAVA_VERSION_MIN=(\d+)$", bootstrap, re.M)
+    processes = re.findall(r"-m pytest -n (\d)", makefile)
+    assert set(processes) == {"3"}
+    assert "three test processes" in dict(texts())["DEPENDENCIES.md"]
     for text in (readme, makefile):
         assert f"Python 3.{oldest} to 3.{int(beyond) - 1}" in text
         assert f"Java {java} or newer" in text
