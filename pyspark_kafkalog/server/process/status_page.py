@@ -7,7 +7,8 @@
 It runs in a thread of its own, so that it answers also when the event loop hangs. Whoever reaches the address reads
 both pages: names of topics, and counts, and nothing else. Nothing can be changed. Connections that are silent are
 closed after ten seconds. There are 32 at most: another one is closed at once, or takes the place of one that has been
-open for ten seconds. `kafkalog metrics` and `follow` serve their pages with the same bounds.
+open for ten seconds. A host has 24 of them at most. `kafkalog metrics` and `follow` serve their pages with the same
+bounds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -37,6 +38,7 @@ _TURN_S: Final = 0.5
 #: An event loop that has not turned for so long hangs.
 _HANGS_AFTER_MS: Final = 10_000
 _CONNECTIONS_MAX: Final = 32
+_OF_HOST_MAX: Final = 24
 _SILENT_MAX_S: Final = 10
 #: How long a new connection waits for one that was ended.
 _ROOM_MAX_S: Final = 1.0
@@ -139,23 +141,30 @@ class _BoundedServer(ThreadingWSGIServer):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._free = threading.BoundedSemaphore(_CONNECTIONS_MAX)
-        self._open: dict[Any, float] = {}  # since when, the oldest first
+        self._open: dict[Any, tuple[float, str]] = {}  # since when and of which host, the oldest first
         super().__init__(*args, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False) and not self._make_room():
+        host = client_address[0]
+        of_host = [each for each, (_, owner) in tuple(self._open.items()) if owner == host]
+        if len(of_host) >= _OF_HOST_MAX:
+            has_room = self._make_room(of_host)
+        else:
+            has_room = self._free.acquire(blocking=False) or self._make_room(tuple(self._open))
+        if not has_room:
             self.shutdown_request(request)
             return
-        self._open[request] = time.monotonic()
+        self._open[request] = time.monotonic(), host
         try:
             super().process_request(request, client_address)
         except BaseException:
             self._ended(request)
             raise
 
-    def _make_room(self) -> bool:
-        """End the oldest connection if it takes too long: one that sends a byte now and then is not silent."""
-        request, began_s = next(iter(tuple(self._open.items())), (None, math.inf))
+    def _make_room(self, requests: Sequence[Any]) -> bool:
+        """End the oldest of them if it takes too long: one that sends a byte now and then is not silent."""
+        request = requests[0] if requests else None
+        began_s, _ = self._open.get(request, (math.inf, ""))
         if request is None or time.monotonic() - began_s < _SILENT_MAX_S:
             return False
         shut_down(request)

@@ -95,6 +95,18 @@ def test_connection_that_never_ends_its_request_makes_room_for_another(monkeypat
         close()
 
 
+def test_host_leaves_connections_to_others() -> None:
+    port, close = start_pages(Address("127.0.0.1", 0), make_wsgi_app(ServerMetrics().registry))
+    address = ("127.0.0.1", port)
+    try:
+        with contextlib.ExitStack() as opened:
+            for _ in range(40):
+                opened.enter_context(socket.create_connection(address, PATIENCE_S, source_address=("127.0.0.2", 0)))
+            assert get(port, "/metrics")[0] == 200
+    finally:
+        close()
+
+
 def test_versions_and_errors_that_kafka_does_not_have_are_one_label() -> None:
     metrics = ServerMetrics()
     metrics.handled(ApiKey.API_VERSIONS, 3, 0.001, ErrorCode.UNSUPPORTED_VERSION)
