@@ -91,7 +91,7 @@ class FollowReport:
             tree = json.loads(text)
             of_root, counts = tree["root"], Counter({str(kind): int(count) for kind, count in tree["counts"].items()})
             events = [(int(each["time_ms"]), Event.of_fields(each)) for each in tree["events"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidOptionError(f"{path} is no report of kafkalog follow: name another file") from error
         if of_root != self._root:
             raise InvalidOptionError(f"{path} is the report of {of_root}, not of {self._root}: name another file")

@@ -15,6 +15,7 @@ more is refused. Source of the rules: the Delta transaction log protocol.
 from __future__ import annotations
 
 import json
+import os
 import re
 import urllib.parse
 from collections import Counter
@@ -31,6 +32,7 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.history import HistoryEntry
 from pyspark_kafkalog.report.facts import RETENTION, CommitFacts, Series, WriteHistory
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.units import SECOND_MS
 
 #: Commits that are read, commits that are listed one by one, and topics with a series of their own.
@@ -145,7 +147,7 @@ def read_runs(table: Path) -> tuple[Mapping[str, object], ...]:
     try:
         files = _live_files(log)
         rows = [row for name in files[-_FILES_MAX:] for row in _rows(table, name)]
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
         raise LogDirError(f"{table} cannot be read as a Delta table: {error}") from error
     rows.sort(key=lambda row: str(row.get(TIME_COLUMN)), reverse=True)
     return tuple(rows[:_ROWS_MAX])
@@ -161,9 +163,10 @@ def _live_files(log: Path) -> list[str]:
         raise ValueError("no _delta_log/*.json in it")
     live: dict[str, None] = {}
     if checkpoints:
-        _apply(live, pq.read_table(log / checkpoints[-1][0]).to_pylist())
+        with os.fdopen(open_file(log / checkpoints[-1][0]), "rb") as checkpoint:
+            _apply(live, pq.read_table(checkpoint).to_pylist())
     for match in versions:
-        with (log / match[0]).open(encoding="utf-8") as lines:
+        with os.fdopen(open_file(log / match[0]), encoding="utf-8") as lines:
             _apply(live, (json.loads(line) for line in lines if line.strip()))
     return list(live)
 
@@ -182,6 +185,8 @@ def _rows(table: Path, name: str) -> Iterator[dict[str, object]]:
     path = (table / urllib.parse.unquote(name)).resolve()
     if not path.is_relative_to(table.resolve()):
         raise ValueError(f"its file {name} is outside of it")
+    if not path.is_file():
+        raise ValueError(f"its file {name} is missing, or no regular file")
     # A partition column is stored only in the path, as text.
     inherited = dict(part.split("=", 1) for part in urllib.parse.unquote(name).split("/")[:-1] if "=" in part)
     for row in pq.read_table(path, partitioning=None).to_pylist():

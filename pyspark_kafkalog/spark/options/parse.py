@@ -414,7 +414,7 @@ def _joined(text: str) -> str:
     """The option `path` for the paths of `load([...])`, which Spark passes as JSON."""
     try:
         paths = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         paths = None
     if not isinstance(paths, list) or not paths or not all(isinstance(each, str) and each.strip() for each in paths):
         raise InvalidOptionError(f"option paths has the bad value {text!r}: expected a JSON list of paths")
