@@ -25,6 +25,7 @@ import pyarrow as pa
 import pytest
 from documented import PAGES, REPOSITORY, RUNNABLE, Block, blocks
 from server_processes import serving
+from tiered_fixtures import TieredFixture
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main
@@ -309,6 +310,12 @@ def _batch_of_rows(reader: Reader) -> None:
     reader.names["df"] = reader.names["spark"].range(5).selectExpr("CAST(id AS STRING) key", "CAST(id AS STRING) value")
 
 
+def _find_an_old_disk(reader: Reader) -> None:
+    shutil.copytree(TieredFixture("tiered").log_dir, reader.home / "mnt" / "old-disk")
+    shutil.copytree(TieredFixture("tiered").remote, reader.home / "mnt" / "tier")
+    reader.places["s3://bucket/tiered"] = "/mnt/tier"
+
+
 def _append(reader: Reader, place: str, count: int) -> None:
     table = pa.table({"value": [f"{place[0]}{n:02}" for n in range(count)]})
     LogDir.open(reader.home / place / "log").append("orders", table, partition=0)
@@ -319,6 +326,7 @@ MEANWHILE: Final[dict[str, Callable[[Reader], None]]] = {
     "kafkalog promote --path /backup/log": _follow_once,
     "kafkalog follow --from /data/log --path /backup/log --once": _fill_to_100,
     "$ kafkalog follow --from /backup/log --path /data/log --demote": _let_both_take_writes,
+    "kafkalog export --path /mnt/old-disk": _find_an_old_disk,
     ' (df.selectExpr("CAST(key AS STRING)"': _batch_of_rows,
 }
 

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 from documented import PAGES, REPOSITORY, RUNNABLE, SHOWN, Block, blocks, blocks_of, kafkalog_calls
+from documented_runs import Reader
 
+from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import COMMANDS, command_parser
 
 pytestmark = pytest.mark.all_cases
@@ -123,6 +125,32 @@ def test_option_that_does_not_exist_is_found() -> None:
         _check_part("kafkalog transactions stop", "page")
     with pytest.raises(AssertionError, match="are required: --path"):
         _check_line("NUMBA_CPU_NAME=generic kafkalog topics --list | sort", "page")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("```console\n$ kafkalog topics --path /data/log --list\norders\nreturns\n```\n", "shown: .*returns"),
+        ("```sh\nkafkalog topics --path /data/log --describe --topic returns\n```\n", "exit code 1"),
+        ("```sh\nhelm install kafka\n```\n", "helm is not run here: say so before the block"),
+        ("```python\nlog_dir.read('orders')\n```\n", "'log_dir' is not defined"),
+        ("```diff\n-1 / 1\n+1 / 0\n```\n", "division by zero"),
+    ],
+)
+def test_block_that_is_wrong_fails(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LogDir.create(tmp_path / "data" / "log").create_topic("orders", partitions=2)
+    reader = Reader(tmp_path, capsys, lambda: pytest.fail("no block needs Spark"))
+    (block,) = blocks_of(text, Path("page.md"))
+    with pytest.raises(AssertionError, match=rf"(?s)page\.md:1: .*{says}"):
+        reader.run(block)
+
+
+def test_block_that_is_right_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LogDir.create(tmp_path / "data" / "log").create_topic("orders", partitions=2)
+    reader = Reader(tmp_path, capsys, lambda: pytest.fail("no block needs Spark"))
+    text = "```console\n$ kafkalog topics --path /data/log --list | sort\norders\n```\n"
+    for block in blocks_of(text):
+        reader.run(block)
 
 
 def _lines(block: Block) -> Iterator[str]:
