@@ -64,6 +64,14 @@ _DEFINITIONS: Final = (
         "Staged files of a write whose youngest file is older than this count as abandoned and are removed.",
         at_least(0),
     ),
+    ConfigDefinition(
+        "writer.id.expiration.ms",
+        ConfigType.LONG,
+        180 * DAY_MS,
+        "Time after its last use at which the log directory forgets the id of a writer: a streaming query, or a "
+        "txnAppId. A replay is recognised, and a lower version refused, until then. -1: never.",
+        at_least(-1),
+    ),
     ConfigDefinition("log.cleaner.enable", ConfigType.BOOLEAN, True, "Whether compacted topics are cleaned."),
     ConfigDefinition("log.cleaner.threads", ConfigType.INT, 1, "Partitions cleaned in parallel.", at_least(0)),
     ConfigDefinition(
@@ -391,6 +399,7 @@ class BrokerConfig:
     num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
     log_retention_check_interval_ms: int = _default("log.retention.check.interval.ms")
     staging_retention_ms: int = _default("staging.retention.ms")
+    writer_id_expiration_ms: int = _default("writer.id.expiration.ms")
     log_cleaner_enable: bool = _default("log.cleaner.enable")
     log_cleaner_threads: int = _default("log.cleaner.threads")
     log_cleaner_dedupe_buffer_size: int = _default("log.cleaner.dedupe.buffer.size")

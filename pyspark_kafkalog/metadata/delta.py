@@ -513,6 +513,10 @@ class ImageDelta:
         )
 
     def _transactional_id(self, record: TransactionalIdRecord) -> None:
+        if record == TransactionalIdRecord(transactional_id=record.transactional_id):
+            self._changed_transactional_ids().pop(record.transactional_id, None)
+            self.changes.transactional_ids.add(record.transactional_id)
+            return
         self._set_transactional_id(
             TransactionalIdImage(
                 record.transactional_id,
@@ -527,10 +531,13 @@ class ImageDelta:
         )
 
     def _set_transactional_id(self, image: TransactionalIdImage) -> None:
+        self._changed_transactional_ids()[image.transactional_id] = image
+        self.changes.transactional_ids.add(image.transactional_id)
+
+    def _changed_transactional_ids(self) -> dict[str, TransactionalIdImage]:
         if self._transactional_ids is None:
             self._transactional_ids = dict(self.base.transactional_ids)
-        self._transactional_ids[image.transactional_id] = image
-        self.changes.transactional_ids.add(image.transactional_id)
+        return self._transactional_ids
 
     def _access_control_entry(self, record: AccessControlEntryRecord) -> None:
         self._own_acls()[record.id] = parse_acl(record)

@@ -128,8 +128,8 @@ def topic_ids_unique(commit: CheckedCommit) -> str | None:
 
 def transaction_versions_rise(commit: CheckedCommit) -> str | None:
     for name in commit.changes.transactional_ids:
-        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids[name]
-        if old is None:
+        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids.get(name)
+        if old is None or new is None:
             continue
         if new.version < old.version:
             return f"the version of transactional id {name} falls from {old.version} to {new.version}"
@@ -140,16 +140,18 @@ def transaction_versions_rise(commit: CheckedCommit) -> str | None:
 
 def producer_epochs_never_fall(commit: CheckedCommit) -> str | None:
     for name in commit.changes.transactional_ids:
-        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids[name]
-        if old is not None and old.producer_id == new.producer_id and new.producer_epoch < old.producer_epoch:
+        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids.get(name)
+        if old is None or new is None:
+            continue
+        if old.producer_id == new.producer_id and new.producer_epoch < old.producer_epoch:
             return f"the producer epoch of {name} falls from {old.producer_epoch} to {new.producer_epoch}"
     return None
 
 
 def fenced_incarnations_stay_fenced(commit: CheckedCommit) -> str | None:
     for name in commit.changes.transactional_ids:
-        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids[name]
-        if old is None or new.incarnation == old.incarnation:
+        old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids.get(name)
+        if old is None or new is None or new.incarnation == old.incarnation:
             continue
         if new.incarnation in old.fenced:
             return f"incarnation {new.incarnation} of {name} was fenced and takes it over again"

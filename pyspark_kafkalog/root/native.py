@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,13 @@ from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, TopicDescription
 from pyspark_kafkalog.root.staging import Staged, Staging
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, committed_before, take_over
+from pyspark_kafkalog.root.write_transaction import (
+    CommitResult,
+    WriteTransaction,
+    committed_before,
+    expired_ids,
+    take_over,
+)
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -37,6 +44,9 @@ from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import LogReader
+
+#: Ids that one commit makes the root forget at most.
+_IDS_A_COMMIT: Final = 1_000
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -370,6 +380,22 @@ class NativeRoot(_Unguarded, ABC):
             lambda image: take_over(image, transactional_id, incarnation, now_ms=self._clock()),
             operation="init transaction",
         )
+
+    def expire_transactional_ids(self, *, now_ms: int | None = None) -> int:
+        """Forget the ids of writers that were not used for writer.id.expiration.ms; returns how many."""
+        count = 0
+        while True:
+            image = self._store.refresh()
+            expiration_ms = admin.broker_config(image).writer_id_expiration_ms
+            if expiration_ms < 0:
+                return count
+            unused_since_ms = (self._clock() if now_ms is None else now_ms) - expiration_ms
+            expired = partial(expired_ids, unused_since_ms=unused_since_ms, most=_IDS_A_COMMIT)
+            found = len(expired(image))
+            if not found:
+                return count
+            self.commit(expired, operation="expire writers' ids", frees_space=True)
+            count += found
 
     def has_transactional_id(self, transactional_id: str) -> bool:
         return transactional_id in self._store.image.transactional_ids

@@ -24,6 +24,7 @@ Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadat
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import dataclass
 from typing import Final, get_args
@@ -179,6 +180,17 @@ def take_over(
         fenced=held.fenced,
     )
     return (*producer.records, taken)
+
+
+def expired_ids(image: MetadataImage, *, unused_since_ms: int, most: int) -> list[TransactionalIdRecord]:
+    """Records that make the root forget at most `most` of the ids that were last used before that time.
+
+    A write is one commit, so none of the ids has an open transaction. A root that follows has the ids of its leader.
+    """
+    if image.following is not None:
+        return []
+    old = (each for each in image.transactional_ids.values() if each.last_timestamp_ms < unused_since_ms)
+    return [TransactionalIdRecord(transactional_id=each.transactional_id) for each in itertools.islice(old, most)]
 
 
 def _new_producer(image: MetadataImage) -> Producer:

@@ -118,6 +118,7 @@ OWN_SETTINGS = {
     "rsm.config.location",
     "rsm.config.layout",
     "staging.retention.ms",
+    "writer.id.expiration.ms",
 }
 
 

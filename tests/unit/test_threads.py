@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from faulty_store import FaultyStore, MemoryBucket
+from tiers import TIER
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import work_ahead
@@ -18,8 +20,6 @@ from pyspark_kafkalog.object_store.probe import check_store
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.filesystem import beside, in_parallel
 from pyspark_kafkalog.threads import NoThreadError, Workers, side_by_side
-from tests.support.faulty_store import FaultyStore, MemoryBucket
-from tests.support.tiers import TIER
 
 _PARTITIONS = 3000 if TIER == "full" else 100
 #: A megabyte less than glibc's arenas of two threads, and Arrow's reserve, would take beside the libraries.

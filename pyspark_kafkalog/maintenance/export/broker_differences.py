@@ -31,7 +31,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 
 #: Settings of this package that Kafka does not have.
-_NOT_KAFKAS: Final = frozenset({"staging.retention.ms"})
+_NOT_KAFKAS: Final = frozenset({"staging.retention.ms", "writer.id.expiration.ms"})
 #: Directory ids below this one are reserved: none assigned, lost, migrating (org.apache.kafka.common.DirectoryId).
 _RESERVED_IDS: Final = 100
 

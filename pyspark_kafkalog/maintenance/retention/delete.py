@@ -7,11 +7,11 @@ For a number of partitions at a time, each kept from other runs (a partition tha
     remove what is below
     delete the offsets of groups that were last committed offsets.retention.minutes ago (groups/offsets_topic.py)
 
-then, once, remove what deleted topics left, delete from remote storage what is not needed there, and remove the commits
-that are older than metadata.max.retention.ms (metadata/store.py). What these steps do to files is in files.py, to
-objects in maintenance/objects/retention.py. All of them work on a full disk: the commit
-uses the reserve, and other writes without room are left to the next run. Removing the files frees the space, so a run
-after the delay does.
+then, once, remove what deleted topics left, delete from remote storage what is not needed there, forget the ids of
+writers that were not used for writer.id.expiration.ms, and remove the commits that are older than
+metadata.max.retention.ms (metadata/store.py). What these steps do to files is in files.py, to objects in
+maintenance/objects/retention.py. All of them work on a full disk: the commit uses the reserve, and other writes without
+room are left to the next run. Removing the files frees the space, so a run after the delay does.
 
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
 because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
@@ -44,6 +44,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from pyspark_kafkalog.units import plural
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ def finish(root: Root, *, now_ms: int | None = None, dry_run: bool = False) -> l
             _LOG.warning(
                 "what was deleted or abandoned, or the commit log's reserve, is left to the next run: %s", error
             )
+        _expire_ids(native, now_ms)
     began = time.perf_counter()
     try:
         old = native.store.remove_old_commits(now_ms=now_ms, dry_run=dry_run)
@@ -103,6 +105,16 @@ def finish(root: Root, *, now_ms: int | None = None, dry_run: bool = False) -> l
         seconds=time.perf_counter() - began,
     )
     return [report]
+
+
+def _expire_ids(root: NativeRoot, now_ms: int | None) -> None:
+    try:
+        expired = root.expire_transactional_ids(now_ms=now_ms)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("ids of writers that are due are left to the next run: %s", error)
+        return
+    if expired:
+        _LOG.info("forgot %s that no writer has used for writer.id.expiration.ms", plural(expired, "id"))
 
 
 def retain(

@@ -15,7 +15,8 @@ extensions):
                                  id over, and the one before is fenced
     20003 PartitionStateRecord   one partition's LogState after the commit: replaces the previous one
     20004 TransactionalIdRecord  all values of a transactional id: for a new incarnation, and in snapshots. See
-                                 TransactionalIdImage, whose `held_by` returns `incarnation` and `fenced` of a new one
+                                 TransactionalIdImage, whose `held_by` returns `incarnation` and `fenced` of a new one.
+                                 With nothing but the id, the image forgets it
     20005 DataObjectRecord       a data object that a write has put into the store, or its bytes if they are few, and
                                  where in it the batches of each partition are. Each run is appended: its offsets
                                  begin at the log end, its leader epoch is the partition's. A follower states

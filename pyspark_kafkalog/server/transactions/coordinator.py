@@ -4,7 +4,8 @@
     sweep       every transaction.abort.timed.out.transaction.cleanup.interval.ms: transactions over their timeout are
                 aborted, and their producers fenced; those that a broker decided and did not complete are completed.
                 Every transaction.remove.expired.transaction.cleanup.interval.ms: ids that were not used for
-                transactional.id.expiration.ms are removed
+                transactional.id.expiration.ms are removed, and those of Spark's and the library's writers that were
+                not used for writer.id.expiration.ms
 
 Any server could do all of it for any id. So that timeouts and load have one place, requests for ids whose partition
 `Cluster.coordinator` gives to another server are answered NOT_COORDINATOR, and each server sweeps its own partitions.
@@ -235,12 +236,13 @@ class TransactionCoordinator:
                 await self.remove_expired()
 
     async def remove_expired(self) -> None:
-        """Remove the ids that were not used for transactional.id.expiration.ms."""
+        """Remove the clients' ids that are due, and those of writers without a server."""
         expiration_ms = self.context.broker_config().transactional_id_expiration_ms
         now_ms = self.context.clock()
         expired = await self.coordinated(lambda each: each.is_expired(now_ms, expiration_ms))
         for some in _in_chunks(expired):
             await asyncio.gather(*(self._remove(each, expiration_ms) for each in some))
+        await self.context.run(self.root.expire_transactional_ids)
 
     async def _remove(self, metadata: TransactionMetadata, expiration_ms: int) -> None:
         name, now_ms = metadata.transactional_id, self.context.clock()

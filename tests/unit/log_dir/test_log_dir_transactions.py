@@ -10,21 +10,27 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from metadata_roots import forget_images
 from root_places import RootPlace
 from staged_writes import OTHER, SPLICED, check_files, known, make_log_dir, stage, stage_in, staged_left, written_by
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
     InvalidOptionError,
+    LogDirError,
     LowerVersionError,
     ProducerFencedError,
 )
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.messages.metadata_records import TransactionalIdRecord
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
 from pyspark_kafkalog.root import write as write_commit
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.spark.write.plan import MicroBatch
+from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.units import DAY_MS
 
 
 @pytest.fixture
@@ -233,3 +239,54 @@ def test_without_lock_transaction_conflicts_with_its_twin(log_dir: LogDir, monke
         log_dir.commit_staged([staged], transaction=transaction)
     assert log_dir.commit_staged([staged], transaction=transaction).is_duplicate
     assert (written_by(log_dir), written_by(log_dir, partition=1)) == ([], ["a"])
+
+
+# Ids that are not used any more
+
+
+def _retain(log_dir: LogDir, *, days: float) -> None:
+    apply_retention(log_dir.root, now_ms=time_ms() + int(days * DAY_MS))
+
+
+def test_id_is_forgotten_when_it_was_not_used_for_long_and_refuses_lower_versions_until_then(log_dir: LogDir) -> None:
+    table = pa.table({"value": ["x"]})
+    log_dir.append("orders", table, transactional_id="app", transaction_version=7)
+    _retain(log_dir, days=179)
+    with pytest.raises(LowerVersionError):
+        log_dir.append("orders", table, transactional_id="app", transaction_version=6)
+    assert log_dir.append("orders", table, transactional_id="app", transaction_version=7).is_duplicate
+    _retain(log_dir, days=181)
+    assert log_dir.last_version("app") is None
+    assert not log_dir.append("orders", table, transactional_id="app", transaction_version=6).is_duplicate
+    assert log_dir.last_version("app") == 6
+
+
+def test_forgotten_ids_stay_forgotten_in_snapshots_and_of_other_processes(
+    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_kafkalog.root.native._IDS_A_COMMIT", 2)
+    for number in range(5):
+        log_dir.init_transaction(f"query-{number}", "run")
+    _retain(log_dir, days=181)
+    assert not log_dir.root.native().store.image.transactional_ids
+    assert [each.operation for each in log_dir.history()].count("expire writers' ids") == 3
+    forget_images()
+    assert not LogDir.open(log_dir.root.path).root.native().store.image.transactional_ids
+
+
+def test_ids_are_kept_for_ever_and_in_a_dry_run(log_dir: LogDir) -> None:
+    log_dir.init_transaction("query", "run")
+    apply_retention(log_dir.root, now_ms=time_ms() + 181 * DAY_MS, dry_run=True)
+    assert log_dir.root.has_transactional_id("query")
+    log_dir.alter_broker_configs(add={"writer.id.expiration.ms": "-1"})
+    _retain(log_dir, days=10_000)
+    assert log_dir.root.has_transactional_id("query")
+
+
+def test_query_that_was_forgotten_fails_before_it_writes(log_dir: LogDir) -> None:
+    log_dir.init_transaction("query", "run")
+    batch = MicroBatch("query", "run", 12)
+    batch.check_root(log_dir.root)
+    _retain(log_dir, days=181)
+    with pytest.raises(LogDirError, match=r"nothing for writer\.id\.expiration\.ms.*init_transaction\('query'"):
+        batch.check_root(log_dir.root)

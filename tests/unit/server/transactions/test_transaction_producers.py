@@ -248,6 +248,21 @@ def test_unused_id_is_removed_and_its_name_begins_anew(start: Start) -> None:
     run(scenario())
 
 
+def test_ids_of_writers_without_a_server_expire_after_their_own_time(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        root = server.coordinator.root
+        root.init_transaction("query", "run")
+        server.served.now_ms += 179 * 24 * 60 * MINUTE_MS
+        await server.coordinator.remove_expired()
+        assert root.has_transactional_id("query")
+        server.served.now_ms += 2 * 24 * 60 * MINUTE_MS
+        await server.coordinator.remove_expired()
+        assert not root.has_transactional_id("query")
+
+    run(scenario())
+
+
 def test_timeout_out_of_bounds_and_bad_producer_are_refused(start: Start) -> None:
     async def scenario() -> None:
         server = start()
