@@ -61,8 +61,9 @@ retention.ms, retention.bytes, cleanup.policy and the log start offset apply, by
 deleted too if all of it is due. Offsets that a group has not committed again for offsets.retention.minutes expire, and
 a group without offsets is deleted, when __consumer_offsets is among the topics. The ids of streaming queries and of
 writes with txnAppId that were not used for writer.id.expiration.ms are forgotten, whichever topics are named.
---output json prints one line for each partition when it is done. It is safe to run this command beside readers and writers, to run it twice at once (a
-partition that another run is working on is left to that run), and to kill it at any time.
+--output json prints one line for each partition when it is done. It is safe to run this command beside readers and
+writers, to run it twice at once (a partition that another run is working on is left to that run), and to kill it at any
+time.
 
 Of a tiered topic (see kafkalog tier), retention.ms and retention.bytes apply to what is in remote storage and on the
 file system together, and only delete what has been copied; local.retention.ms and local.retention.bytes remove local
