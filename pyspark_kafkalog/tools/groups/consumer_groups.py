@@ -251,12 +251,12 @@ def _choices(what: str, text: str | None, valid: Sequence[str]) -> set[str]:
 def _delete(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) -> int:
 
     deleted: list[str] = []
-    failed: dict[str, KafkalogError] = {}
+    failed: dict[str, Exception] = {}
     for name in names:
         try:
             log_dir.group(name).delete()
             deleted.append(name)
-        except KafkalogError as error:
+        except (KafkalogError, OSError) as error:
             failed[name] = error
     output_of(options).show_all(
         names,
@@ -270,7 +270,7 @@ def _delete(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace) 
     return 1 if failed else 0
 
 
-def _deleted_lines(deleted: Sequence[str], failed: dict[str, KafkalogError]) -> Iterator[str]:
+def _deleted_lines(deleted: Sequence[str], failed: dict[str, Exception]) -> Iterator[str]:
     quoted = ", ".join(f"'{printable(name)}'" for name in deleted)
     if not failed:
         yield f"Deletion of requested consumer groups ({quoted}) was successful.\n"

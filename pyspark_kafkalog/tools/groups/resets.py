@@ -54,7 +54,11 @@ _UNQUOTED_FROM: Final = "-"
 
 
 def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace, failures: Failures) -> int:
-    """Plan, commit with --execute, and print the new offsets."""
+    """Plan for all groups, commit with --execute, and print the new offsets.
+
+    A wrong option or name ends the command before its first commit. A group whose commit fails is named, and the
+    printed table has the groups that were reset.
+    """
     if options.execute and options.dry_run:
         raise UsageError("--reset-offsets only accepts one of --execute and --dry-run")
     if not options.execute and not options.dry_run:
@@ -64,19 +68,25 @@ def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace, fa
         raise UsageError("one of the scopes --all-topics and --topic is needed")
     target = None if plans is not None else _target(options)
     results: dict[str, _Offsets] = {}
+    planned: dict[str, ResetTarget] = {}
     is_complete = True
-    for name in names:
-        group = log_dir.group(name)
+    scope = _scope(log_dir, options)
+    for group in [log_dir.group(name) for name in names]:
+        name = group.group_id
         of_group = target if plans is None else _plan_of(plans, name)
+        results[name] = {}
         if of_group is None or not _is_inactive(group):
             is_complete = False
-            results[name] = {}
             continue
-        results[name] = {}
         try:
-            results[name] = group.reset(of_group, _scope(log_dir, options), dry_run=not options.execute, notify=_warn)
+            results[name] = group.reset(of_group, scope, dry_run=True, notify=_warn)
+            planned[name] = of_group
         except DiskFormatError as error:
             failures.add(error, f"group {name}")
+    for name, of_group in planned.items() if options.execute else ():
+        results[name] = {}
+        with failures.kept(f"group {name}"):
+            results[name] = log_dir.group(name).reset(of_group, scope, notify=_told_before)
     _print(results, options)
     return failures.exit_code if is_complete else 1
 
@@ -184,6 +194,10 @@ def _plan_of(plans: Mapping[str, Mapping[TopicPartition, int]], name: str) -> To
         sys.stdout.write(f"\nError: No reset plan for group {printable(name)} found\n")
         return None
     return ToOffsets(plans[name])
+
+
+def _told_before(_: str) -> None:
+    """What a plan has told already."""
 
 
 def _warn(text: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ from kafkalog_command import Command
 from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.groups import group as group_module
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.groups.resets import parse_datetime_ms, parse_duration_ms
 
@@ -254,3 +257,34 @@ def test_invalid_datetimes_and_durations_are_rejected(text: str) -> None:
 def test_datetime_before_year_one_is_rejected_with_clear_error() -> None:
     with pytest.raises(UsageError, match="is not a time"):
         parse_datetime_ms("0001-01-01T00:00:00.000+02:00")
+
+
+def test_reset_of_several_groups_begins_when_all_can_be_reset(command: Command, log_dir: LogDir) -> None:
+    before = offsets(log_dir, "g"), offsets(log_dir, "h")
+    reset = ("--reset-offsets", "--execute", "--all-topics", "--group", "g")
+    assert "cannot be empty" in command.fails(*reset, "--to-earliest", "--group", "")
+    log_dir.create_topic("clicks", partitions=1)
+    shift = ("--reset-offsets", "--execute", "--topic", "orders:1", "--group", "g", "--shift-by", "-2")
+    assert "cannot be shifted" in command.fails(*shift, "--group", "h")
+    assert (offsets(log_dir, "g"), offsets(log_dir, "h")) == before
+
+
+def test_reset_of_several_groups_names_the_one_whose_commit_failed(
+    command: Command, log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = group_module.append_records
+    left = [None]
+
+    def fail_after_one(*arguments: Any, **options: Any) -> None:
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left.pop()
+        append(*arguments, **options)
+
+    monkeypatch.setattr(group_module, "append_records", fail_after_one)
+    code, out, err = command.try_to(
+        "--reset-offsets", "--execute", "--all-topics", "--to-earliest", "--group", "g", "--group", "h"
+    )
+    assert (code, [line.split()[0] for line in out.splitlines() if "orders" in line]) == (1, ["g", "g"])
+    assert err.startswith("kafkalog consumer-groups: group h: ")
+    assert (offsets(log_dir, "g"), offsets(log_dir, "h")) == ({"orders-0": 0, "orders-1": 0}, {"orders-0": 1})
