@@ -40,10 +40,12 @@ from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
+    INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
     parse_metadata_snapshot,
     segment_file,
 )
@@ -417,21 +419,50 @@ def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> li
     """Offsets missing between segments, and at both ends of a broker's log."""
     found = sorted((each for each in outcomes if each.end_offset >= 0), key=lambda each: each.base_offset)
     sink = FindingSink(scope.topic_partition)
-    if not (scope.has_gaps or any(each.inner_gaps for each in found)):
-        _check_holes(scope, found, sink)
+    has_inner_gaps = any(each.inner_gaps for each in found)
+    if scope.has_gaps is False or not (scope.has_gaps or has_inner_gaps):
+        is_sure = scope.has_gaps is False and not has_inner_gaps
+        _check_holes(scope, found, sink, Severity.ERROR if is_sure else Severity.WARNING)
+    _check_lost_logs(scope, found, sink)
     if scope.is_broker_directory:
         _check_log_start(scope, found, sink)
         _check_log_end(scope, found, sink)
     return sink.result()
 
 
-def _check_holes(scope: PartitionScope, found: Sequence[SegmentOutcome], sink: FindingSink) -> None:
+def _check_lost_logs(scope: PartitionScope, found: Sequence[SegmentOutcome], sink: FindingSink) -> None:
+    """Segments of which only indexes are left, in a compacted log too: no segment has their offsets.
+
+    Deletions and swaps take all files of a segment away, the `.log` first, to a name that tells so.
+    """
+    try:
+        listing = PartitionListing.read(scope.directory)
+    except OSError:
+        return  # reported elsewhere
+    if listing.swaps or listing.cleaned or not found:
+        return
+    taken = {*listing.base_offsets, *(each.offset for each in listing.deleted)}
+    for base in sorted({*listing.files[INDEX_SUFFIX], *listing.files[TIME_INDEX_SUFFIX]} - taken):
+        before = max((each.end_offset for each in found if each.base_offset < base), default=-1)
+        if before <= base and scope.local_start_offset <= base < max(found[-1].end_offset, scope.log_end_offset):
+            sink.add(
+                Severity.ERROR,
+                "segment-missing",
+                segment_file(scope.directory, base, LOG_SUFFIX),
+                offset=base,
+                expected="the .log of a segment, whose indexes are here",
+                found="none",
+                advice=_RESTORE_LOG,
+            )
+
+
+def _check_holes(scope: PartitionScope, found: Sequence[SegmentOutcome], sink: FindingSink, severity: Severity) -> None:
     """Offsets between segments: only a cleaner leaves such gaps; otherwise a segment was lost or truncated."""
     for before, after in pairwise(found):
         hole = (before.end_offset, after.base_offset)
         if before.end_offset < after.base_offset and not before.is_damaged and _is_empty(scope, *hole):
             sink.add(
-                Severity.ERROR if scope.has_gaps is False else Severity.WARNING,
+                severity,
                 "offsets-missing",
                 segment_file(scope.directory, before.base_offset, LOG_SUFFIX),
                 position=None,

@@ -365,7 +365,7 @@ def _check_named_directories(
     pending = {name.rpartition(".")[0] for name in names if _LEFTOVER_DIR.fullmatch(name)}
     named = {**offsets[RECOVERY_POINT_CHECKPOINT], **offsets[REPLICATION_OFFSET_CHECKPOINT]}
     for topic_partition, offset in named.items():
-        if str(topic_partition) in names:
+        if partition_path(root, topic_partition).is_dir():
             continue
         is_deleted = str(topic_partition) in pending
         sink.add(

@@ -412,11 +412,10 @@ def _lost_notes(
     """Notes on the partitions that the broker's checkpoint has records of, and that have no directory."""
     # bounded: _MISSING_MAX, in _plan_topic
     known = {TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions_count)}
-    names = set(os.listdir(root))
     return tuple(
         f"{each} has no directory here; the broker's checkpoint has it up to offset {offset}"
         for each, offset in high_watermarks.items()
-        if offset and each not in known and str(each) not in names
+        if offset and each not in known and not partition_path(root, each).is_dir()
     )
 
 

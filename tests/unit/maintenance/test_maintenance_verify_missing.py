@@ -29,6 +29,16 @@ def _lose_last_of_compacted(root: Path) -> None:
     _remove_segment(root, "compacted-plain-0", -1)
 
 
+def _lose_log_of_compacted(root: Path) -> None:
+    _logs(root, "compacted-plain-0")[1].unlink()
+
+
+def _write_file_for_directory(root: Path) -> None:
+    (root / "x-0").mkdir()
+    shutil.rmtree(root / "cars-0")
+    (root / "cars-0").write_bytes(b"a file")
+
+
 def _lose_first(root: Path) -> None:
     _remove_segment(root, "cars-0", 0)
 
@@ -62,9 +72,11 @@ def _copy_folder(root: Path) -> None:
 CASES = [
     ("cars", _empty_last, {"log-too-short", "offset-index-entry"}),
     ("compacted-4-cleaned", _lose_last_of_compacted, {"log-too-short"}),
+    ("compacted-4-cleaned", _lose_log_of_compacted, {"segment-missing"}),
     ("cars", _lose_first, {"segment-missing"}),
     ("cars", _empty_middle, {"offset-index-entry"}),
     ("cars", _lose_directory, {"directory-missing"}),
+    ("cars", _write_file_for_directory, {"directory-missing"}),
     ("cars", _write_nul_checkpoint, {"checkpoint", "index-order"}),
     ("cars", _start_beyond_end, {"log-start-beyond-end"}),
     ("cars", _copy_folder, {"topic-id-twice"}),
@@ -92,6 +104,7 @@ def test_whatever_is_missing_of_a_brokers_directory_is_an_error(
     [
         ("cars", _empty_last, {"log-too-short", "log-state"}),
         ("compacted-4-cleaned", _lose_last_of_compacted, {"segment-missing"}),
+        ("compacted-4-cleaned", _lose_log_of_compacted, {"segment-missing"}),
         ("cars", _lose_first, {"segment-missing"}),
         ("cars", _empty_middle, {"offset-index-entry"}),
         ("cars", _lose_directory, {"directory-missing"}),
