@@ -77,16 +77,19 @@ def test_other_records_in_the_same_epoch_and_offsets_are_noticed_while_running(t
     leader.close()
 
 
-@pytest.mark.parametrize("batches_lost", [1, 2])
+@pytest.mark.parametrize(("batches_lost", "is_elected"), [(1, False), (2, False), (3, True)])
 @pytest.mark.parametrize("may_cut", [False, True])
 def test_log_ahead_of_a_leader_that_lost_its_last_batches_is_reported_and_cut_if_allowed(
-    tmp_path: Path, root_place: RootPlace, may_cut: bool, batches_lost: int
+    tmp_path: Path, root_place: RootPlace, may_cut: bool, batches_lost: int, is_elected: bool
 ) -> None:
+    """`is_elected`: each lost batch is of an epoch of its own."""
     first = LeaderRoot(tmp_path / "leader", random.Random(1))
     first.write(10)
     first.restored(tmp_path / "restored", random.Random(2))
     at = LogDir.open(tmp_path / "leader").partition(TOPIC, 0).log_end_offset
     for _ in range(batches_lost):
+        if is_elected:
+            first.elect()
         first.append(append(batch([b"lost", b"lost"])))
     copy_once(tmp_path / "leader", root_place)
     events = copy_once(tmp_path / "restored", root_place, may_cut=may_cut)
