@@ -111,8 +111,7 @@ def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: in
         merge = _PartitionMerge.of(root, topic_partition, now_ms)
         has_files = has_directory(root, topic_partition)
         if dry_run:
-            done += merge.plan()
-            merge.check(done)
+            done += merge.checked(merge.plan())
         elif has_files and not merge.is_done():
             with partition_lock(merge.directory, fs=root.fs) as is_mine:
                 if not is_mine:
@@ -151,9 +150,7 @@ class _PartitionMerge:
     def go(self) -> Iterator[Sequence[StoredSegment]]:
         """Finish or undo what a killed run left, then merge the groups; yield each merged group."""
         self.target.finish()
-        groups = self.plan()
-        self.check(groups)
-        for group in groups:
+        for group in self.checked(self.plan()):
             if self.join(group):
                 yield group
         delay_ms = self.target.config.file_delete_delay_ms
@@ -171,16 +168,33 @@ class _PartitionMerge:
         kept = [each for each in segments if each.end_offset > self.state.local_log_start_offset]
         return plan_merge(kept, self.target.config, boundaries=list(self._boundaries()))
 
-    def check(self, groups: Sequence[Sequence[StoredSegment]]) -> None:
+    def checked(self, groups: Sequence[Sequence[StoredSegment]]) -> list[tuple[StoredSegment, ...]]:
         """Check the segments before the first of them is replaced: batches by their headers, transaction indexes.
+
+        Offsets that are missing between two segments of a topic that is not compacted end a group: a segment may be
+        lost there, and its copy could not be put back into a merged one.
 
         Raises CorruptRecordError when the bytes of a segment are not batches of increasing offsets throughout,
         CorruptIndexError when a transaction index, which a merge copies, lacks an abort marker of its segment.
         """
         extents = LocalExtents(self.directory)
-        for segment in (each for group in groups for each in group):
-            check_closed_segment(self.directory, segment, are_crcs_checked=False)
-            extents.check_transaction_index(segment.base_offset, segment.end_offset)
+        parts: list[list[StoredSegment]] = []
+        for group in groups:
+            parts.append([])
+            for segment in group:
+                end_offset = check_closed_segment(self.directory, segment, are_crcs_checked=False)
+                extents.check_transaction_index(segment.base_offset, segment.end_offset)
+                parts[-1].append(segment)
+                if end_offset < segment.end_offset and not self.target.config.compact:
+                    _LOG.warning(
+                        "%s: offsets %d to %d are missing, where a segment may be lost; segments are merged on either "
+                        "side only: see kafkalog verify",
+                        self.target.topic_partition,
+                        end_offset,
+                        segment.end_offset - 1,
+                    )
+                    parts.append([])
+        return [tuple(part) for part in parts if part and _is_worth_it(part)]
 
     def _boundaries(self) -> Iterator[int]:
         topic_partition = self.target.topic_partition

@@ -56,6 +56,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
+from pyspark_kafkalog.storage.segment.closed_scan import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments, local_extent
 
 _LOG: Final = logging.getLogger(__name__)
@@ -115,7 +116,10 @@ def clean_partition(
             return replace(report, skipped="nothing was ever written to it")
         if dry_run:
             found = cleaning.inspect()
-            return judge(report, found.plan, found.config, force=force)
+            judged = judge(report, found.plan, found.config, force=force)
+            if judged.skipped is None:
+                check_segments(found)
+            return judged
         with partition_lock(cleaning.directory, fs=native.fs) as is_mine:
             if not is_mine:
                 return left_to_another_run(topic_partition, CLEAN_ACTION)
@@ -191,6 +195,12 @@ def inspect_partition(
     planned_at = root.store.image.next_offset
     is_tidy = listing is not None and listing.is_tidy and not has_task_files(listing) and not plan.resets_checkpoint
     return CleanablePartition(topic_partition, topic.topic_id, directory, state, config, plan, planned_at, is_tidy)
+
+
+def check_segments(found: CleanablePartition) -> None:
+    """Check the batches that a cleaning would read, for a dry run. Raises CorruptRecordError."""
+    for segment in found.plan.segments:
+        check_closed_segment(found.directory, segment, are_crcs_checked=True)
 
 
 def inspection(root: Root, now_ms: int) -> Callable[[TopicPartition], CleanablePartition | CleanableLog]:

@@ -43,6 +43,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.clean import (
     CleanablePartition,
     Cleaning,
+    check_segments,
     clean_partition,
     inspection,
 )
@@ -74,6 +75,7 @@ from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedErro
 from pyspark_kafkalog.maintenance.objects.clean import CleanableLog
 from pyspark_kafkalog.maintenance.objects.clean_spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.maintenance.objects.jobs import finish_job
+from pyspark_kafkalog.maintenance.swap import has_directory
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -414,10 +416,14 @@ def _inspect(
     for topic_partition in partitions:
         try:
             found = inspect(topic_partition)
+            report = judge(empty_report(topic_partition, CLEAN_ACTION), found.plan, found.config)
+            if job_run.dry_run and isinstance(found, CleanablePartition):
+                has_directory(on_file_system(root), topic_partition)
+                if report.skipped is None:
+                    check_segments(found)
         except (KafkalogError, OSError) as error:
             results.append(failed(topic_partition, CLEAN_ACTION, error))
             continue
-        report = judge(empty_report(topic_partition, CLEAN_ACTION), found.plan, found.config)
         if report.skipped is None and not job_run.dry_run:
             plan = found.plan
             read_bytes = sum(each.size_bytes for each in plan.segments)

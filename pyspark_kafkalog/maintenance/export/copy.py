@@ -179,13 +179,18 @@ def _remove_abandoned(root: FileRoot) -> None:
 
 def _pin(root: FileRoot, image: MetadataImage, topic_partition: TopicPartition, pin: Path) -> None:
     source = partition_path(root.path, topic_partition)
-    refuse_link(source)
-    if not source.is_dir():
-        raise LogDirError(f"{source} is missing, which holds committed records: restore it from a backup")
+    refuse_lost(source)
     _finish_killed_swaps(root, topic_partition, source)
     root.fs.mkdir(pin)
     for name in _names(source, image.partition(topic_partition.topic, topic_partition.partition).state):
         _pin_file(source / name, pin / name, root.fs)
+
+
+def refuse_lost(directory: Path) -> None:
+    """Raise LogDirError unless the directory, which has committed records, is there."""
+    refuse_link(directory)
+    if not directory.is_dir():
+        raise LogDirError(f"{directory} is missing, which holds committed records: restore it from a backup")
 
 
 def _finish_killed_swaps(root: FileRoot, topic_partition: TopicPartition, source: Path) -> None:

@@ -43,6 +43,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     exported_partition,
     only_topics,
     pinned_logs,
+    refuse_lost,
     write_checkpoints,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -90,7 +91,8 @@ def export_in_place(
         for topic_partition in root.partitions():
             state = newest.partition(topic_partition.topic, topic_partition.partition).state
             directory = partition_path(root.path, topic_partition)
-            if directory.is_dir() and state.log_end_offset:
+            if state.log_end_offset:
+                refuse_lost(directory)
                 check_log(directory, topic_partition, state, is_for_broker=True)
         logs = PartitionLogs.at(root.path, newest, clock=root.clock, fs=root.fs)
         exported = []

@@ -120,9 +120,10 @@ def reindex_partition(
     state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
     work = _Reindexing(SwapTarget.of(root, topic_partition, now_ms), state, dry_run, force)
     try:
+        has_files = has_directory(root, topic_partition)
         if dry_run:
             work.go()
-        elif has_directory(root, topic_partition):
+        elif has_files:
             with partition_lock(work.directory, fs=root.fs) as is_mine:
                 if not is_mine:
                     return left_to_another_run(topic_partition, REINDEX_ACTION)

@@ -58,22 +58,26 @@ def scan_closed_segment(
 
 def check_closed_segment(
     directory: Path, segment: StoredSegment, *, are_crcs_checked: bool, advice: str | None = None
-) -> None:
+) -> int:
     """Raise CorruptRecordError unless the segment's `.log` consists of whole batches of its offsets, in order.
 
-    `are_crcs_checked`: and their CRCs are right. Otherwise only the headers are read.
+    Returns the offset after the last batch. `are_crcs_checked`: and their CRCs are right. Otherwise only the headers
+    are read.
     """
     path = segment_file(directory, segment.base_offset, LOG_SUFFIX)
     fd = open_file(path)
     try:
         size_bytes = os.fstat(fd).st_size
         if not size_bytes:
-            return
+            return segment.base_offset
         mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)  # bounded: the file's size, as planned
     finally:
         os.close(fd)
     # The mapping ends with the last array that refers to it.
     data = np.frombuffer(mapped, dtype=np.uint8)
+    next_offset = segment.base_offset
     for batches in scan_closed_segment(data, segment, file=str(path), advice=advice):
         if are_crcs_checked:
             verify_crcs(data, batches, data_position=0, file=str(path))
+        next_offset = int(batches["last_offset"][-1]) + 1
+    return next_offset

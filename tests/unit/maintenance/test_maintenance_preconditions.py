@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from adopted_roots import FIXTURES
 from tiered_roots import TOPIC, append_rounds, tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import retain
@@ -58,6 +60,26 @@ def _torn_segment(log_dir: LogDir) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
+def _flipped_segment(log_dir: LogDir) -> None:
+    path = sorted((Path(log_dir.path) / str(P0)).glob("*.log"))[-3]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def _compacted_with(damage: Callable[[LogDir], None]) -> Callable[[LogDir], None]:
+    def obstruct(log_dir: LogDir) -> None:
+        log_dir.alter_topic(TOPIC, add={"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
+        log_dir.alter_topic(TOPIC, add={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"})
+        damage(log_dir)
+
+    return obstruct
+
+
+def _lost_directory(log_dir: LogDir) -> None:
+    shutil.rmtree(Path(log_dir.path) / str(P0))
+
+
 def _said(reports: list[PartitionReport]) -> str:
     return "; ".join(each.error for each in reports if each.error)
 
@@ -76,6 +98,18 @@ def _merge(log_dir: LogDir, dry_run: bool) -> str:
 
 def _tier(log_dir: LogDir, dry_run: bool) -> str:
     return _said(tier_segments(log_dir.root, dry_run=dry_run))
+
+
+def _job(name: str) -> Callable[[LogDir, bool], str]:
+    def run(log_dir: LogDir, dry_run: bool) -> str:
+        assert main([name, "--path", str(log_dir.path), "--local", *(["--dry-run"] if dry_run else [])]) == 1
+        return ""
+
+    return run
+
+
+def _clean(log_dir: LogDir, dry_run: bool) -> str:
+    return _said([clean_partition(log_dir.root, TOPIC, 0, dry_run=dry_run)])
 
 
 def _command(*arguments: str, place: str = "log") -> Callable[[LogDir, bool], str]:
@@ -111,14 +145,26 @@ CASES: list[tuple[Callable[[LogDir, bool], str], Callable[[LogDir], None], str]]
     (_command("topics", "--alter", "--topic", "o.*", "--partitions", "3"), _nothing, "has 4 partitions"),
     (_command("topics", "--alter", "--topic", TOPIC, "--partitions", "3", "--config", "flush.ms=x"), _nothing, "flush"),
     (_command("topics", "--create", "--topic", "t", "--config", "flush.ms=x", place=NEW), _nothing, "flush"),
+    (_job("log-cleaner"), _compacted_with(_torn_segment), "torn"),
+    (_job("log-cleaner"), _compacted_with(_flipped_segment), "expected CRC-32C"),
+    (_job("log-cleaner"), _compacted_with(_lost_directory), "gone with all its records"),
+    (_clean, _compacted_with(_flipped_segment), "expected CRC-32C"),
+    (_job("merge-segments"), _lost_directory, "gone with all its records"),
+    (_job("reindex"), _lost_directory, "gone with all its records"),
+    (_command("export"), _lost_directory, "is missing, which holds committed records"),
     (_demote, _leader_with_another_topic, "still takes writes"),
     (_demote, _same_leader_and_nul_epochs, "leader-epoch-checkpoint at byte 0"),
 ]
 
 
 def _files(root: Path) -> dict[str, bytes]:
+    """All files but locks and what metrics show of runs of the cleaner."""
     paths = [path for path in root.rglob("*") if path.is_file() and not path.name.endswith("lock")]
-    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in paths
+        if path.parent != root / "log" or path.suffix != ".json"
+    }
 
 
 @pytest.mark.parametrize(("job", "obstruct", "message"), CASES)
@@ -135,7 +181,8 @@ def test_obstacle_is_told_before_the_first_change(
     for dry_run in (True, False):
         capsys.readouterr()
         said = job(LogDir.open(log_dir.path), dry_run)
-        assert message in said + capsys.readouterr().err
+        printed = capsys.readouterr()
+        assert message in said + printed.err + printed.out
         assert _files(tmp_path) == before
     assert not (tmp_path / NEW).exists()
 
@@ -152,3 +199,22 @@ def test_transaction_index_that_lacks_an_entry_is_not_merged(tmp_path: Path, dry
     reports = merge_segments(log_dir.root, topics=["transactions"], dry_run=dry_run)
     assert "abort marker" in _said(reports)
     assert _files(root) == before
+
+
+def test_segments_are_not_merged_across_offsets_that_are_missing(tmp_path: Path) -> None:
+    """A copy of the lost segment can still be put back."""
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("a", partitions=1, configs={"internal.segment.bytes": "200"})
+    for number in range(8):
+        log_dir.append("a", pa.table({"value": [f"{number}" * 100]}))
+    log_dir.alter_topic("a", delete=["internal.segment.bytes"])
+    directory = tmp_path / "log" / "a-0"
+    lost = sorted(directory.glob("*.log"))[3]
+    kept = lost.rename(tmp_path / "kept")
+    for dry_run in (True, False):
+        (report,) = merge_segments(LogDir.open(log_dir.path).root, dry_run=dry_run)
+        assert (report.error, report.segments_dropped) == (None, 4)
+    kept.rename(lost)
+    assert LogDir.open(log_dir.path).read("a").num_rows == 8
+    assert merge_segments(LogDir.open(log_dir.path).root)[0].segments_dropped == 2
+    assert LogDir.open(log_dir.path).read("a").num_rows == 8
