@@ -63,6 +63,7 @@ from pyspark_kafkalog.groups.offsets_topic import (
     partition_lock,
 )
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
+from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition, decode_uuid, validate_group_id
@@ -451,6 +452,24 @@ def expire_offsets(
                 found = change_locked(root, number, expiry.delete)
             expired |= {name: list(each.partitions) for name, each in found.items() if each.partitions}
     return expired
+
+
+def offsets_of_unknown_topics(root: Root) -> list[tuple[str, TopicPartition]]:
+    """Group and partition of the offsets that may be of an earlier topic of that name, as far as anything tells.
+
+    They do not name the topic's id, and the topic is of a snapshot that an earlier version wrote. Raises
+    CorruptRecordError.
+    """
+    unknown = {name for name, each in root.native().store.image.topics.items() if each.offsets_ends == UNKNOWN_ENDS}
+    found = []
+    for number in offsets_partitions(root) if unknown else ():
+        log = GroupLogs.of(root).caught_up(root, number)
+        for group in sorted(log.groups()):
+            for key in log.records(group):
+                topic_partition = parse_offset_key(key)
+                if topic_partition is not None and topic_partition.topic in unknown and log.written_at(key) is not None:
+                    found.append((group, topic_partition))
+    return found
 
 
 def delete_outdated_offsets(root: Root) -> int:

@@ -36,6 +36,7 @@ from pyspark_kafkalog.metadata.image import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
+    UNKNOWN_ENDS,
     BrokerImage,
     Following,
     MetadataImage,
@@ -290,9 +291,12 @@ class ImageDelta:
                 f"a TopicRecord creates topic {name!r} with id {topic_id}; one of the two is already used"
             )
         ends = offsets_ends_of(record)
-        topics[name] = TopicImage(name, topic_id, offsets_ends=ends)
+        if ends is None:
+            topics[name] = TopicImage(name, topic_id, offsets_ends=UNKNOWN_ENDS if self._is_snapshot else ())
+        else:
+            topics[name] = TopicImage(name, topic_id, offsets_ends=ends)
         names[topic_id] = name
-        if not ends:
+        if ends is None and not self._is_snapshot:
             self._created.append(name)
         if name == OFFSETS_TOPIC and self._following is None:
             # Those of another `__consumer_offsets`, which the copy of some topics does not have.

@@ -69,6 +69,8 @@ MAX_FENCED_INCARNATIONS: Final = 16
 
 #: The tagged field of a TopicRecord, in snapshots, with the topic's `offsets_ends`; Kafka ignores it.
 OFFSETS_ENDS_TAG: Final = 20000
+#: `offsets_ends` of a topic of a snapshot that does not have the tagged field: no offset is below them.
+UNKNOWN_ENDS: Final = (-1,)
 
 _SEGMENTS_A_RECORD: Final = 64
 _RUNS_A_RECORD: Final = 1024
@@ -120,7 +122,8 @@ class TopicImage:
     """One topic: id as Kafka's Uuid text, partitions by number from 0, configuration overrides by name.
 
     `offsets_ends`: the ends of the partitions of `__consumer_offsets` when the topic was created. Offsets that were
-    committed below them are of an earlier topic of that name. Empty if all of them count.
+    committed below them are of an earlier topic of that name. Empty if all of them count, UNKNOWN_ENDS if a snapshot of
+    an earlier version did not know.
     """
 
     name: str
@@ -346,7 +349,7 @@ def _broker_record(broker: BrokerImage) -> MetadataRecord:
 
 
 def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRecord]:
-    yield topic_record(topic.name, topic.topic_id, topic.offsets_ends)
+    yield topic_record(topic.name, topic.topic_id, topic.offsets_ends, is_snapshot=True)
     for config, value in topic.configs.items():
         yield _config_record(TOPIC_RESOURCE, topic.name, config, value)
     for partition in topic.partitions:
@@ -357,17 +360,21 @@ def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRec
         yield from _extent_records(topic.topic_id, partition)
 
 
-def topic_record(name: str, topic_id: str, offsets_ends: tuple[int, ...] = ()) -> TopicRecord:
-    """The record that creates a topic; for `offsets_ends` see TopicImage."""
-    if not any(offsets_ends):
+def topic_record(
+    name: str, topic_id: str, offsets_ends: tuple[int, ...] = (), *, is_snapshot: bool = False
+) -> TopicRecord:
+    """The record that creates a topic; for `offsets_ends` see TopicImage. A snapshot says also that there are none."""
+    if not any(offsets_ends) and not is_snapshot:
         return TopicRecord(name=name, topic_id=topic_id)
-    encoded = b"".join(map(encode_varlong, offsets_ends))
+    encoded = b"".join(map(encode_varlong, offsets_ends if any(offsets_ends) else ()))
     return TopicRecord(name=name, topic_id=topic_id, unknown_tags=((OFFSETS_ENDS_TAG, encoded),))
 
 
-def offsets_ends_of(record: TopicRecord) -> tuple[int, ...]:
-    """What `topic_record` was given. Raises InvalidRecordError."""
-    encoded = dict(record.unknown_tags).get(OFFSETS_ENDS_TAG, b"")
+def offsets_ends_of(record: TopicRecord) -> tuple[int, ...] | None:
+    """What `topic_record` was given, None if the record does not say. Raises InvalidRecordError."""
+    encoded = dict(record.unknown_tags).get(OFFSETS_ENDS_TAG)
+    if encoded is None:
+        return None
     ends: list[int] = []
     at = 0
     try:

@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import first_base_off
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity, confirmed
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit
 from pyspark_kafkalog.metadata.delta import ImageChanges, replay_commit, start_delta
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
@@ -114,7 +114,9 @@ def lacks_offsets_ends(snapshot: MetadataImage, image: MetadataImage) -> bool:
     if snapshot == image or snapshot.topics.keys() != image.topics.keys():
         return False
     topics = {
-        name: topic if topic.offsets_ends else replace(topic, offsets_ends=image.topics[name].offsets_ends)
+        name: topic
+        if topic.offsets_ends != UNKNOWN_ENDS
+        else replace(topic, offsets_ends=image.topics[name].offsets_ends)
         for name, topic in snapshot.topics.items()
     }
     return replace(snapshot, topics=topics) == image

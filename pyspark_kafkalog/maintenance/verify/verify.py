@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.group import offsets_of_unknown_topics
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import (
     UNREADABLE,
@@ -58,6 +59,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
+from pyspark_kafkalog.units import printable
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -170,8 +172,29 @@ def verify_root(root: Root) -> list[Finding]:
         return [for_broker(found) for directory in root.directories for found in check_broker_root(directory)]
     native = root.native()
     if isinstance(native, ObjectRoot):
-        return check_object_root(native)
-    return check_metadata(directory_of(root)) + check_native_root(root) + check_own_storage(on_file_system(root))
+        return check_object_root(native) + _check_offsets(root)
+    found = check_metadata(directory_of(root)) + check_native_root(root) + check_own_storage(on_file_system(root))
+    return found + _check_offsets(root)
+
+
+def _check_offsets(root: Root) -> list[Finding]:
+    """Committed offsets that may be of a deleted topic, in a root whose early commits are gone."""
+    sink = FindingSink(None)
+    try:
+        found = offsets_of_unknown_topics(root)
+    except (OSError, KafkalogError):
+        return []  # damage of the log, which the check of its partition reports
+    for group, each in found:
+        sink.add(
+            Severity.INFO,
+            "offset-without-topic-id",
+            f"{root.path}: group {printable(group)}",
+            expected=f"the id of topic {each.topic} in the committed offset of {each}",
+            found="none, and a snapshot of an earlier version does not tell when the topic was created",
+            advice="if the topic was deleted and created again before the upgrade, run kafkalog consumer-groups "
+            f"--delete-offsets --group {printable(group)} --topic {each.topic}",
+        )
+    return sink.result()
 
 
 def plan_verification(

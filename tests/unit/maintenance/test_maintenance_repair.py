@@ -23,12 +23,15 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import LOCK_FILE, partitio
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
-from pyspark_kafkalog.maintenance.verify.findings import Severity
+from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob
+from pyspark_kafkalog.maintenance.verify.verify import verify
+from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS
 from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.main import main
 
 T = TypeVar("T")
 pytestmark = pytest.mark.usefixtures("without_waits")
@@ -205,7 +208,7 @@ def test_snapshot_of_an_earlier_version_is_a_warning_and_gets_the_ends_of_offset
     log_dir.create_topic("orders", partitions=1)
     log_dir.refresh()
     image = log_dir.root.native().store.image
-    topics = {name: replace(topic, offsets_ends=()) for name, topic in image.topics.items()}
+    topics = {name: replace(topic, offsets_ends=UNKNOWN_ENDS) for name, topic in image.topics.items()}
     LocalSnapshots(tmp_path / METADATA, LOCAL).write(replace(image, topics=topics))
 
     forget_images()
@@ -218,6 +221,40 @@ def test_snapshot_of_an_earlier_version_is_a_warning_and_gets_the_ends_of_offset
     assert (result.status, result.steps("done")) == (0, [("offsets-ends", None), ("remove-deleted-topics", None)])
     assert findings_in(tmp_path) == []
     assert LogDir.open(tmp_path).group("billing").fetch() == {}
+
+
+def _without_topic_id(root: Path) -> list[Finding]:
+    forget_images()
+    return [each for each in verify(LogDir.open(root).root).findings if each.what == "offset-without-topic-id"]
+
+
+def test_offsets_without_id_are_told_where_nothing_says_when_their_topic_was_created(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.create_topic("orders", partitions=1)
+    number = group_partition("billing", ensure_offsets_topic(log_dir.root))
+    orders = TopicPartition("orders", 0)
+    committed = OffsetAndMetadata(offset=20, commit_timestamp_ms=T0)
+    with locked_group(log_dir.root, number):
+        append_records(log_dir.root, number, {offset_key("billing", orders): offset_value(committed)})
+    log_dir.refresh()
+    log_dir.group("of-now").commit({orders: 0})
+    assert _without_topic_id(tmp_path) == []
+    log_dir.refresh()
+    image = log_dir.root.native().store.image
+    topics = {name: replace(topic, offsets_ends=UNKNOWN_ENDS) for name, topic in image.topics.items()}
+    LocalSnapshots(tmp_path / METADATA, LOCAL).write(replace(image, topics=topics))
+    for path in (tmp_path / METADATA).glob("0*.log"):
+        path.unlink()
+
+    (told,) = _without_topic_id(tmp_path)
+    assert told.severity is Severity.INFO
+    command = told.advice.partition("run kafkalog ")[2].split()
+    assert main([command[0], "--path", str(tmp_path), *command[1:]]) == 0
+    capsys.readouterr()
+    assert _without_topic_id(tmp_path) == []
+    assert LogDir.open(tmp_path).groups() == ("of-now",)
 
 
 def test_repair_removes_only_wrong_checkpoint_lines(root: Path) -> None:

@@ -18,7 +18,13 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.metadata.delta import ImageDelta, start_delta
-from pyspark_kafkalog.metadata.image import OFFSETS_ENDS_TAG, MetadataImage, image_records, partition_state_record
+from pyspark_kafkalog.metadata.image import (
+    OFFSETS_ENDS_TAG,
+    UNKNOWN_ENDS,
+    MetadataImage,
+    image_records,
+    partition_state_record,
+)
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
     ConfigRecord,
@@ -267,6 +273,23 @@ def test_offsets_committed_before_a_topic_was_created_are_not_its_own(image: Met
         assert snapshot.has_committed("second", committed_id, written_at) is expected
         assert not snapshot.has_committed("third", committed_id, written_at)
     assert snapshot.has_committed("first", None, (1, 0))
+
+
+def test_snapshot_of_an_earlier_version_does_not_know_the_ends_of_offsets(image: MetadataImage) -> None:
+    delta = ImageDelta(MetadataImage(), commit_offset=5, timestamp_ms=1, is_snapshot=True)
+    delta.replay(
+        TopicRecord(name=each.name, topic_id=each.topic_id) if isinstance(each, TopicRecord) else each
+        for each in image_records(created(image, "orders"))
+    )
+    image = delta.build(5)
+    assert image.topic("orders").offsets_ends == UNKNOWN_ENDS
+    assert image.has_committed("orders", None, (0, 0))
+    later = created(offsets_topic(image, 3), "orders-of-now")
+    assert later.topic("orders-of-now").offsets_ends == (3,)
+    assert later.topic("orders").offsets_ends == ()
+    kept = ImageDelta(MetadataImage(), commit_offset=5, timestamp_ms=1, is_snapshot=True)
+    kept.replay(image_records(image))
+    assert kept.build(5).topic("orders").offsets_ends == UNKNOWN_ENDS
 
 
 def test_ends_of_offsets_follow_a_topic_of_offsets_that_is_cut_or_deleted(image: MetadataImage) -> None:
