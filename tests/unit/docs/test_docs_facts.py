@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import configparser
+import importlib.util
+import inspect
 import re
 
 import pytest
 from documented import PAGES, REPOSITORY
 
+from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
@@ -42,6 +46,7 @@ OF_OTHERS = {
     "rlmm.config.remote.log.metadata.topic.num.partitions",
     "transaction.timeout.ms",
 }
+FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 SETUP = configparser.ConfigParser()
 SETUP.read(REPOSITORY / "setup.cfg")
 
@@ -82,6 +87,27 @@ def test_configurations_in_pages_exist() -> None:
         if name not in known and not f"kafka.{name}".startswith(ignored) and not name.startswith(("spark.", "kafka."))
     ]
     assert missing == []
+
+
+def test_python_names_in_pages_exist() -> None:
+    """Methods of LogDir with their keywords, errors, and modules."""
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "pyspark_kafkalog").rglob("*.py"))
+    methods = 0
+    for page, text in texts():
+        for name, arguments in re.findall(
+            r"`[^`]*\b(?:LogDir|log_dir)\.(?!py\b)(\w+)(\([^)]*\))?", FENCED.sub("", text)
+        ):
+            keywords = set(re.findall(r"(\w+)=", arguments))
+            assert hasattr(LogDir, name), f"{page}: LogDir.{name}"
+            assert keywords <= set(inspect.signature(getattr(LogDir, name)).parameters), (
+                f"{page}: LogDir.{name}{arguments}"
+            )
+            methods += 1
+        for name in re.findall(r"`(\w+Error)`", text):
+            assert f"class {name}(" in sources or hasattr(builtins, name), f"{page}: {name}"
+        for name in re.findall(r"`(pyspark_kafkalog(?:\.[a-z_]+)+)`", text):
+            assert importlib.util.find_spec(name) is not None, f"{page}: {name}"
+    assert methods > 10
 
 
 def test_options_of_the_data_source_in_pages_exist() -> None:
