@@ -54,6 +54,7 @@ _LIST_CHUNK: Final = 1000
 #: As many keys as S3 deletes in one request.
 _DELETED_AT_ONCE: Final = 1000
 _DELETES_AT_ONCE: Final = 10
+_NOBODYS_NAME: Final = "__kafkalog_none"
 
 _CREATE_TIMEOUT: Final = timedelta(seconds=10)
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
@@ -166,6 +167,7 @@ class _ObstoreClient:
     def _get(self, key: str, max_bytes: int) -> tuple[int, bytes | None]:
         """The size of the object, and its content unless it is larger than `max_bytes`."""
         found = self._obstore.get(self._store, key)
+        self._check_is_object(key, "get", found.meta)
         size_bytes = int(found.meta["size"])
         if size_bytes > max_bytes:
             return size_bytes, None
@@ -218,7 +220,11 @@ class _ObstoreClient:
     def _head(self, key: str) -> Any:
         """Asks for a byte after a refusal: the answer to a HEAD has no body, which would tell who refuses, and why."""
         try:
-            return self._obstore.head(self._store, key)
+            found = self._obstore.head(self._store, key)
+            self._check_is_object(key, "head", found)
+            return found
+        except ObjectStoreError:
+            raise
         except self._errors as error:
             if not is_refusal(error):
                 raise
@@ -226,6 +232,14 @@ class _ObstoreClient:
             if isinstance(error, FileNotFoundError):
                 raise ObjectStoreError(f"{self._place(key)}: head found no object, and get found one") from None
             raise
+
+    def _check_is_object(self, key: str, request: str, found: Any) -> None:
+        """Raise ObjectStoreError for a page of HTML: each store gives an ETag with an object."""
+        if not found["e_tag"]:
+            raise ObjectStoreError(
+                f"{self._place(key)}: {request} failed: expected an object with an ETag, found {found['size']} bytes "
+                "without one: perhaps a proxy has answered in place of the store; check endpoint and proxy"
+            )
 
     def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]:
         if prefix:
@@ -237,14 +251,20 @@ class _ObstoreClient:
             yield from sorted(_listed_below(listed, prefix, after), key=lambda each: each.key)
 
     def _list(self, prefix: str, after: str | None) -> Iterator[ObjectMetadata]:
-        """Goes on behind the last key of the page before when a page has to be asked for again."""
+        """Goes on behind the last key of the page before when a page has to be asked for again.
+
+        An end behind a full page is asked for again, too: the client takes pages of HTML for it.
+        """
         last = after
         pages = self._pages(prefix, last)
+        is_full = False
 
         def next_page() -> list[Any] | None:
             nonlocal pages
             try:
                 page = next(pages, None)
+                if page is None and is_full:
+                    page = next(self._pages(prefix, last), None)
                 if page is None and last is None:
                     self._check_vacant(prefix)
                 return page
@@ -254,7 +274,7 @@ class _ObstoreClient:
 
         while page := self._ask("list", prefix, next_page):
             yield from _listed_below(page, prefix, after)
-            last = str(page[-1]["path"])
+            last, is_full = str(page[-1]["path"]), len(page) >= _LIST_CHUNK
 
     def _list_all(self, prefix: str) -> list[Any]:
         listed = [each for page in self._pages(prefix, None) for each in page]
@@ -269,10 +289,12 @@ class _ObstoreClient:
     def _check_vacant(self, prefix: str) -> None:
         """Raise ObjectStoreError if an object is below the folder `prefix`, of which nothing was listed.
 
-        The client takes pages of HTML, which a proxy may send, for empty listings.
+        The client takes pages of HTML, which a proxy may send, for empty listings. If no object was seen there, the
+        answer to a request for an object that nobody has must be a store's.
         """
         key = next((each for each in self._seen.values() if not prefix or each.startswith(f"{prefix}/")), None)
         if key is None:
+            self._check_answers(f"{prefix}/{_NOBODYS_NAME}" if prefix else _NOBODYS_NAME)
             return
         try:
             self._obstore.head(self._store, key)
@@ -283,6 +305,16 @@ class _ObstoreClient:
             f"{self._place(prefix)}: expected a listing with {key}, found an empty one: "
             "perhaps a proxy has answered in place of the store; check endpoint and proxy"
         )
+
+    def _check_answers(self, key: str) -> None:
+        try:
+            self._check_is_object(key, "get", self._obstore.get(self._store, key).meta)
+        except ObjectStoreError:
+            raise
+        except self._errors as error:
+            ours = store_error(error, "get", self._place(key), endpoint=self._config.endpoint)
+            if type(ours) is ObjectStoreError:  # neither a missing object nor a refusal
+                raise ours from None
 
     def _pages(self, prefix: str, offset: str | None) -> Iterator[list[Any]]:
         yield from self._obstore.list(self._store, prefix or None, offset=offset, chunk_size=_LIST_CHUNK)

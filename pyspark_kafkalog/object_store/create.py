@@ -59,8 +59,8 @@ def create_once(
     max_bytes bounds the body that is read if the name is taken.
 
     Raises StoreRefusedError, at once, if the store refused the request, so that it had no effect;
-    CommitStateUnknownError if there is no certain answer within `waiting.patience_seconds`: the object may
-    exist, now or later.
+    CommitStateUnknownError if there is no certain answer within `waiting.patience_seconds`, or if the store refuses a
+    repetition after an answer was lost: the object may exist, now or later.
     """
     waiting = waiting if waiting is not None else Waiting()
     attempt = _Attempt(store, key, body, is_own, max_bytes)
@@ -69,10 +69,11 @@ def create_once(
         outcome = attempt.run()
         if outcome is not None:
             return outcome
-        if waiting.monotonic() >= deadline:
+        if attempt.is_refused or waiting.monotonic() >= deadline:
+            within = "" if attempt.is_refused else f" in {waiting.patience_seconds:g} s"
             raise CommitStateUnknownError(
                 f"{store.url}/{key}: expected an answer whether the object was created, found none after "
-                f"{attempt.count} requests in {waiting.patience_seconds:g} s; it may exist, or may appear later: look "
+                f"{attempt.count} requests{within}; it may exist, or may appear later: look "
                 f"at it before the same data is written again; the last answer was: {attempt.last_error}"
             ) from attempt.last_error
         waiting.sleep(delay_seconds(attempt.count, waiting.rng()))
@@ -85,6 +86,7 @@ class _Attempt:
         self, store: ObjectStore, key: str, body: Buffer, is_own: Callable[[bytes], bool], max_bytes: int
     ) -> None:
         self.count = 0
+        self.is_refused = False  # repetitions are refused for good, and an earlier request may have had effect
         self.last_error: ObjectStoreError | None = None
         self._refusals = 0
         self._store = store
@@ -92,6 +94,7 @@ class _Attempt:
         self._body = body
         self._is_own = is_own
         self._max_bytes = max_bytes
+        self._is_known_missing = False  # by the last look, or the store refused that for good, too
         self._may_land = False  # a request of ours, of this attempt or an earlier one, may have had or may get effect
 
     def run(self) -> Created | Taken | None:
@@ -106,6 +109,12 @@ class _Attempt:
             self.last_error = error
             if not self._may_land:
                 return self._refused(error)
+            self._refusals += 1
+            outcome = self._look()
+            if outcome is None and self._is_known_missing:
+                self.is_refused = self._is_believed(error)
+                self.last_error = error
+            return outcome
         except ObjectStoreError as error:
             self._may_land = True
             self.last_error = error
@@ -113,20 +122,25 @@ class _Attempt:
 
     def _refused(self, error: StoreRefusedError) -> Created | Taken | None:
         """Believe a refusal: of credentials after repetitions, else after a look, as what is there can be immutable."""
-        if isinstance(error, StoreAccessError):
-            self._refusals += 1
-            if self._refusals <= REFUSALS_REPEATED:
-                return None
-        elif type(error) is StoreRefusedError and (outcome := self._look()) is not None:
+        self._refusals += 1
+        if not self._is_believed(error):
+            return None
+        if type(error) is StoreRefusedError and (outcome := self._look()) is not None:
             return outcome
         raise error
+
+    def _is_believed(self, error: StoreRefusedError) -> bool:
+        """Services that hand out credentials fail at times."""
+        return not isinstance(error, StoreAccessError) or self._refusals > REFUSALS_REPEATED
 
     def _look(self) -> Created | Taken | None:
         try:
             found = self._store.get(self._key, max_bytes=self._max_bytes, once=True)
         except ObjectNotFoundError:
+            self._is_known_missing = True
             return None
         except ObjectStoreError as error:
+            self._is_known_missing = isinstance(error, StoreRefusedError)
             self.last_error = error
             return None
         return Created() if self._is_own(found) else Taken(found)

@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+from collections.abc import Callable
 from typing import Final
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.object_store.repeat import Waiting, repeat
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
@@ -39,11 +41,18 @@ _KEY: Final = re.compile(rf"{PROBE_FOLDER}/[\w-]{{1,100}}")
 _KEPT_MS: Final = HOUR_MS
 
 
-def check_store(store: ObjectStore, probe_id: str, *, waiting: Waiting | None = None) -> None:
+def check_store(
+    store: ObjectStore,
+    probe_id: str,
+    *,
+    waiting: Waiting | None = None,
+    then: Callable[[], None] = lambda: None,
+) -> None:
     """Raise StoreUnsuitableError if the store lets more than one of eight concurrent creates win.
 
-    `probe_id` is a name that no other process uses, such as a UUID. Raises another ObjectStoreError if the store
-    refuses the requests, or cannot be reached within `waiting.patience_seconds`.
+    `probe_id` is a name that no other process uses, such as a UUID. `then` is called while objects of the probe are
+    there: a listing without them is not the store's, and is not believed. Raises another ObjectStoreError if the store
+    refuses the requests, or cannot be reached within `waiting.patience_seconds`, and what `then` raises.
     """
     waiting = waiting if waiting is not None else Waiting()
     keys: list[str] = []
@@ -63,7 +72,8 @@ def check_store(store: ObjectStore, probe_id: str, *, waiting: Waiting | None = 
             won += repeat(race, waiting)
             races += 1
         listed = list(store.list_objects(PROBE_FOLDER))
-    except ObjectStoreError:
+        then()
+    except KafkalogError:
         with contextlib.suppress(ObjectStoreError):
             store.delete(keys)
         raise

@@ -232,14 +232,8 @@ def create_object_root(
     """
     rng = rng if rng is not None else random.SystemRandom()
     waiting = waiting if waiting is not None else Waiting()
-    if _has_commits(store):
-        raise LogDirError(f"{store.url} is already a log directory: open it")
-    foreign = _foreign_key(store)
-    if foreign is not None:
-        raise ReadOnlyLogDirError(
-            f"{store.url} contains {foreign}, which does not belong to a log directory: expected an empty place"
-        )
-    check_store(store, random_uuid(random.SystemRandom()))
+    _check_place(store)
+    check_store(store, random_uuid(random.SystemRandom()), waiting=waiting, then=lambda: _check_place(store))
     check_object_marker(_create(store, MARKER_KEY, OBJECT_MARKER, waiting), name_of(store, MARKER_KEY))
     properties = _create_ids(store, cluster_id, node_id, rng, waiting)
     start = encode_start(0, properties.directory_id or "")
@@ -251,6 +245,17 @@ def create_object_root(
     except CommitConflictError:
         raise LogDirError(f"{store.url} was created by another process meanwhile: open it") from None
     return MetadataStore.open_object_root(store, clock=clock, rng=rng, waiting=waiting)
+
+
+def _check_place(store: ObjectStore) -> None:
+    """Raises LogDirError if there is a finished root, ReadOnlyLogDirError if there are other objects."""
+    if _has_commits(store):
+        raise LogDirError(f"{store.url} is already a log directory: open it")
+    foreign = _foreign_key(store)
+    if foreign is not None:
+        raise ReadOnlyLogDirError(
+            f"{store.url} contains {foreign}, which does not belong to a log directory: expected an empty place"
+        )
 
 
 def _has_commits(store: ObjectStore) -> bool:

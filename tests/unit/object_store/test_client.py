@@ -243,9 +243,36 @@ def test_a_listing_whose_second_page_breaks_off_goes_on_behind_the_first(monkeyp
     first = listing("a", "b").body.replace(
         b"<IsTruncated>false", b"<NextContinuationToken>1</NextContinuationToken><IsTruncated>true"
     )
-    with HttpRelay(answer=answers(Answer(200, first), listing("c").cut(), listing("c", "d"))) as relay:
+    with HttpRelay(answer=answers(Answer(200, first), listing("c").cut(), listing("c", "d"), listing())) as relay:
         assert [each.key for each in open_at(relay).list_objects("")] == ["a", "b", "c", "d"]
-        assert "start-after=log%2Fb" in relay.log[-1].query
+        assert "start-after=log%2Fb" in relay.log[2].query
+
+
+def test_a_page_of_html_is_no_end_of_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_LIST_CHUNK", 2)
+    first = listing("a", "b").body.replace(
+        b"<IsTruncated>false", b"<NextContinuationToken>1</NextContinuationToken><IsTruncated>true"
+    )
+    with HttpRelay(answer=answers(Answer(200, first), Answer(200, HTML), listing("c"))) as relay:
+        assert [each.key for each in open_at(relay).list_objects("")] == ["a", "b", "c"]
+        assert "start-after=log%2Fb" in relay.log[2].query
+
+
+def test_a_page_of_html_for_each_request_is_no_empty_place() -> None:
+    with HttpRelay(answer=answers(Answer(200, HTML))) as relay:
+        for prefix in ("", "folder"):
+            with pytest.raises(ObjectStoreError, match="a proxy has answered in place of the store"):
+                list(open_at(relay).list_objects(prefix))
+    with HttpRelay(answer=answers(listing(), error(404, "NoSuchKey"))) as relay:
+        assert list(open_at(relay).list_objects("")) == []
+
+
+@pytest.mark.parametrize("name", [each for each in REQUESTS if each not in ("list", "copy")])
+def test_a_page_of_html_is_no_answer(name: str) -> None:
+    request, good = REQUESTS[name]
+    with HttpRelay(answer=answers(Answer(200, HTML), good)) as relay:
+        assert request(open_at(relay)) != HTML
+        assert relay.requests.total() == 2
 
 
 REFUSALS = {

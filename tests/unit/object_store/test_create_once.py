@@ -10,7 +10,8 @@ from faulty_store import Call, Fault, FaultyStore, MemoryBucket
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.object_store.create import Created, Taken, create_once
 from pyspark_kafkalog.object_store.repeat import Waiting
-from pyspark_kafkalog.object_store.store import StoreAccessError
+from pyspark_kafkalog.object_store.store import StoreAccessError, StoreRefusedError
+from pyspark_kafkalog.record.header import Buffer
 
 
 def waiting(bucket: MemoryBucket, patience_seconds: float = 120) -> Waiting:
@@ -107,6 +108,34 @@ def test_a_refusal_after_a_lost_answer_is_no_answer_to_the_first() -> None:
         create(store)
     bucket.land()
     assert bucket.body("key") == b"ours"
+
+
+class Refuses(FaultyStore):
+    """A store whose answer to the first create is lost, and that refuses all others."""
+
+    def __init__(self, refusal: StoreRefusedError) -> None:
+        super().__init__(faults=lambda call: Fault.UNAVAILABLE if call.number == 0 else None)
+        self._refusal = refusal
+        self._is_first = True
+
+    def create(self, key: str, body: Buffer) -> None:
+        if not self._is_first:
+            raise self._refusal
+        self._is_first = False
+        super().create(key, body)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "requests"), [(StoreAccessError("403 denied"), 4), (StoreRefusedError("400 key disabled"), 2)]
+)
+def test_a_refusal_for_good_after_a_lost_answer_ends_at_once(refusal: StoreRefusedError, requests: int) -> None:
+    store = Refuses(refusal)
+    began = store.bucket.clock.monotonic()
+    with pytest.raises(
+        CommitStateUnknownError, match=rf"after {requests} requests; it may exist, or may appear later.*{refusal}"
+    ):
+        create(store)
+    assert store.bucket.clock.monotonic() - began < 2
 
 
 def test_no_answer_within_the_patience_is_an_unknown_state() -> None:
