@@ -430,17 +430,24 @@ class Group:
 
 
 def expire_offsets(
-    root: Root, *, partitions: Collection[int] | None = None, now_ms: int | None = None, dry_run: bool = False
+    root: Root,
+    *,
+    partitions: Collection[int] | None = None,
+    now_ms: int | None = None,
+    dry_run: bool = False,
+    refresh: bool = True,
 ) -> dict[str, list[TopicPartition]]:
     """Delete the offsets that are older than offsets.retention.minutes, with one commit for a partition that has any.
 
     `partitions` are those of `__consumer_offsets` to go through, by default all. Returns the partitions of the deleted
-    offsets by group. `now_ms` is the current time, by default the clock's. With `dry_run` nothing is deleted.
+    offsets by group. `now_ms` is the current time, by default the clock's. With `dry_run` nothing is deleted. Without
+    `refresh` the caller has refreshed the root.
 
     Raises ReadOnlyLogDirError for a broker's directory, CorruptRecordError.
     """
     native = root.native()
-    root.refresh()
+    if refresh:
+        root.refresh()
     now_ms = native.clock() if now_ms is None else now_ms
     older_than_ms = now_ms - native.broker_config().offsets_retention_minutes * MINUTE_MS
     expired: dict[str, list[TopicPartition]] = {}

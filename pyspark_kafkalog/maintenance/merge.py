@@ -113,6 +113,8 @@ def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: in
         if dry_run:
             done += merge.checked(merge.plan())
         elif has_files and not merge.is_done():
+            root.refresh()
+            merge = _PartitionMerge.of(root, topic_partition, now_ms)
             with partition_lock(merge.directory, fs=root.fs) as is_mine:
                 if not is_mine:
                     return left_to_another_run(topic_partition, ACTION)
@@ -139,7 +141,7 @@ class _PartitionMerge:
 
     @classmethod
     def of(cls, root: FileRoot, topic_partition: TopicPartition, now_ms: int) -> _PartitionMerge:
-        root.refresh()
+        """The partition as of the root's last refresh. Raises UnknownTopicError."""
         state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
         return cls(SwapTarget.of(root, topic_partition, now_ms), state)
 
@@ -159,14 +161,14 @@ class _PartitionMerge:
     def is_done(self) -> bool:
         """Whether there is nothing to merge, to finish or to remove, by one listing: then no lock is needed."""
         listing = PartitionListing.read(self.directory)
-        return listing.is_tidy and not self.plan(listing)
+        return listing.is_tidy and not self.plan(listing, refresh=False)
 
-    def plan(self, listing: PartitionListing | None = None) -> list[tuple[StoredSegment, ...]]:
+    def plan(self, listing: PartitionListing | None = None, *, refresh: bool = True) -> list[tuple[StoredSegment, ...]]:
         """The groups to merge; segments below the local log start offset are left to retention."""
         active = self.state.active_base_offset
         segments = closed_segments(self.directory, active, with_index_sizes=True, listing=listing)
         kept = [each for each in segments if each.end_offset > self.state.local_log_start_offset]
-        return plan_merge(kept, self.target.config, boundaries=list(self._boundaries()))
+        return plan_merge(kept, self.target.config, boundaries=list(self._boundaries(refresh=refresh)))
 
     def checked(self, groups: Sequence[Sequence[StoredSegment]]) -> list[tuple[StoredSegment, ...]]:
         """Check the segments before the first of them is replaced: batches by their headers, transaction indexes.
@@ -196,14 +198,16 @@ class _PartitionMerge:
                     parts.append([])
         return [tuple(part) for part in parts if part and _is_worth_it(part)]
 
-    def _boundaries(self) -> Iterator[int]:
+    def _boundaries(self, *, refresh: bool) -> Iterator[int]:
         topic_partition = self.target.topic_partition
         if self.target.config.compact:
             cleaned = cleaned_offsets(self.target.root.path)
             if topic_partition in cleaned:
                 yield cleaned[topic_partition]
         # Since the image that `state` is from, another run may have copied segments, until this one took the lock.
-        partition = self.target.root.store.refresh().find(topic_partition.topic, topic_partition.partition)
+        store = self.target.root.store
+        image = store.refresh() if refresh else store.image
+        partition = image.find(topic_partition.topic, topic_partition.partition)
         if partition is not None and partition.segments:
             yield partition.segments[-1].end_offset
 

@@ -59,12 +59,16 @@ def file_facts(files: PartitionFiles, *, now_ms: int, runs_max: int) -> Partitio
     """
     state = files.state
     # A broker's partition may have no segment yet: the base offset of the active one is then -1.
-    segments = [each for each in stored_segments(files.directory, state) if each.base_offset >= 0]
+    listing: PartitionListing | None = None
+    with contextlib.suppress(FileNotFoundError):
+        listing = PartitionListing.read(files.directory)
+    stored = stored_segments(files.directory, state, listing=listing)
+    segments = [each for each in stored if each.base_offset >= 0]
     times = _Times(files)
     # How old a remote segment without timestamps is, only its store could tell: it counts as young.
     remote = [] if files.image is None else segment_parts(files.image, lambda _: now_ms)
     retention = plan_retention(segments, remote, times.largest_part_ms, files.config, state, now_ms=now_ms)
-    staged = _staged_files(files.directory)
+    staged = [] if listing is None else _staged_files(files.directory, listing)
     is_tiered = files.image is not None and why_not(files.topic_partition.topic, files.config) is None
     waiting = only_local(files.image, segments[:-1]) if files.image is not None and is_tiered else []
     return PartitionFacts(
@@ -193,14 +197,13 @@ def _cleaner_facts(files: PartitionFiles, segments: Sequence[StoredSegment], now
     return CleanerFacts.of(plan, files.config)
 
 
-def _staged_files(directory: Path) -> list[tuple[int, int]]:
+def _staged_files(directory: Path, listing: PartitionListing) -> list[tuple[int, int]]:
     """The size in bytes and the modification time in ms of each staged file."""
     found = []
-    with contextlib.suppress(FileNotFoundError):
-        for name in PartitionListing.read(directory).staged:
-            with contextlib.suppress(FileNotFoundError):
-                status = (directory / name).stat()
-                found.append((status.st_size, status.st_mtime_ns // NS_PER_MS))
+    for name in listing.staged:
+        with contextlib.suppress(FileNotFoundError):
+            status = (directory / name).stat()
+            found.append((status.st_size, status.st_mtime_ns // NS_PER_MS))
     return found
 
 

@@ -218,13 +218,22 @@ class _Run:
 
     def _expire_offsets(self, works: Sequence[_Work]) -> None:
         """Delete the offsets of groups that are due, in the partitions of `__consumer_offsets`."""
-        for work in works:
-            if work.topic_partition.topic != OFFSETS_TOPIC or work.planned is None or work.error is not None:
+        of_groups = [each for each in works if each.topic_partition.topic == OFFSETS_TOPIC]
+        is_refreshed = False
+        for work in of_groups:
+            if work.planned is None or work.error is not None:
                 continue
             with work.step(ACTION):
                 numbers = {work.topic_partition.partition}
                 try:
-                    expired = expire_offsets(self.root, partitions=numbers, now_ms=self.now_ms, dry_run=self.dry_run)
+                    expired = expire_offsets(
+                        self.root,
+                        partitions=numbers,
+                        now_ms=self.now_ms,
+                        dry_run=self.dry_run,
+                        refresh=not is_refreshed,
+                    )
+                    is_refreshed = True
                 except OSError as error:
                     if not is_out_of_space(error):
                         raise

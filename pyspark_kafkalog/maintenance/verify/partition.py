@@ -93,11 +93,15 @@ def _sizes_and_snapshots(directory: Path) -> tuple[dict[int, int], set[int]]:
         listing = PartitionListing.read(directory)
     except OSError:  # a missing or unreadable directory, or a link: check_directory reports it
         return {}, set()
+    return _sizes(directory, listing), set(listing.snapshot_offsets)
+
+
+def _sizes(directory: Path, listing: PartitionListing) -> dict[int, int]:
     sizes: dict[int, int] = {}
     for base_offset in listing.base_offsets:
         with contextlib.suppress(FileNotFoundError):
             sizes[base_offset] = segment_file(directory, base_offset, LOG_SUFFIX).stat().st_size
-    return sizes, set(listing.snapshot_offsets)
+    return sizes
 
 
 _UNFINISHED_SWAP: Final = "unfinished-swap"
@@ -123,9 +127,12 @@ def check_names_and_ends(scope: PartitionScope) -> list[Finding]:
 
     Raises KafkalogError or OSError for a directory that cannot be read.
     """
-    findings = _check(scope)
+    listing = None
+    with contextlib.suppress(OSError):  # `_check` reports it
+        listing = PartitionListing.read(scope.directory)
+    findings = _check(scope, listing)
     sink = FindingSink(scope.topic_partition)
-    sizes, _ = _sizes_and_snapshots(scope.directory)
+    sizes = {} if listing is None else _sizes(scope.directory, listing)
     if scope.state is not None:
         size_bytes = sizes.get(scope.state.active_base_offset)
         if size_bytes is not None and size_bytes < scope.state.active_size_bytes:
@@ -157,7 +164,8 @@ def _swaps_end(directory: Path) -> bool:
         time.sleep(_SWAP_POLL_SECONDS)
 
 
-def _check(scope: PartitionScope) -> list[Finding]:
+def _check(scope: PartitionScope, listing: PartitionListing | None = None) -> list[Finding]:
+    """`listing` is that of the directory, if the caller has it."""
     sink = FindingSink(scope.topic_partition)
     if scope.directory.is_symlink():
         sink.add(
@@ -170,7 +178,7 @@ def _check(scope: PartitionScope) -> list[Finding]:
         )
         return sink.result()
     try:
-        listing = PartitionListing.read(scope.directory)
+        listing = PartitionListing.read(scope.directory) if listing is None else listing
     except FileNotFoundError:
         is_empty = scope.state is not None and scope.state.log_end_offset == 0
         sink.add(

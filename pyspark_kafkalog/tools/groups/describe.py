@@ -59,11 +59,12 @@ def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace,
             raise
         except (KafkalogError, OSError) as error:
             failures.add(error, f"group {name}")
+    node_id = node_id_of(log_dir.root) if options.state is not None else None
     for group in described:
         if not group.is_of_consumers:
             raise UnknownGroupError(f"{group.group_id} is not a consumer group: it is of type {group.type}")
         if options.state is not None:
-            _show_state(log_dir.root, group, output, is_verbose=options.verbose)
+            _show_state(log_dir.root, node_id, group, output, is_verbose=options.verbose)
         elif options.members:
             output.show_all(
                 group.members,
@@ -233,8 +234,7 @@ def _assignment(partitions: Iterable[TopicPartition]) -> str:
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items()) or NO_VALUE
 
 
-def _show_state(root: Root, group: GroupDescription, output: Output, *, is_verbose: bool) -> None:
-    node_id = node_id_of(root)
+def _show_state(root: Root, node_id: int | None, group: GroupDescription, output: Output, *, is_verbose: bool) -> None:
     output.show(
         group,
         lambda _: {
