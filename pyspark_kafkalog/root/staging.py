@@ -9,13 +9,13 @@ pickled. A crash leaves files or objects that no commit names: clean-up removes 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
+from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, discard_staged
 
@@ -79,8 +79,8 @@ class ObjectStaging:
     def __init__(self, store: ObjectStore, write_id: str, task: int, *, planned_at: int) -> None:
         self._store = store
         self._planned_at = planned_at
-        self._scratch = tempfile.TemporaryDirectory(prefix="kafkalog-")
-        self.task = StagingTask(root=Path(self._scratch.name), write_id=write_id, task=task, is_scratch=True)
+        self._scratch = ScratchDirectory("stage")
+        self.task = StagingTask(root=self._scratch.path, write_id=write_id, task=task, is_scratch=True)
         self.fs = flushing_file_system(LOCAL, "os")
 
     def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:

@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,6 +70,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.objects.producer_batches import aborted_transactions
+from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
@@ -224,8 +224,8 @@ def _clean(
     )
     done: list[PutGroup] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="kafkalog-clean-") as top:
-            copier, keys = copier_of(root, found, limits, Path(top), now_ms, offset_map)
+        with ScratchDirectory("clean") as top:
+            copier, keys = copier_of(root, found, limits, top, now_ms, offset_map)
             for group in groups:
                 put = put_group(root, found, copier, group, keys)
                 if not commit_group(root, found, put):

@@ -13,12 +13,10 @@ names, for the clean-up, and so does a task that Spark runs twice.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
@@ -44,6 +42,7 @@ from pyspark_kafkalog.maintenance.objects.clean import (
 from pyspark_kafkalog.maintenance.objects.merge import merge_all
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
 
@@ -182,7 +181,7 @@ def _transactions(work: _Work) -> list[CleanedTransactions]:
 def _copy(work: _Work, first: int, last: int, start: CleanedTransactions) -> list[PutGroup]:
     """Put the groups [first, last); `start` are the transactions at the beginning of the first."""
     root = _objects(work.job_run)
-    with tempfile.TemporaryDirectory(prefix="kafkalog-clean-") as top:
-        copier, keys = copier_of(root, work.found, work.share.limits(), Path(top), work.now_ms)
+    with ScratchDirectory("clean") as top:
+        copier, keys = copier_of(root, work.found, work.share.limits(), top, work.now_ms)
         copier = replace(copier, transactions=start)
         return [put_group(root, work.found, copier, group, keys) for group in work.groups[first:last]]

@@ -30,6 +30,7 @@ from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.objects.spool import remove_abandoned
 from pyspark_kafkalog.tiered.objects import SegmentStore
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout
 from pyspark_kafkalog.units import HOUR_MS
@@ -109,6 +110,7 @@ def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> 
     metadata: CleanedMetadata
     objects: SegmentStore
     if isinstance(root, ObjectRoot):
+        remove_abandoned()
         metadata, objects, layout = root.store, root.objects, OwnLayout.AIVEN
     else:
         storage = root.remote_storage

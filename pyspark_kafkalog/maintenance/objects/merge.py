@@ -18,7 +18,6 @@ part of the log ends with it (clean.py).
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,7 +42,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
-from pyspark_kafkalog.storage.objects.spool import Spool
+from pyspark_kafkalog.storage.objects.spool import ScratchDirectory, Spool
 from pyspark_kafkalog.tiered.own_segments import put_segment
 
 OPERATION: Final = "merge"
@@ -131,12 +130,12 @@ def merge_round(
         return []
     results: list[Merged] = []
     with (
-        tempfile.TemporaryDirectory(prefix="kafkalog-merge-", dir=scratch) as top,
-        Spool(planned.ranges, Path(top)) as spool,
+        ScratchDirectory("merge", within=scratch) as top,
+        Spool(planned.ranges, top) as spool,
     ):
         for plan in planned.plans:
             merge = _PartitionMerge(metadata, objects, configs[plan.of.topic], plan, spool, clock)
-            results.append(merge.put(Path(top)))
+            results.append(merge.put(top))
     records = [
         (plan.of, plan.record(result.segments))
         for plan, result in zip(planned.plans, results, strict=True)

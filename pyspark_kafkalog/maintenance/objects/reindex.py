@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -61,6 +60,7 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     segment_file,
 )
+from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_indexes
@@ -97,8 +97,8 @@ def reindex_log(
     )
     for segment in partition.segments:
         try:
-            with tempfile.TemporaryDirectory(prefix="kafkalog-reindex-") as directory:
-                work.go(segment, Path(directory))
+            with ScratchDirectory("reindex") as directory:
+                work.go(segment, directory)
         except (KafkalogError, OSError) as failure:
             _LOG.warning("%s: reindexing failed: %s", topic_partition, failure)
             work.errors.append(failure)

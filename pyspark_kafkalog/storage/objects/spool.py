@@ -1,15 +1,28 @@
-"""Data objects that several readers want parts of, each got once and kept in a scratch file.
+"""Scratch space on this machine: directories, and a file for objects that several readers want parts of.
 
-A merge reads the runs of many partitions, which lie side by side in the same objects. The first read of an object gets
-the planned range of it, in windows of `WINDOW_BYTES`; later reads, of whichever partition, are answered from the file.
-Bytes outside of the planned ranges are got as without a spool. The file has no name after it is opened, so a crash
-leaves nothing.
+*Directories* are below TMPDIR. A process that is killed leaves its own; the next process of the same user on this
+machine that needs scratch space, and the clean-up of an object root, remove those that are a day old. The lock of a
+directory tells whether its process is alive.
+
+*The spool* gets each object once. A merge reads the runs of many partitions, which lie side by side in the same
+objects. The first read of an object gets the planned range of it, in windows of `WINDOW_BYTES`; later reads, of
+whichever partition, are answered from the file. Bytes outside of the planned ranges are got as without a spool. The
+file has no name after it is opened, so a crash leaves nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import re
+import shutil
+import stat
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,6 +39,92 @@ from pyspark_kafkalog.units import MIB
 #: What one request gets at most, and how many objects are got at once: their product bounds the memory.
 WINDOW_BYTES: Final = 16 * MIB
 _AT_ONCE: Final = 4
+_PREFIX: Final = "kafkalog-"
+_PURPOSES: Final = ("stage", "merge", "clean", "reindex")
+#: The names that `tempfile` makes, also those of protocol/client_tls.
+_SCRATCH: Final = re.compile(rf"{_PREFIX}(?:{'|'.join(_PURPOSES)}|tls)-[a-z0-9_]{{8}}")
+_KEPT_S: Final = 24 * 60 * 60
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class ScratchDirectory:
+    """A new directory below `within`, or TMPDIR; removed by `cleanup`, or at the end of the block.
+
+    `purpose` is one of `_PURPOSES`.
+    """
+
+    def __init__(self, purpose: str, *, within: Path | None = None) -> None:
+        if purpose not in _PURPOSES:
+            raise ValueError(f"expected one of {', '.join(_PURPOSES)}, found {purpose!r}")
+        _remove_once()
+        self._directory = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{purpose}-", dir=within)
+        self.path = Path(self._directory.name)
+        self._lock_fd: int | None = _locked(self.path)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.cleanup()
+
+    def cleanup(self) -> None:
+        """Remove the directory with all that is in it."""
+        self._directory.cleanup()
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def remove_abandoned(*, now_s: float | None = None, folder: Path | None = None) -> int:
+    """Remove scratch directories of this user that killed processes have left a day ago; returns how many.
+
+    Errors leave a directory to the next run.
+    """
+    folder = Path(tempfile.gettempdir()) if folder is None else folder
+    oldest_s = (time.time() if now_s is None else now_s) - _KEPT_S
+    count = 0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if _SCRATCH.fullmatch(entry.name) and _is_abandoned(entry.stat(follow_symlinks=False), oldest_s):
+                    count += _remove(Path(entry.path))
+    if count:
+        _LOG.info("removed %d scratch directories that killed processes have left in %s", count, folder)
+    return count
+
+
+def _is_abandoned(status: os.stat_result, oldest_s: float) -> bool:
+    """Whether it is a directory of this user and nobody else, as old as that."""
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return is_own and status.st_mtime < oldest_s
+
+
+def _remove(directory: Path) -> bool:
+    lock_fd = _locked(directory)
+    if lock_fd is None:
+        return False
+    try:
+        shutil.rmtree(directory)  # follows no links
+        return True
+    finally:
+        os.close(lock_fd)
+
+
+def _locked(directory: Path) -> int | None:
+    """A descriptor of the directory, locked until it is closed; None while another process has it."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+@functools.cache
+def _remove_once() -> None:
+    remove_abandoned()
 
 
 class Spool:
