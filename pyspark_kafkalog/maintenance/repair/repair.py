@@ -25,7 +25,7 @@ from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.findings import Finding
-from pyspark_kafkalog.maintenance.verify.root import SNAPSHOT_WITHOUT_ENDS, lacks_offsets_ends
+from pyspark_kafkalog.maintenance.verify.root import SNAPSHOT_WITHOUT_ENDS, is_image_of
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.delta import apply
@@ -222,7 +222,7 @@ def restore_offsets_ends(root: FileRoot, now_ms: int) -> None:
             image = image_of(read_snapshot(path), start, str(path))
         for commit in root.store.log.read_from(image.next_offset, many=True):
             image = apply(image, commit)
-        if image != current and not lacks_offsets_ends(current, image):
+        if not is_image_of(current, image):
             raise LogDirError(f"{directory}: the commits do not add up to the newest snapshot: verify again")
         LocalSnapshots(directory, root.fs).write(image)
         for end_offset, snapshot in snapshots.items():

@@ -48,6 +48,7 @@ from pyspark_kafkalog.maintenance.verify.indexes import (
 from pyspark_kafkalog.maintenance.verify.root import (
     apply_checked,
     check_static,
+    is_image_of,
     lacks_offsets_ends,
     report_old_snapshot,
 )
@@ -170,7 +171,7 @@ class _MetadataCheck:
             if known is not None and lacks_offsets_ends(known, image):
                 file = name_of(self._root.objects, snapshot_key(SnapshotId(image.next_offset, LEADER_EPOCH)))
                 report_old_snapshot(self._sink, file, advice=_OLD_SNAPSHOT)
-            elif known is not None and known != image:
+            elif known is not None and not is_image_of(known, image):
                 self._differs(
                     f"{METADATA_DIR} at {image.next_offset}", "the image of the commits before it", "a different image"
                 )

@@ -109,17 +109,25 @@ def apply_checked(
     return after
 
 
-def lacks_offsets_ends(snapshot: MetadataImage, image: MetadataImage) -> bool:
-    """Whether the snapshot differs from `image` only in that it does not know where offsets ended (TopicImage)."""
+def is_image_of(snapshot: MetadataImage, image: MetadataImage) -> bool:
+    """Whether the snapshot is `image`, apart from where offsets ended (TopicImage), which it may not know."""
     if snapshot == image or snapshot.topics.keys() != image.topics.keys():
-        return False
+        return snapshot == image
     topics = {
-        name: topic
-        if topic.offsets_ends != UNKNOWN_ENDS
-        else replace(topic, offsets_ends=image.topics[name].offsets_ends)
+        name: replace(topic, offsets_ends=image.topics[name].offsets_ends)
+        if topic.offsets_ends == UNKNOWN_ENDS
+        else topic
         for name, topic in snapshot.topics.items()
     }
     return replace(snapshot, topics=topics) == image
+
+
+def lacks_offsets_ends(snapshot: MetadataImage, image: MetadataImage) -> bool:
+    """Whether the snapshot does not know where offsets ended, and the commits up to `image`, its own, tell that."""
+    return is_image_of(snapshot, image) and any(
+        topic.offsets_ends == UNKNOWN_ENDS and image.topics[name].offsets_ends not in ((), UNKNOWN_ENDS)
+        for name, topic in snapshot.topics.items()
+    )
 
 
 def report_old_snapshot(sink: FindingSink, file: Path | str, *, advice: str) -> None:
@@ -235,7 +243,7 @@ class _CommitLogCheck:
             path = self.directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name
             if known is not None and lacks_offsets_ends(known, image):
                 report_old_snapshot(self.sink, path, advice=REPAIR)
-            elif known is not None and known != image:
+            elif known is not None and not is_image_of(known, image):
                 self._snapshot_differs(path, "the image of the commits before it", "a different image")
         if offsets and offsets[-1] >= image.next_offset:
             self.sink.add(
