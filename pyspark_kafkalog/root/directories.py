@@ -8,7 +8,8 @@ the disk, as there may be thousands: who first writes to a partition makes its i
 (PartitionMetadataFile.maybeFlush). After a crash the next writer repairs what is missing: it creates directories, and
 first renames those with another topic's id. It then also removes the lines in the root's checkpoint files for an
 earlier log of the same name. If only the id of a partition with records is unreadable, or that of one without any
-files, it is rewritten.
+files, it is rewritten. The directory of a partition with records is neither made nor renamed: its id was on disk before
+them, so one that is missing or has another id is damage, and what is there may be all that is left.
 
 A process that is killed after it has committed a topic's deletion may leave directories without renaming them. Creating
 a topic of the same name renames them. Retention searches for the others, which would take space for ever: directories
@@ -28,9 +29,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.errors import DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.commit_log import CommitLog
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecord
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import forget_partitions
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
@@ -55,10 +56,33 @@ _DELETED_DIR = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
 def ensure_partition_directories(root: Path, topic: TopicImage, fs: FileSystem, numbers: range | None = None) -> None:
-    """Create the missing directories of `topic`, or of those of its partitions. The caller holds the root's lock."""
+    """Create the missing directories of `topic`, or of those of its partitions. The caller holds the root's lock.
+
+    Raises LogDirError, after that, for those of partitions with records.
+    """
     some = topic.partitions if numbers is None else topic.partitions[numbers.start : numbers.stop]
-    have_records = {TopicPartition(topic.name, each.partition): each.state.log_end_offset > 0 for each in some}
+    lost = [each for each in some if _is_lost(root, topic, each)]
+    have_records = {
+        TopicPartition(topic.name, each.partition): each.state.log_end_offset > 0 for each in some if each not in lost
+    }
     _ensure(root, have_records, topic.topic_id, fs)
+    for each in lost:
+        directory = partition_path(root, TopicPartition(topic.name, each.partition))
+        found = topic_id_of(directory)
+        raise LogDirError(
+            f"{directory}: expected the directory of topic id {topic.topic_id}, which has committed records, found "
+            f"{'none' if found is None else f'one of topic id {found}'}: restore it, or its {PARTITION_METADATA}, from "
+            "a copy; nothing was renamed"
+        )
+
+
+def _is_lost(root: Path, topic: TopicImage, partition: PartitionImage) -> bool:
+    """Whether the partition has local records, and its directory is missing or says that it is another topic's."""
+    if partition.state.log_end_offset <= partition.state.local_log_start_offset:
+        return False
+    directory = partition_path(root, TopicPartition(topic.name, partition.partition))
+    found = topic_id_of(directory)
+    return found != topic.topic_id and (found is not None or not directory.exists())
 
 
 def ensure_partition_directory(

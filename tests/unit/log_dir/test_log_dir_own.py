@@ -32,7 +32,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TopicPartition
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -241,6 +241,27 @@ def test_unreadable_topic_id_is_rewritten_and_records_stay(log_dir: LogDir, dama
     log_dir.add_partitions("orders", total=2)
     assert len(_values(log_dir)) == 12
     assert read_topic_id(log_dir.path / "orders-0" / "partition.metadata") == log_dir.topic("orders").topic_id
+
+
+@pytest.mark.file_roots
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_directory_of_records_is_neither_renamed_nor_made_by_changes_of_its_topic(
+    log_dir: LogDir, is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is lost, or its partition.metadata is that of another topic."""
+    log_dir.append("orders", _table(0, 10))
+    directory = log_dir.path / "orders-0"
+    if is_lost:
+        directory.rename(log_dir.path.parent / "elsewhere")
+    else:
+        write_topic_id(directory / "partition.metadata", "SF4fLBrsTsCBKkm_tBhcKg")
+    before = sorted(each.name for each in directory.glob("*"))
+    log_dir.alter_topic("orders", add={"retention.ms": "-1"})
+    log_dir.add_partitions("orders", total=3)
+    assert "which has committed records" in caplog.text
+    assert sorted(each.name for each in directory.glob("*")) == before
+    assert not list(log_dir.path.glob("*-delete"))
+    assert (log_dir.path / "orders-2").is_dir()
 
 
 @pytest.mark.file_roots
