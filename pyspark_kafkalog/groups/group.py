@@ -480,10 +480,11 @@ def offsets_of_unknown_topics(root: Root) -> list[tuple[str, TopicPartition]]:
 
 
 def delete_outdated_offsets(root: Root) -> int:
-    """Delete the offsets of topics that were deleted, in open transactions too, and return their number.
+    """Delete the offsets of topics that were created again since, in open transactions too; return their number.
 
     Here they do not count, but a broker that reads `__consumer_offsets` does not know that of an offset without a topic
-    id. Raises FollowingRootError if there are any and `root` follows, CorruptRecordError.
+    id. Those of topics that the root does not have stay: after an adoption they may be on other brokers. Raises
+    FollowingRootError if there are any to delete and `root` follows, CorruptRecordError.
     """
     root.refresh()
     deleted = 0
@@ -498,7 +499,7 @@ def delete_outdated_offsets(root: Root) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Outdated:
-    """The keys of offsets in one partition of `__consumer_offsets` whose topics were deleted."""
+    """The keys of offsets in one partition of `__consumer_offsets` whose topics were created again since."""
 
     root: Root
     number: int
@@ -523,7 +524,11 @@ class _Outdated:
         except KafkalogError:
             return False
         image = self.root.native().store.image
-        return topic_partition is not None and not image.has_committed(topic_partition.topic, topic_id, written_at)
+        return (
+            topic_partition is not None
+            and topic_partition.topic in image.topics
+            and not image.has_committed(topic_partition.topic, topic_id, written_at)
+        )
 
     def delete(self) -> list[bytes]:
         """Delete them with one commit. The caller holds the partition's lock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from adopted_roots import copy_of
 from following_roots import copy_once
 from root_places import RootPlace
 
@@ -12,8 +13,9 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, offset_key, offset_value
 from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
-from pyspark_kafkalog.maintenance.export.export import export_to
+from pyspark_kafkalog.maintenance.export.export import export_to, return_to_broker
 from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -72,3 +74,17 @@ def test_follower_with_offsets_of_a_deleted_topic_is_not_exported_to_a_broker(tm
     with pytest.raises(FollowingRootError):
         export_new_broker(root, tmp_path / "new", metadata_partitions=1)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.file_roots
+def test_offsets_of_topics_on_other_brokers_go_back_to_their_broker(tmp_path: Path) -> None:
+    """A disk of one of several brokers has __consumer_offsets, and not the topics that its offsets are of."""
+    root = copy_of("consumer-offsets", tmp_path)
+    before = _offsets(root)
+    assert sum(map(len, before.values())) > 0
+    adopt(root, create_missing=True)
+    native = LogDir.open(root).root.native()
+    assert isinstance(native, FileRoot)
+    return_to_broker(native)
+    export_new_broker(native, tmp_path / "new", metadata_partitions=1)
+    assert _offsets(tmp_path / "new") == before
