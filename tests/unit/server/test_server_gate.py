@@ -285,8 +285,8 @@ def test_open_server_refuses_to_listen_for_other_machines(root: Path) -> None:
 
 
 def connect_from(bootstrap: str, source: str) -> socket.socket:
-    host, _, port = bootstrap.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=(source, 0))
+    port = int(bootstrap.rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S, source_address=(source, 0))
 
 
 @pytest.mark.parametrize("begun", [b"", b"\x16", b"\0\0\0"], ids=["silent", "part of TLS", "part of a size"])
@@ -323,12 +323,14 @@ def test_clients_that_never_say_who_they_are_keep_no_others_out(
                 assert client.accepts(ask(sock, client.final(first)) or b"")
 
 
-def test_connection_above_its_hosts_rate_is_closed_later_and_not_answered(root: Path) -> None:
+@pytest.mark.parametrize("listen", ["127.0.0.1", "::"])
+def test_connection_above_its_hosts_rate_is_closed_later_and_not_answered(root: Path, listen: str) -> None:
     host = quota_entity([(IP, "127.0.0.2")])
     LogDir.open(root).root.native().commit(
         lambda image: alter_quotas({}, host, {"connection_creation_rate": 1.0}), operation="set a quota"
     )
-    with serve(root, config()) as bootstrap, contextlib.ExitStack() as opened:
+    served = replace(config(), listen=Address(listen, 0))
+    with serve(root, served) as bootstrap, contextlib.ExitStack() as opened:
         first = opened.enter_context(connect_from(bootstrap, "127.0.0.2"))
         assert ask(first, API_VERSIONS) is not None  # by now the server has read the quota
         sockets = [opened.enter_context(connect_from(bootstrap, "127.0.0.2")) for _ in range(25)]

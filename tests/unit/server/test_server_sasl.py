@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -204,3 +205,30 @@ def test_plain_message_has_three_parts_and_no_other_identity() -> None:
     for wrong in (b"", b"\0\0s", b"\0ann\0", b"\0ann\0s\0", b"\0ann\0" + b"s" * 5_000):
         with pytest.raises(AuthenticationError):
             parse_plain(wrong)
+
+
+def test_passwords_that_one_host_tries_keep_no_other_host_waiting(
+    around: Surroundings, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+
+    def fits(self: Credentials, user: str, password: str) -> bool:
+        checked.append(user)
+        return user == "ann"
+
+    monkeypatch.setattr(Credentials, "fits", fits)
+
+    async def attempt(sasl: SaslAuthenticator, host: str, token: bytes) -> None:
+        session = Session(host, 1)
+        await sasl.begin(session, PLAIN, has_raw_tokens=False)
+        with contextlib.suppress(AuthenticationError):
+            await sasl.authenticate(session, token)
+
+    async def run() -> None:
+        sasl = authenticator(around, executor)
+        tries = [attempt(sasl, "10.0.0.9", b"\0eve\0guess") for _ in range(50)]
+        await asyncio.gather(*tries, attempt(sasl, "10.0.0.1", ANN_PLAIN))
+
+    asyncio.run(run())
+    assert len(checked) == 51
+    assert checked.index("ann") < 10
