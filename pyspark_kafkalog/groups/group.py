@@ -207,32 +207,6 @@ class Group:
         """
         return [self._lag_in(each, committed) for each, committed in self.fetch(topics).items()]
 
-    def lags(self, ends: KnownEnds) -> dict[tuple[str, int], int]:
-        """The lag in each partition that exists, by topic and number, in a root that is not a broker's directory.
-
-        As `lag`, for many groups and offsets: without objects for each, and `ends` is kept from one group to the next.
-        """
-        log = self._log()
-        if log is None:
-            return {}
-        is_current = offsets_filter(self._root, log)
-        found: dict[tuple[str, int], int] = {}
-        for key, value in sorted(log.records(self.group_id).items()):  # as in `fetch`
-            if key[:2] not in OFFSET_TYPES:
-                continue
-            end = ends.of(key)
-            if end is None:
-                continue
-            found.pop(end.partition, None)
-            offset = offset_of_topic(value, end.topic_id)
-            if offset is None:
-                committed = parse_offset_value(value)
-                if not is_current(TopicPartition(*end.partition), committed, key):
-                    continue
-                offset = committed.offset
-            found[end.partition] = end.offset - offset
-        return dict(sorted(found.items()))
-
     def commit(self, offsets: AnyOffsets, metadata: str = "", *, flush: FlushMode = "fsync") -> None:
         """Commit the next offset to read of each partition, atomically.
 
@@ -427,6 +401,33 @@ class Group:
         return PartitionLag(
             topic_partition=topic_partition, committed=committed, log_end_offset=end_offset, error=failed
         )
+
+
+def known_lags(group: Group, ends: KnownEnds) -> dict[tuple[str, int], int]:
+    """A group's lag in each partition that exists, by topic and number, in a root that is not a broker's directory.
+
+    As `Group.lag`, for many groups and offsets: without objects for each. `ends` is kept from one group to the next.
+    """
+    log = group._log()
+    if log is None:
+        return {}
+    is_current = offsets_filter(group.root, log)
+    found: dict[tuple[str, int], int] = {}
+    for key, value in sorted(log.records(group.group_id).items()):  # as in `Group.fetch`
+        if key[:2] not in OFFSET_TYPES:
+            continue
+        end = ends.of(key)
+        if end is None:
+            continue
+        found.pop(end.partition, None)
+        offset = offset_of_topic(value, end.topic_id)
+        if offset is None:
+            committed = parse_offset_value(value)
+            if not is_current(TopicPartition(*end.partition), committed, key):
+                continue
+            offset = committed.offset
+        found[end.partition] = end.offset - offset
+    return dict(sorted(found.items()))
 
 
 def expire_offsets(

@@ -33,7 +33,7 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.groups.group import Group, KnownEnds
+from pyspark_kafkalog.groups.group import Group, KnownEnds, known_lags
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.cleaner.run_record import RecordPlace, read_last_run, read_uncleanable, record_place
@@ -402,7 +402,7 @@ def _lag_metric(root: Root) -> Metric:
             group = open_group(root, group_id)
             if isinstance(group, Group) and not root.is_broker_directory:
                 ends = KnownEnds(root) if ends is None else ends
-                for (topic, number), lag in group.lags(ends).items():
+                for (topic, number), lag in known_lags(group, ends).items():
                     values[group_id, topic, str(number)] = float(lag)
                 continue
             lags = group.lag()

@@ -23,7 +23,7 @@ from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidGroupError, UnknownGroupError
-from pyspark_kafkalog.groups.group import KnownEnds, expire_offsets
+from pyspark_kafkalog.groups.group import KnownEnds, expire_offsets, known_lags
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
@@ -229,7 +229,7 @@ class GroupsMachine(RuleBasedStateMachine):
             assert {each.topic_partition: each.lag for each in found.lag()} == {
                 each: ENDS[each] - offset for each, (offset, _) in self.model.get(group, {}).items()
             }
-            assert found.lags(KnownEnds(self.reader.root)) == {
+            assert known_lags(found, KnownEnds(self.reader.root)) == {
                 (each.topic, each.partition): ENDS[each] - offset
                 for each, (offset, _) in self.model.get(group, {}).items()
             }

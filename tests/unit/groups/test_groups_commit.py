@@ -23,7 +23,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.groups import group_log
-from pyspark_kafkalog.groups.group import Group, KnownEnds, expire_offsets
+from pyspark_kafkalog.groups.group import Group, KnownEnds, expire_offsets, known_lags
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
@@ -80,7 +80,7 @@ def test_committed_offsets_are_fetched_unchanged(log_dir: LogDir, group: Group) 
     assert list(group.fetch()) == [P0, P1]
     assert group.fetch(["clicks"]) == {}
     assert [(each.topic_partition, each.lag) for each in group.lag()] == [(P0, 48), (P1, 23)]
-    assert group.lags(KnownEnds(log_dir.root)) == {("orders", 0): 48, ("orders", 1): 23}
+    assert known_lags(group, KnownEnds(log_dir.root)) == {("orders", 0): 48, ("orders", 1): 23}
     assert log_dir.groups() == ("g",)
 
 
