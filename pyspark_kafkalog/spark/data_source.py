@@ -79,8 +79,8 @@ class KafkalogDataSource(DataSource):
 
         if overwrite:
             raise InvalidOptionError(
-                "mode overwrite is not possible, a log is only appended to: use mode append "
-                "(to start afresh, delete the topic first: kafkalog topics --delete)"
+                "mode overwrite is not possible, a log is only appended to: use mode append or "
+                "INSERT INTO (to start afresh, delete the topic first: kafkalog topics --delete)"
             )
         options = parse_write_options(self.options)
         check_write_schema(schema, options.topic)

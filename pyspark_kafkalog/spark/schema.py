@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -69,15 +70,28 @@ def check_read_schema(schema: StructType) -> None:
             raise InvalidOptionError(f"the schema has the unknown column {field.name!r}; {_allowed_columns()}")
         if field.dataType != expected.dataType and (field.name, field.dataType) != ("timestamp", _MILLISECONDS):
             raise InvalidOptionError(
-                f"the schema has column {field.name} as {field.dataType.simpleString()}; {_allowed_columns()}"
+                f"the schema has column {field.name} as {field.dataType.simpleString()}"
+                f"{_session_text(field.dataType)}; {_allowed_columns()}"
             )
         if not field.nullable and field.name in _MAY_BE_NULL:
             raise InvalidOptionError(f"the schema has column {field.name} as NOT NULL, but it can be null")
 
 
 def _allowed_columns() -> str:
-    columns = (f"{field.name} {field.dataType.simpleString()}" for field in _READ_SCHEMA_WITH_HEADERS)
+    columns = (f"{field.name} {_name_of(field.dataType)}" for field in _READ_SCHEMA_WITH_HEADERS)
     return f"allowed columns: {', '.join(columns)}; timestamp may be bigint, for milliseconds since 1970"
+
+
+def _name_of(kind: DataType) -> str:
+    """The name of the type in SQL, whatever TIMESTAMP means in the session (spark.sql.timestampType)."""
+    return "timestamp_ltz" if isinstance(kind, TimestampType) else kind.simpleString()
+
+
+def _session_text(kind: DataType) -> str:
+    """Why a column has the type, if the session's settings may have chosen it."""
+    if not isinstance(kind, TimestampNTZType):
+        return ""
+    return ", which TIMESTAMP means in a session with spark.sql.timestampType=TIMESTAMP_NTZ"
 
 
 def check_write_schema(schema: StructType, topic: str | None) -> None:
@@ -95,7 +109,7 @@ def check_write_schema(schema: StructType, topic: str | None) -> None:
         if name in given and not any(_is_same_type(given[name], each) for each in allowed):
             raise InvalidRecordError(
                 f"{name} attribute unsupported type {given[name].simpleString()}. {name} must be a(n) "
-                f"{' or '.join(each.simpleString() for each in allowed)}: write {_conversion(name, given[name])}"
+                f"{' or '.join(map(_name_of, allowed))}: write {_conversion(name, given[name])}"
             )
 
 
@@ -111,7 +125,8 @@ def _conversion(name: str, given: DataType) -> str:
         return "timestamp_millis(timestamp) AS timestamp for milliseconds since 1970, timestamp_seconds for seconds"
     if name in ("key", "value") and isinstance(given, (StructType, ArrayType, MapType)):
         return f"to_json({name}) AS {name}"
-    return f"CAST({name} AS {_WRITE_TYPES[name][0].simpleString().upper()}) AS {name}"
+    in_zone = ", which takes times as of the session's time zone" if isinstance(given, TimestampNTZType) else ""
+    return f"CAST({name} AS {_name_of(_WRITE_TYPES[name][0]).upper()}) AS {name}{in_zone}"
 
 
 def _has_keys_and_values(given: DataType) -> bool:

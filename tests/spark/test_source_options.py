@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafkalog import LogDir
@@ -205,3 +205,25 @@ def test_damaged_batch_fails_read_with_file_and_position(
     log.write_bytes(data)
     with pytest.raises(PythonException, match=r"t-0/0{20}\.log at byte 17: expected CRC-32C"):
         load(copy, subscribe="t").collect()
+
+
+def test_stream_into_a_table_of_the_catalog_needs_path_and_topic_and_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "log")
+    LogDir.create(path).create_topic("t", partitions=1)
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
+    values = stream.selectExpr("CAST(CAST(value AS STRING) AS BINARY) AS value")
+
+    def to_table(checkpoint: str, **options: str) -> None:
+        writer = values.writeStream.trigger(once=True).option("checkpointLocation", str(tmp_path / checkpoint))
+        writer.options(**options).toTable("streamed").awaitTermination()
+
+    spark.sql(f"CREATE TABLE streamed USING kafkalog OPTIONS (path '{path}', subscribe 't')")
+    try:
+        with pytest.raises(StreamingQueryException, match=r"INSERT INTO t WITH.*writeTo.*toTable"):
+            to_table("without")
+        to_table("with", path=path, topic="t")
+        assert spark.table("streamed").count() == 1
+    finally:
+        spark.sql("DROP TABLE streamed")

@@ -317,7 +317,7 @@ def _source_options(given: Mapping[str, Any], raw: Mapping[str, str], starting: 
     if given.get("commitOffsets", False) and "kafka.group.id" not in given:
         raise InvalidOptionError("option commitOffsets needs the option kafka.group.id: which group")
     return {
-        "path": None if "path" not in given and "remoteStorage" in given else _path(given, raw),
+        "path": None if "path" not in given and "remoteStorage" in given else _path(given, "" if raw else _TABLE_READ),
         "store": _store(given),
         "principal": given.get("principal"),
         "subscription": subscription,
@@ -363,7 +363,7 @@ def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
     if "txnLowerVersion" in given and "txnAppId" not in given:
         raise InvalidOptionError("option txnLowerVersion goes with txnAppId and txnVersion: give those too")
     return WriteOptions(
-        path=_path(given, raw),
+        path=_path(given, _TABLE_WRITE),
         store=_store(given),
         principal=given.get("principal"),
         topic=given.get("topic"),
@@ -444,17 +444,23 @@ def _allowed(direction: Direction, *, but: Direction | None = None) -> str:
     )
 
 
-def _path(given: Mapping[str, Any], raw: Mapping[str, str]) -> str:
+#: What a table of the catalog needs. Spark hands its options to a Python data source in the table's schema only.
+_TABLE_READ: Final = (
+    "; of a table of the catalog Spark hands on the options only if CREATE TABLE lists no columns: create the table "
+    "without them"
+)
+_TABLE_WRITE: Final = (
+    "; Spark hands on no options of a table of the catalog to writes, so give them with the write: INSERT INTO t WITH "
+    "(path = '...', topic = '...') ..., df.writeTo('t').option('path', '...').option('topic', '...').append(), "
+    "df.writeStream.option('path', '...').option('topic', '...').toTable('t'); or write without a table: "
+    "df.write.format('kafkalog').mode('append').save('...'), df.writeStream.format('kafkalog').start('...')"
+)
+
+
+def _path(given: Mapping[str, Any], hint: str) -> str:
     if "path" in given:
         path: str = given["path"]
         return path
-    hint = (
-        ""
-        if raw
-        else " (Spark hands the options of a SQL table to a Python data source only for reading, and only where "
-        "CREATE TABLE lists no columns; to write into such a table use INSERT INTO ... WITH (path = ..., topic = ...) "
-        "or df.write.format('kafkalog').option('path', ...))"
-    )
     raise InvalidOptionError(f"option path is missing: the log directory, in place of kafka.bootstrap.servers{hint}")
 
 

@@ -224,7 +224,7 @@ def test_paths_that_are_no_list_are_refused(text: str) -> None:
 def test_missing_path_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="option path is missing"):
         parse_read_options({"subscribe": "a"})
-    with pytest.raises(InvalidOptionError, match="SQL table"):
+    with pytest.raises(InvalidOptionError, match="table of the catalog"):
         parse_write_options({})
 
 

@@ -116,7 +116,8 @@ _TEXT_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructFi
 @pytest.mark.parametrize(
     ("column", "kind", "conversion"),
     [
-        ("timestamp", StringType(), "CAST(timestamp AS TIMESTAMP) AS timestamp"),
+        ("timestamp", StringType(), "CAST(timestamp AS TIMESTAMP_LTZ) AS timestamp"),
+        ("timestamp", TimestampNTZType(), "CAST(timestamp AS TIMESTAMP_LTZ) AS timestamp, which takes times as of the"),
         ("timestamp", LongType(), "timestamp_millis(timestamp) AS timestamp for milliseconds"),
         ("partition", LongType(), "CAST(partition AS INT) AS partition"),
         ("key", IntegerType(), "CAST(key AS STRING) AS key"),
@@ -217,3 +218,11 @@ def test_create_table_with_a_secret_is_refused_without_repeating_it(name: str) -
         "storeEndpoint": "http://host:1",
         "fs.s3a.endpoint.region": "eu-west-1",
     }
+
+
+def test_schema_of_a_session_without_time_zones_names_the_type_to_use() -> None:
+    rows = StructType([StructField("timestamp", TimestampNTZType())])
+    with pytest.raises(
+        InvalidOptionError, match=r"as timestamp_ntz, which TIMESTAMP means.*TIMESTAMP_NTZ; .* timestamp timestamp_ltz,"
+    ):
+        check_read_schema(rows)
