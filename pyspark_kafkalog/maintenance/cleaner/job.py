@@ -429,6 +429,8 @@ def _inspect(
             read_bytes = sum(each.size_bytes for each in plan.segments)
             offsets = plan.first_uncleanable_offset - plan.first_dirty_offset
             results.append(DirtyPartition(topic_partition, plan.dirty_ratio, read_bytes, offsets))
+        elif report.skipped is None and isinstance(found, CleanableLog):
+            results.append(_clean(root, job_run, topic_partition, limits))  # a dry run reads what a cleaning reads
         elif job_run.dry_run or isinstance(found, CleanableLog) or found.is_tidy:
             results.append(report)
         else:
@@ -502,5 +504,6 @@ def _clean(root: Root, job_run: JobRun, topic_partition: TopicPartition, limits:
         dedupe_buffer_bytes=limits.buffer_bytes,
         throttle=Throttle(limits.bytes_per_second),
         later=offsets,
+        dry_run=job_run.dry_run,
     )
     return _Cleaned(report, offsets)

@@ -3,7 +3,7 @@
     merge       runs become segments, if that closes a segment                                  merge.py
     survivors   the latest offset of each key in the dirty part, read from the store            cleaner/offset_map.py
     copy        group by group into a new segment in a scratch directory, then put              cleaner/copy.py
-    commit      the new segment takes the place of its group                                    replace.py
+    commit      the new segments take the places of their groups, one after the other           replace.py
 
 *Which segments.* The last segment, with the runs after it, is the active one, which is never cleaned. It is closed when
 a merge has to roll: by segment.bytes or segment.ms, as in a broker. All segments before it are cleaned. A cleaned
@@ -12,6 +12,9 @@ segment keeps the range of offsets of its group, even if no record is left in it
 *The checkpoint* is in the segments: those that a cleaning has written are marked (`isCleaned`), and the dirty part
 begins after the last one. Groups are committed in order, so after a kill the marked ones hold at most one record of
 each key, and a tombstone only goes after all earlier records of its key.
+
+*Preconditions.* All groups are copied before the first is committed. So a damaged or missing object, and a transaction
+index that is wrong, end a cleaning before it changes anything; a dry run reads the same.
 
 *Races.* Nothing is locked. A commit replaces exactly the segments that were read, or nothing: of two cleanings the one
 that is later at a group ends there, with retention in between too. So does one that finds segments deleted from the
@@ -22,6 +25,7 @@ names, which the clean-up deletes (clean_up.py).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -74,6 +78,7 @@ from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.own_layouts import segment_keys
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
@@ -195,7 +200,9 @@ def clean_log(
     try:
         found = inspect_log(root, topic_partition, now_ms)
         report = judge(report, found.plan, found.config, force=force)
-        if report.skipped is None and not dry_run:
+        if report.skipped is None and dry_run:
+            _check(root, found, limits, now_ms, offset_map)
+        elif report.skipped is None:
             report = _clean(root, found, report, limits, now_ms, force, offset_map)
     except (KafkalogError, OSError) as error:
         _LOG.warning("%s: cleaning failed: %s", topic_partition, error)
@@ -222,19 +229,53 @@ def _clean(
     groups = group_segments(
         found.plan.segments, found.config, first_uncleanable_offset=found.plan.first_uncleanable_offset
     )
+    put: list[PutGroup] = []
+    tried = 0  # a commit that fails may have been made
     done: list[PutGroup] = []
     try:
         with ScratchDirectory("clean") as top:
             copier, keys = copier_of(root, found, limits, top, now_ms, offset_map)
             for group in groups:
-                put = put_group(root, found, copier, group, keys)
-                if not commit_group(root, found, put):
-                    break
-                done.append(put)
+                put.append(put_group(root, found, copier, group, keys))
+        for each in put:
+            tried += 1
+            if not commit_group(root, found, each):
+                break
+            done.append(each)
     except (KafkalogError, OSError):
         if not is_outdated(root, found, done):
             raise
+    finally:
+        _delete_put(root, found, put[tried:])
     return report_of(report, done)
+
+
+def _delete_put(root: ObjectRoot, found: CleanableLog, put: Sequence[PutGroup]) -> None:
+    """Delete the segments of groups whose commit was not tried; the clean-up deletes what cannot be deleted now."""
+    keys = [key for each in put for key in segment_keys(found.of, each.segment.base_offset, each.segment.segment_id)]
+    with contextlib.suppress(KafkalogError, OSError):
+        root.objects.delete(keys)
+
+
+def _check(
+    root: ObjectRoot, found: CleanableLog, limits: CleanerLimits, now_ms: int, offset_map: OffsetMap | None
+) -> None:
+    """Read what a cleaning reads, and change nothing. Runs that it would merge first are not read.
+
+    Raises ObjectStoreError, DiskFormatError.
+    """
+    stored = [each for each in found.plan.segments if each.base_offset in found.segments]
+    if not stored:
+        return
+    end_offset = min(found.plan.first_uncleanable_offset, stored[-1].end_offset)
+    part = replace(part_of(root, found, limits, now_ms), segments=stored, end_offset=end_offset)
+    for segment in stored:
+        with SegmentReader(part.extent_of(segment)) as reader:
+            for _ in reader.runs(0, start_offset=segment.base_offset, end_offset=segment.end_offset):
+                pass
+    if offset_map is None:
+        offset_map = OffsetMap(map_bytes(found.plan, limits.buffer_bytes, limits.load_factor), limits.load_factor)
+    find_survivors(part, offset_map)
 
 
 def report_of(report: PartitionReport, done: Sequence[PutGroup]) -> PartitionReport:

@@ -139,17 +139,16 @@ def _commit(
     futures: Sequence[Future[list[PutGroup]]],
     done: list[PutGroup],
 ) -> None:
-    """Commit the groups in order as tasks put them, and add those that were committed to `done`."""
+    """Commit the groups in order once all tasks have put theirs, and add those that were committed to `done`."""
     is_ended = False
     try:
-        for future in futures:
-            for put in _result(tasks, future):
-                is_ended = is_ended or not commit_group(root, found, put)
-                if is_ended:
-                    segment = put.segment
-                    root.objects.delete(segment_keys(found.of, segment.base_offset, segment.segment_id))
-                else:
-                    done.append(put)
+        for put in [each for future in futures for each in _result(tasks, future)]:
+            is_ended = is_ended or not commit_group(root, found, put)
+            if is_ended:
+                segment = put.segment
+                root.objects.delete(segment_keys(found.of, segment.base_offset, segment.segment_id))
+            else:
+                done.append(put)
     finally:
         for future in futures:
             future.cancel()

@@ -28,7 +28,9 @@ from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedObjectsRecord, MetadataRecord
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.spool import remove_abandoned
 from pyspark_kafkalog.tiered.objects import SegmentStore
@@ -56,12 +58,24 @@ def merge_runs(
         for each in partitions:
             plan = MergePlan.of_partition(image, each, configs[each.topic].segment_bytes)
             if plan is not None:
-                reports[each] = replace(reports[each], bytes_read=plan.size_bytes, bytes_kept=plan.size_bytes)
+                reports[each] = _tried(root, plan, reports[each])
     else:
         for merged in _merge(root, configs, partitions, image.objects.last_id):
             reports[merged.topic_partition] = _added(reports[merged.topic_partition], merged)
     seconds = (time.perf_counter() - began) / max(len(reports), 1)
     return [replace(each, seconds=seconds) for each in reports.values()]
+
+
+def _tried(root: ObjectRoot, plan: MergePlan, report: PartitionReport) -> PartitionReport:
+    """The report of a merge that is not made: its batches are read, as a merge reads them."""
+    of = plan.of.topic_partition
+    extents = ObjectExtents(lambda: plan.log, lambda: ObjectLog.of(root.store.refresh(), of), root.objects)
+    try:
+        for _ in LogReader(extents, of).runs(plan.start_offset, plan.end_offset):
+            pass
+    except (KafkalogError, OSError) as failure:
+        return replace(report, error=str(failure))
+    return replace(report, bytes_read=plan.size_bytes, bytes_kept=plan.size_bytes)
 
 
 def _merge(
