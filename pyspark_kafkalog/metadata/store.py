@@ -62,7 +62,7 @@ from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
 from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
-from pyspark_kafkalog.storage.below_root import follow_root
+from pyspark_kafkalog.storage.below_root import follow_root, keep_directories
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
 
@@ -135,13 +135,14 @@ class MetadataStore:
             raise LogDirError(
                 f"{root} is not a native log directory: expected {METADATA_DIR}/{FORMAT_MARKER}, found no such file"
             )
-        check_marker(metadata_dir(root))
-        store = LocalMetadataStore(root, clock=clock, rng=rng, fs=fs)
-        if store.log.head() is None:
-            highest = store.log.highest_listed()
-            store.log.check_reaches(store.refresh().next_offset, highest)
-        if store.refresh_to_head().format_version is None:
-            raise LogDirError(f"creating the log directory {root} was not finished: create it again")
+        with keep_directories():
+            check_marker(metadata_dir(root))
+            store = LocalMetadataStore(root, clock=clock, rng=rng, fs=fs)
+            if store.log.head() is None:
+                highest = store.log.highest_listed()
+                store.log.check_reaches(store.refresh().next_offset, highest)
+            if store.refresh_to_head().format_version is None:
+                raise LogDirError(f"creating the log directory {root} was not finished: create it again")
         _CACHE.put(store._cache_key(), store._loaded)
         return store
 

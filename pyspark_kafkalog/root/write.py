@@ -43,6 +43,7 @@ from pyspark_kafkalog.root.write_transaction import (
     producer_of,
     skip,
 )
+from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -86,7 +87,7 @@ def commit_write(
     write = Write.of(staged, transaction)
     result, appended = CommitResult(None, ()), list[AppendedPartition]()
     if write.by_partition or transaction is not None:
-        with root_lock(store.root, fs=fs):
+        with root_lock(store.root, fs=fs), keep_directories():
             image = store.refresh()
             duplicate = admit(store, image, write)
             if duplicate is None:

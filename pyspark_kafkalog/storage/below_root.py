@@ -17,10 +17,12 @@ as `/mnt/disk-1` that is a root, and the directory of remote storage, whose fold
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -45,6 +47,9 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+#: Directories that an operation keeps open: the metadata's, and those of some partitions.
+_KEPT_MAX: Final = 16
 
 #: Places below which every folder of a path is opened by itself.
 _roots: Final[set[str]] = set()
@@ -86,7 +91,7 @@ def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> 
         error.filename = str(path)
         raise
     finally:
-        os.close(directory_fd)
+        close_names(directory_fd)
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
         os.close(fd)
@@ -100,8 +105,53 @@ def open_directory(directory: str | Path) -> int:
 
 
 def open_names(directory: str | Path) -> int:
-    """A descriptor for the `dir_fd` of calls that use names in `directory`. Raises LogDirError for a link, OSError."""
-    return _open_directory(directory, _NAMES_ONLY)
+    """A descriptor for the `dir_fd` of calls that use names in `directory`, until `close_names`.
+
+    Raises LogDirError for a link, OSError.
+    """
+    kept = _kept.directories
+    if kept is None:
+        return _open_directory(directory, _NAMES_ONLY)
+    name = str(directory)
+    fd = kept.get(name)
+    if fd is None:
+        fd = _open_directory(directory, _NAMES_ONLY)
+        if len(kept) < _KEPT_MAX:
+            kept[name] = fd
+    return fd
+
+
+def close_names(fd: int) -> None:
+    """Close what `open_names` has returned, unless it is kept open."""
+    kept = _kept.directories
+    if kept is None or fd not in kept.values():
+        os.close(fd)
+
+
+class _Kept(threading.local):
+    directories: dict[str, int] | None = None
+
+
+_kept: Final = _Kept()
+
+
+@contextlib.contextmanager
+def keep_directories() -> Iterator[None]:
+    """Open each directory once for all names that this thread uses in the block; of many directories, the first few.
+
+    For an operation in which no directory gets another place: one that holds the root's lock, or that only reads.
+    """
+    if _kept.directories is not None:
+        yield
+        return
+    kept: dict[str, int] = {}
+    _kept.directories = kept
+    try:
+        yield
+    finally:
+        _kept.directories = None
+        for fd in kept.values():
+            os.close(fd)
 
 
 def _open_directory(directory: str | Path, flags: int) -> int:

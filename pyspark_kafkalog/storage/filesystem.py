@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.storage.below_root import open_directory, open_file, open_names, split
+from pyspark_kafkalog.storage.below_root import close_names, open_directory, open_file, open_names, split
 from pyspark_kafkalog.storage.direct_io import BLOCK_BYTES, write_blocks
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import NS_PER_MS
@@ -204,7 +204,7 @@ def _names_of(path: Path) -> Iterator[tuple[str, int]]:
         try:
             yield name, fd
         finally:
-            os.close(fd)
+            close_names(fd)
     except KafkalogError:
         raise
     except OSError as error:

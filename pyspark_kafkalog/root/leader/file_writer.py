@@ -32,6 +32,7 @@ from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommi
 from pyspark_kafkalog.root.leader.open_logs import LogNotKeptError, OpenLogs
 from pyspark_kafkalog.root.leader.plan import CommitPlan, PartitionPlan, plan_units
 from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
+from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.filesystem import FlushMode, flush_earlier
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -56,7 +57,7 @@ class FileLeaderWriter:
 
     def commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
         """As in LeaderWriter."""
-        with self._commits.locked():
+        with self._commits.locked(), keep_directories():
             results = self._commit_locked(units)
             if self._commits.fs.waits_for_disk and any(map(_tells_of_earlier, results)):
                 # Who stored the batch, or decided the request, may have been killed before its commit was on disk.
@@ -70,7 +71,7 @@ class FileLeaderWriter:
         if commits.fs.waits_for_disk or commits.store.snapshot_follows((1 + len(units)) * _RECORDS_BYTES):
             return None
         try:
-            with commits.locked(timeout_s=0):
+            with commits.locked(timeout_s=0), keep_directories():
                 return self._commit_locked(units, may_resume=False)
         except (LockHeldError, LogNotKeptError):
             return None

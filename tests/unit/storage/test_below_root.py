@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,8 @@ import pytest
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.root.directories import remove_deleted
+from pyspark_kafkalog.storage import below_root
+from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
 from pyspark_kafkalog.tools.main import main
@@ -67,3 +71,71 @@ def test_links_in_folders_of_remote_storage_are_not_followed(tmp_path: Path) -> 
             objects.delete([key])
     assert list(objects.list_objects("")) == []
     assert (outside / "deeper" / "file").read_text() == "of others"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories that are opened for the use of names in them."""
+    found: list[str] = []
+    real = below_root._open_directory
+
+    def counted(directory: str | Path, flags: int) -> int:
+        if flags == below_root._NAMES_ONLY:
+            found.append(str(directory))
+        return real(directory, flags)
+
+    monkeypatch.setattr(below_root, "_open_directory", counted)
+    return found
+
+
+def test_operation_opens_each_directory_once_and_closes_it(tmp_path: Path, opened: list[str]) -> None:
+    directories = [tmp_path / f"orders-{number}" for number in range(20)]
+    for each in directories:
+        each.mkdir()
+        (each / "file").write_text("x")
+    before = len(os.listdir("/proc/self/fd"))
+    with keep_directories():
+        for _ in range(3):
+            with keep_directories():
+                for each in directories[:3]:
+                    os.close(below_root.open_file(each / "file"))
+        assert opened == [str(each) for each in directories[:3]]
+        for each in directories:
+            os.close(below_root.open_file(each / "file"))
+        assert len(os.listdir("/proc/self/fd")) - before <= below_root._KEPT_MAX
+    assert len(os.listdir("/proc/self/fd")) == before
+    opened.clear()
+    for _ in range(2):
+        os.close(below_root.open_file(directories[0] / "file"))
+    assert opened == [str(directories[0])] * 2
+
+
+def test_directory_that_is_a_link_is_refused_and_a_missing_one_asked_for_again(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("x")
+    (tmp_path / "orders-0").symlink_to(tmp_path / "outside")
+    with keep_directories():
+        for _ in range(2):
+            with pytest.raises(LogDirError, match="symbolic link"):
+                below_root.open_file(tmp_path / "orders-0" / "file")
+        with pytest.raises(FileNotFoundError):
+            below_root.open_file(tmp_path / "orders-1" / "file")
+        (tmp_path / "orders-1").mkdir()
+        (tmp_path / "orders-1" / "file").write_text("x")
+        os.close(below_root.open_file(tmp_path / "orders-1" / "file"))
+
+
+def test_open_and_append_open_few_directories(tmp_path: Path, opened: list[str]) -> None:
+    log_dir = LogDir.create(tmp_path)
+    log_dir.create_topic("orders", partitions=1)
+    table = pa.table({"value": ["x"]})
+    for _ in range(2):
+        log_dir.append("orders", table, partition=0)
+    opened.clear()
+    log_dir.append("orders", table, partition=0)
+    counts = Counter(Path(each).name for each in opened)
+    assert counts["__cluster_metadata-0"] <= 4
+    assert counts["orders-0"] <= 5
+    opened.clear()
+    LogDir.open(tmp_path)
+    assert Counter(Path(each).name for each in opened)["__cluster_metadata-0"] <= 3
