@@ -30,6 +30,7 @@ from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, Metadata
 from pyspark_kafkalog.protocol.messages.offsets import OffsetFetchRequest
 from pyspark_kafkalog.protocol.messages.replicas import DescribeLogDirsRequest
 from pyspark_kafkalog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from pyspark_kafkalog.replication import follower
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.names import offset_file_name
 from pyspark_kafkalog.tools.main import main
@@ -251,6 +252,12 @@ def check_nothing_outside_or_waiting(home: Path, outside: Path, works: Iterable[
     assert contents(outside) == before
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """follow --once gives up after a second, and not after a minute, if nothing can be copied."""
+    monkeypatch.setattr(follower, "FollowSettings", functools.partial(follower.FollowSettings, gives_up_after_s=1.0))
+
+
 def run_each(lines: Iterable[list[str]]) -> Iterator[Callable[[], object]]:
     return (functools.partial(main, line) for line in lines)
 
@@ -314,6 +321,7 @@ DISK_PLACES: Final = (
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(("name", "kind"), cases(DISK_PLACES))
 def test_no_command_over_disks_of_brokers_goes_outside_or_waits(
     disks: Path, tmp_path: Path, name: str, kind: str, capfd: pytest.CaptureFixture[str]
@@ -369,6 +377,7 @@ FOLLOWER_PLACES: Final = (
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(("name", "kind"), cases(FOLLOWER_PLACES))
 def test_no_following_goes_outside_or_waits(
     home: Path, tmp_path: Path, name: str, kind: str, capfd: pytest.CaptureFixture[str]
