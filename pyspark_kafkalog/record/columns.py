@@ -6,11 +6,14 @@ they convert to and from Arrow arrays without a copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: TimestampType.NO_TIMESTAMP_TYPE of Kafka's clients: of records that have no timestamp, in messages of format 0.
+NO_TIMESTAMP_TYPE: Final = -1
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -62,7 +65,8 @@ class HeaderColumn:
 class RecordColumns:
     """`count` records; columns that were not requested are None.
 
-    `offsets` int64[count]; `timestamps_ms` int64[count], -1 for none; `timestamp_types` int32[count].
+    `offsets` int64[count]; `timestamps_ms` int64[count], -1 for none; `timestamp_types` int32[count],
+    the numbers of TimestampType, or NO_TIMESTAMP_TYPE.
     """
 
     count: int
@@ -72,6 +76,12 @@ class RecordColumns:
     keys: BinaryColumn | None = None
     values: BinaryColumn | None = None
     headers: HeaderColumn | None = None
+
+    def without_timestamp_types(self) -> RecordColumns:
+        """The same with NO_TIMESTAMP_TYPE, if it has the column: records of a format that has no timestamps."""
+        if self.timestamp_types is None:
+            return self
+        return replace(self, timestamp_types=np.full(self.count, NO_TIMESTAMP_TYPE, np.int32))
 
     def slice(self, start: int, stop: int) -> RecordColumns:
         """Records start to stop, sharing memory; `start` is a multiple of 8 because of the validity bitmaps."""

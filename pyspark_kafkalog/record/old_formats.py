@@ -235,7 +235,8 @@ class OldRun:
     """Converted messages. `batches` are those in `data`, with its positions; `stored` has theirs in the file.
 
     `consumed_bytes` of the file were converted. `fault` is the error of the message behind them; None at a message that
-    is not whole, at a batch of the present format, and where enough is converted.
+    is not whole, at a batch of the present format, and where enough is converted. All have timestamps, or none has
+    (format 0): batches cannot say that records have no type of a timestamp.
     """
 
     data: NDArray[np.uint8]
@@ -243,6 +244,7 @@ class OldRun:
     stored: NDArray[np.void]
     consumed_bytes: int
     fault: DiskFormatError | None
+    has_timestamps: bool
 
 
 def convert_run(view: NDArray[np.uint8], *, file: str, file_position: int) -> OldRun:
@@ -256,7 +258,10 @@ def convert_run(view: NDArray[np.uint8], *, file: str, file_position: int) -> Ol
     at = converted = 0
     fault: DiskFormatError | None = None
     previous = -1
+    magic = data[MAGIC_AT]
     while converted < _CONVERTED_BYTES and is_old(data, at) and at + old_size_bytes(data, at) <= len(data):
+        if data[at + MAGIC_AT] != magic:
+            break
         try:
             message = parse_old(data, at, file=file, file_position=file_position + at)
             batch = to_batch(message, file=file)
@@ -272,7 +277,7 @@ def convert_run(view: NDArray[np.uint8], *, file: str, file_position: int) -> Ol
         converted += len(batch)
         at += message.size_bytes
     joined = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    return OldRun(joined, *_tables(rows, file, file_position), at, fault)
+    return OldRun(joined, *_tables(rows, file, file_position), at, fault, magic > 0)
 
 
 def _tables(

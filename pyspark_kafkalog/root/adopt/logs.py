@@ -175,8 +175,9 @@ def _check_first_batch(directory: Path, base_offset: int) -> None:
                 position=0,
                 expected="record batches (magic 2), which every log of this package has",
                 found="messages of a format from before Kafka 0.11 (magic 0 or 1)",
-                advice="reading the directory as it is converts them: copy the topic's records into a topic of a new "
-                "root",
+                advice="a broker keeps such a log, but no log of this package has them. Reading the directory as it is "
+                "converts them: copy the topic's records into a topic of a new root, or move the topic's folders away "
+                "before you adopt the others",
             )
 
 

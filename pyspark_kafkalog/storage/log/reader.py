@@ -259,6 +259,7 @@ class LogReader:
         InvalidRecordError for a timestamp that the type in `schema` cannot hold: see record.arrow.
         """
         from pyspark_kafkalog.record.arrow import to_record_batch  # imports compiled code, not needed for planning
+        from pyspark_kafkalog.record.columns import RecordColumns
         from pyspark_kafkalog.record.decode import decode_slices
 
         if start_offset >= end_offset:
@@ -285,7 +286,10 @@ class LogReader:
                 until_timestamp_ms=until_timestamp_ms,
             )
             try:
-                yield from map(to_arrow, decode(columns=columns))
+                decoded = decode(columns=columns)
+                if not run.has_timestamps:
+                    decoded = map(RecordColumns.without_timestamp_types, decoded)
+                yield from map(to_arrow, decoded)
             except DiskFormatError as error:
                 raise self._placed(error) from None
             except InvalidRecordError:  # with the offset, the error names it

@@ -38,12 +38,16 @@ _NO_LIMIT: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """Consecutive whole batches. `data` (uint8) starts at byte `position` of the file; the next run reuses it."""
+    """Consecutive whole batches. `data` (uint8) starts at byte `position` of the file; the next run reuses it.
+
+    Without `has_timestamps` they are converted from format 0, and the type of their records' timestamps is none.
+    """
 
     file: str
     data: NDArray[np.uint8]
     position: int
     batches: NDArray[np.void]
+    has_timestamps: bool = True
 
 
 class SegmentReader:
@@ -241,9 +245,11 @@ class SegmentReader:
                 raise self._short_read(position, batch_bytes, length)
             data = buffer[:length]
             scan = scan_batches(data, file=self.file, file_position=position)
+            has_timestamps = True
             if not scan.consumed_bytes and is_old(data):
                 old = convert_run(data, file=self.file, file_position=position)
                 data, scan = old.data, BatchScan(old.batches, old.consumed_bytes, old.fault)
+                has_timestamps = old.has_timestamps
             elif is_old(data, scan.consumed_bytes):
                 scan = replace(scan, fault=None)  # the next turn converts it
             batches = scan.batches
@@ -254,7 +260,7 @@ class SegmentReader:
             if len(selected):
                 if check_crcs:
                     verify_crcs(data, selected, data_position=position, file=self.file)
-                yield BatchRun(self.file, data, position, selected)
+                yield BatchRun(self.file, data, position, selected, has_timestamps)
             position += scan.consumed_bytes
             if len(batches):
                 self.reached_offset = int(batches["last_offset"][-1]) + 1

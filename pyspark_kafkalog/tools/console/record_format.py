@@ -397,7 +397,8 @@ class CoordinatorFormat:
         return json_text(tree) + "\n"
 
 
-_TIMESTAMP_TYPES: Final = pa.array([b"CreateTime", b"LogAppendTime"], pa.binary())
+_TIMESTAMP_TYPES: Final = pa.array([b"NoTimestampType", b"CreateTime", b"LogAppendTime"], pa.binary())  # from -1 on
+_NO_TIMESTAMP: Final = b"NO_TIMESTAMP"
 
 #: Values that a console consumer never knows; their columns are printed nevertheless.
 _NOT_PRESENT: Final = {"delivery": b"Delivery:NOT_PRESENT", "epoch": b"Epoch:NOT_PRESENT"}
@@ -453,8 +454,9 @@ class RecordFormat:
             return pa.repeat(pa.scalar(_NOT_PRESENT[name], pa.binary()), len(batch))
         if name == "timestamp":
             times_ms = batch.column("timestamp").cast(pa.int64())
-            types = _TIMESTAMP_TYPES.take(batch.column("timestampType"))
-            return pc.binary_join_element_wise(types, _number_text(times_ms), b":")
+            types = batch.column("timestampType")
+            texts = pc.binary_join_element_wise(_type_names(types), _number_text(times_ms), b":")
+            return pc.if_else(pc.less(types, 0), pa.scalar(_NO_TIMESTAMP, pa.binary()), texts)
         if name in ("partition", "offset"):
             label = pa.scalar(name.capitalize().encode() + b":", pa.binary())
             return pc.binary_join_element_wise(label, _number_text(batch.column(name)), b"")
@@ -601,12 +603,16 @@ class JsonFormat:
         """The lines of all records in `batch`. Raises InvalidRecordError for data that a deserializer rejects."""
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns["timestamp"] = columns["timestamp"].cast(pa.int64())
-        columns["timestampType"] = _TIMESTAMP_TYPES.take(columns["timestampType"]).cast(pa.string())
+        columns["timestampType"] = _type_names(columns["timestampType"]).cast(pa.string())
         for name in ("key", "value"):
             if name in self._deserializers:
                 columns[name] = self._deserializers[name](columns[name])
         records = pa.RecordBatch.from_pydict(columns).to_pylist()
         return "".join(json_line(_record_tree(each)) for each in records).encode()
+
+
+def _type_names(types: pa.Array) -> pa.Array:
+    return _TIMESTAMP_TYPES.take(pc.add(types, 1))
 
 
 def _record_tree(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,6 +88,22 @@ def test_log_end_is_before_first_damaged_batch(killed: Path, flipped_at: int, en
     assert log_dir.read("orders", partition=0).num_rows == end_offset
 
 
+@pytest.mark.parametrize(("flipped_at", "end_offset"), [(-3, 50), (600, 20)])
+def test_partition_without_a_high_watermark_is_read_to_its_last_valid_batch(
+    killed: Path, flipped_at: int, end_offset: int
+) -> None:
+    checkpoint = killed / "replication-offset-checkpoint"
+    lines = [line for line in checkpoint.read_text().splitlines()[2:] if not line.startswith("orders 0 ")]
+    checkpoint.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    path = killed / "orders-0" / LOG
+    data = bytearray(path.read_bytes())
+    data[flipped_at] ^= 0xFF
+    path.write_bytes(data + bytes(200))
+    log_dir = LogDir.open(killed)
+    assert log_dir.read("orders", partition=0).num_rows == end_offset
+    assert log_dir.read("orders", partition=1).num_rows == 30
+
+
 def test_torn_batch_is_not_part_of_log(killed: Path) -> None:
     path = killed / "orders-0" / LOG
     path.write_bytes(path.read_bytes()[:-5])

@@ -55,6 +55,19 @@ def test_records_are_those_that_a_consumer_got(topic: str, isolation: str) -> No
 
 
 @pytest.mark.parametrize("topic", TOPICS)
+def test_types_of_timestamps_are_those_of_kafkas_clients(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """librdkafka numbers them from 0, Kafka's clients and Spark's source from -1."""
+    table = LogDir.open(DISK).read(topic, columns=["timestampType"])
+    assert table.column("timestampType").to_pylist() == [each[3] - 1 for each in CONSUMED[topic]]
+    _, printed, _ = Command("console-consumer", DISK, capsys).try_to(
+        "--topic", topic, "--from-beginning", "--timeout-ms", "1", "--property", "print.timestamp=true"
+    )
+    times = [line.split("\t")[0] for line in printed.splitlines() if "\t" in line]
+    names = ("NO_TIMESTAMP", "CreateTime:{}", "LogAppendTime:{}")
+    assert times == [names[each[3]].format(each[4]) for each in CONSUMED[topic]]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
 def test_reading_begins_within_a_compressed_message(topic: str) -> None:
     log_dir = LogDir.open(DISK)
     for start in range(1, CONSUMED[topic][-1][0]):
