@@ -229,9 +229,8 @@ class _ObstoreClient:
             if not is_refusal(error):
                 raise
             self._obstore.get_range(self._store, key, start=0, length=1)
-            if isinstance(error, FileNotFoundError):
-                raise ObjectStoreError(f"{self._place(key)}: head found no object, and get found one") from None
-            raise
+            what = "found no object" if isinstance(error, FileNotFoundError) else "was refused"
+            raise ObjectStoreError(f"{self._place(key)}: head {what}, and get found an object") from None
 
     def _check_is_object(self, key: str, request: str, found: Any) -> None:
         """Raise ObjectStoreError for a page of HTML: each store gives an ETag with an object."""

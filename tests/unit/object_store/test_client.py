@@ -173,6 +173,14 @@ def test_a_404_of_somebody_else_is_no_missing_object(name: str, answer: Answer) 
         assert raised.type is ObjectStoreError
 
 
+@pytest.mark.parametrize("status", [400, 403])
+def test_a_refused_head_is_repeated_if_the_object_can_be_read(status: int) -> None:
+    byte = Answer(206, b"b", FOUND | {"Content-Range": "bytes 0-0/9"})
+    with HttpRelay(answer=answers(Answer(status), byte, Answer(200, b"123456789", FOUND))) as relay:
+        assert open_at(relay).head("key").size_bytes == 9
+        assert [each.method for each in relay.log] == ["HEAD", "GET", "HEAD"]
+
+
 def test_a_page_of_html_is_no_empty_listing_where_an_object_was_seen() -> None:
     page = Answer(200, HTML)
     clock = VirtualClock()
