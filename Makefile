@@ -5,7 +5,7 @@
 #             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer,
 #             KAFKALOG_SIMULATION_STEPS=100000 (4000 and 6000) the simulations of object roots
 #             KAFKALOG_SEED=N repeats what a run has sampled
-# make test-stores  the contract of object stores against MinIO (needs Go) and Azurite (needs npm)
+# make test-stores  the contract of object stores, and stores in trouble, with MinIO (needs Go) and Azurite (needs npm)
 # make test-clients  clients in Java, Python, Go and JavaScript at the server (needs Go and npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
 # make docs   the reference of the Python API, build/docs/index.html
@@ -68,7 +68,7 @@ pytest: $(VENV)/.installed-test java
 
 test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
 test-stores: $(VENV)/.installed-test java
-	$(PY) -m pytest -q tests/interop/test_interop_store_contract.py $(PYTEST_ARGS)
+	$(PY) -m pytest -q tests/interop/test_interop_store_contract.py tests/interop/test_interop_object_faults.py $(PYTEST_ARGS)
 
 test-clients: export KAFKALOG_TEST_CLIENTS = 1
 test-clients: $(VENV)/.installed-test java

@@ -59,9 +59,10 @@ class MinioServer(StoreProcess):
                     raise
                 time.sleep(0.1)
 
-    def options(self) -> dict[str, str]:
+    def options(self, endpoint: str | None = None) -> dict[str, str]:
+        """The data source's options to reach this server, or a relay before it."""
         return {
-            "storeEndpoint": self.endpoint,
+            "storeEndpoint": endpoint if endpoint is not None else self.endpoint,
             "storeRegion": REGION,
             "storeAccessKey": self.access_key,
             "storeSecretKey": self.secret_key,
@@ -99,8 +100,10 @@ class AzuriteServer(StoreProcess):
             raise OSError(f"{self.endpoint}: expected a new container {name}, found {status}")
         return ObjectLocation("az", name, account=self.account)
 
-    def options(self) -> dict[str, str]:
-        return {"storeEndpoint": self.endpoint, "storeSecretKey": self._key}
+    def options(self, endpoint: str | None = None) -> dict[str, str]:
+        """The data source's options to reach this server, or a relay before it."""
+        where = self.endpoint if endpoint is None else f"{endpoint}/{self.account}"
+        return {"storeEndpoint": where, "storeSecretKey": self._key}
 
     def _signed_headers(self, path: str) -> dict[str, str]:
         """Azure's Shared Key, of the request that makes a container."""
