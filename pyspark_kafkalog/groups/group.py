@@ -57,6 +57,7 @@ from pyspark_kafkalog.groups.offsets_topic import (
     append_records,
     change_locked,
     ensure_offsets_topic,
+    expiry_filter,
     find_expired,
     offsets_filter,
     offsets_partitions,
@@ -365,7 +366,7 @@ class Group:
         return self._change(change)
 
     def _expired(self, log: GroupLog, older_than_ms: int, now_ms: int) -> Expired:
-        is_current = offsets_filter(self._root, log)
+        is_current = expiry_filter(self._root, log)
         return find_expired(log, self.group_id, is_current, older_than_ms=older_than_ms, now_ms=now_ms)
 
     def _change(self, change: Callable[[GroupLog], T]) -> T:
@@ -550,7 +551,7 @@ class _Expiry:
     def find(self) -> dict[str, Expired]:
         """By group, in order."""
         log = GroupLogs.of(self.root).caught_up(self.root, self.number)
-        is_current = offsets_filter(self.root, log)
+        is_current = expiry_filter(self.root, log)
         found = {
             name: find_expired(log, name, is_current, older_than_ms=self.older_than_ms, now_ms=self.now_ms)
             for name in sorted(log.groups())

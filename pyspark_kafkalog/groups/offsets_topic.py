@@ -45,6 +45,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
+from pyspark_kafkalog.metadata.image import may_be_elsewhere
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
@@ -76,6 +77,18 @@ def offsets_filter(root: Root, log: GroupLog) -> OffsetsFilter:
     image = root.native().store.image
     return lambda topic_partition, committed, key: image.has_committed(
         topic_partition.topic, committed.topic_id, log.written_at(key)
+    )
+
+
+def expiry_filter(root: Root, log: GroupLog) -> OffsetsFilter:
+    """Tells offsets that stay until they are old: those that count, and those whose topic may be on another broker."""
+    is_current = offsets_filter(root, log)
+    if root.is_broker_directory:
+        return is_current
+    image = root.native().store.image
+    return lambda topic_partition, committed, key: (
+        is_current(topic_partition, committed, key)
+        or may_be_elsewhere(image, topic_partition.topic, log.written_at(key))
     )
 
 

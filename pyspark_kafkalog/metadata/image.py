@@ -52,7 +52,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.record.reference import MalformedVarintError, encode_varlong, read_varlong
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
 from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
 from pyspark_kafkalog.values import quick_dataclass
@@ -123,7 +123,8 @@ class TopicImage:
 
     `offsets_ends`: the ends of the partitions of `__consumer_offsets` when the topic was created. Offsets that were
     committed below them are of an earlier topic of that name. Empty if all of them count, UNKNOWN_ENDS if a snapshot of
-    an earlier version did not know.
+    an earlier version did not know. Those of `__consumer_offsets` itself tell where it ended when a broker's directory
+    was adopted.
     """
 
     name: str
@@ -277,9 +278,21 @@ class MetadataImage:
         found = self.topics.get(topic)
         if found is None or topic_id is not None:
             return found is not None and topic_id == found.topic_id
-        if written_at is None or written_at[0] >= len(found.offsets_ends):
+        if written_at is None or written_at[0] >= len(found.offsets_ends) or topic == OFFSETS_TOPIC:
             return True
         return written_at[1] >= found.offsets_ends[written_at[0]]
+
+
+def may_be_elsewhere(image: MetadataImage, topic: str, written_at: tuple[int, int] | None) -> bool:
+    """Whether an offset may be of a topic that another broker of an adopted directory's cluster has.
+
+    `written_at` as in `has_committed`.
+    """
+    offsets = image.topics.get(OFFSETS_TOPIC)
+    ends = () if offsets is None else offsets.offsets_ends
+    if topic in image.topics or not any(ends) or ends == UNKNOWN_ENDS:
+        return False
+    return written_at is None or (written_at[0] < len(ends) and written_at[1] < ends[written_at[0]])
 
 
 def broker_configs(image: MetadataImage) -> Mapping[str, str]:
@@ -349,7 +362,7 @@ def _broker_record(broker: BrokerImage) -> MetadataRecord:
 
 
 def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRecord]:
-    yield topic_record(topic.name, topic.topic_id, topic.offsets_ends, is_snapshot=True)
+    yield topic_record(topic.name, topic.topic_id, topic.offsets_ends, is_final=True)
     for config, value in topic.configs.items():
         yield _config_record(TOPIC_RESOURCE, topic.name, config, value)
     for partition in topic.partitions:
@@ -361,10 +374,13 @@ def _topic_records(topic: TopicImage, node: BrokerImage) -> Iterator[MetadataRec
 
 
 def topic_record(
-    name: str, topic_id: str, offsets_ends: tuple[int, ...] = (), *, is_snapshot: bool = False
+    name: str, topic_id: str, offsets_ends: tuple[int, ...] = (), *, is_final: bool = False
 ) -> TopicRecord:
-    """The record that creates a topic; for `offsets_ends` see TopicImage. A snapshot says also that there are none."""
-    if not any(offsets_ends) and not is_snapshot:
+    """The record that creates a topic; for `offsets_ends` see TopicImage.
+
+    `is_final`: if there are none, it says so. Otherwise they are those of the image that the commit is applied to.
+    """
+    if not any(offsets_ends) and not is_final:
         return TopicRecord(name=name, topic_id=topic_id)
     encoded = b"".join(map(encode_varlong, offsets_ends if any(offsets_ends) else ()))
     return TopicRecord(name=name, topic_id=topic_id, unknown_tags=((OFFSETS_ENDS_TAG, encoded),))

@@ -47,12 +47,12 @@ from pyspark_kafkalog.metadata.image import (
     MetadataImage,
     partition_record,
     partition_state_record,
+    topic_record,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     MetadataRecord,
     ProducerIdsRecord,
-    TopicRecord,
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
@@ -94,6 +94,7 @@ from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file, time_ms
 from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
+    OFFSETS_TOPIC,
     PARTITION_METADATA,
     TopicPartition,
     partition_path,
@@ -393,7 +394,7 @@ def _commits(
     records.extend(quota_records(plan.client_quotas))
     partitions = 0
     for topic in plan.topics:
-        records.append(TopicRecord(name=topic.name, topic_id=topic.topic_id))
+        records.append(topic_record(topic.name, topic.topic_id, _offsets_ends(topic, logs), is_final=True))
         records.extend(
             ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
             for name, value in topic.configs.items()
@@ -409,6 +410,14 @@ def _commits(
                 records = []
     if records:
         yield records
+
+
+def _offsets_ends(topic: TopicPlan, logs: Mapping[TopicPartition, AdoptedLog]) -> tuple[int, ...]:
+    """Of `__consumer_offsets`, where its partitions end: until there offsets may be of topics on other brokers."""
+    if topic.name != OFFSETS_TOPIC:
+        return ()
+    # bounded: by _plan_topic
+    return tuple(logs[TopicPartition(topic.name, each)].state.log_end_offset for each in range(topic.partitions_count))
 
 
 def _replace_metadata_log(plan: AdoptionPlan, fs: FileSystem) -> None:

@@ -70,7 +70,8 @@ def _plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callabl
 
         def is_current(topic_partition: TopicPartition, committed: OffsetAndMetadata, key: bytes) -> bool:
             written_at = shard.log.written_at(key)
-            return topics.has_committed(topic_partition.topic, committed.topic_id, written_at)
+            topic = topic_partition.topic
+            return topics.has_committed(topic, committed.topic_id, written_at) or topics.is_elsewhere(topic, written_at)
 
         now_ms = context.clock()
         older_than_ms = now_ms - context.broker_config().offsets_retention_minutes * MINUTE_MS

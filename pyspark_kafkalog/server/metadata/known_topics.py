@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.metadata.image import may_be_elsewhere
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class KnownTopics(Protocol):
 
     def has_committed(self, name: str, topic_id: str | None, written_at: tuple[int, int] | None) -> bool:
         """Whether an offset was committed of the topic that exists now (see MetadataImage)."""
+        ...
+
+    def is_elsewhere(self, name: str, written_at: tuple[int, int] | None) -> bool:
+        """Whether an offset may be of a topic on another broker (see `may_be_elsewhere`)."""
         ...
 
 
@@ -87,6 +92,9 @@ class ImageTopics:
     def has_committed(self, name: str, topic_id: str | None, written_at: tuple[int, int] | None) -> bool:
         return self._image.has_committed(name, topic_id, written_at)
 
+    def is_elsewhere(self, name: str, written_at: tuple[int, int] | None) -> bool:
+        return may_be_elsewhere(self._image, name, written_at)
+
 
 class RootTopics:
     """The topics of a broker's directory, or of several. Ids are read from the directories when they are asked for."""
@@ -118,6 +126,9 @@ class RootTopics:
     def has_committed(self, name: str, topic_id: str | None, written_at: tuple[int, int] | None) -> bool:
         """A topic that is not here may be in the directory of another broker."""
         return topic_id is None or self.topic_id(name) in (None, topic_id)
+
+    def is_elsewhere(self, name: str, written_at: tuple[int, int] | None) -> bool:
+        return self.topic_id(name) is None
 
     def _numbers(self, name: str) -> tuple[int, ...]:
         try:

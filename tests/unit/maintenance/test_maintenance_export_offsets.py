@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from adopted_roots import copy_of
+from adopted_roots import FIXTURES, copy_of
 from following_roots import copy_once
 from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import FollowingRootError
+from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, offset_key, offset_value
 from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
 from pyspark_kafkalog.maintenance.export.export import export_to, return_to_broker
 from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.root.adopt import adopt as adoption
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 
 P0 = TopicPartition("orders", 0)
+#: When the offsets of the fixture were committed, about.
+T0 = 1_700_000_000_000
 
 
 def commit_without_id(log_dir: LogDir, group: str, offset: int) -> None:
@@ -85,6 +90,19 @@ def test_offsets_of_topics_on_other_brokers_go_back_to_their_broker(tmp_path: Pa
     adopt(root, create_missing=True)
     native = LogDir.open(root).root.native()
     assert isinstance(native, FileRoot)
+    assert expire_offsets(native, now_ms=T0) == {}
     return_to_broker(native)
     export_new_broker(native, tmp_path / "new", metadata_partitions=1)
     assert _offsets(tmp_path / "new") == before
+
+
+def test_topics_of_a_later_commit_of_an_adoption_have_the_offsets_of_their_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption, "_PARTITIONS_PER_COMMIT", 1)
+    root = copy_of("consumer-offsets", tmp_path)
+    shutil.copytree(FIXTURES / "cars" / "cars-0", root / "cars-0")
+    adopt(root, create_missing=True)
+    image = LogDir.open(root).root.native().store.image
+    assert image.topic("cars").offsets_ends == ()
+    assert image.has_committed("cars", None, (0, 0))
