@@ -271,12 +271,16 @@ class TextPrinter:
     def record(self, batch: DumpedBatch, record: DumpRecord) -> None:
         line, prefix = "", "| "
         is_control = batch.header.is_control
-        if not self._skip_metadata:
-            line, prefix = self._metadata(batch, record), " "
-            if is_control:
-                line += describe_control_record(batch, record).text
-        if self._decoder is not None and not is_control:
-            line += self._contents(self._decoder, record, prefix)
+        try:
+            if not self._skip_metadata:
+                line, prefix = self._metadata(batch, record), " "
+                if is_control:
+                    line += describe_control_record(batch, record).text
+            if self._decoder is not None and not is_control:
+                line += self._contents(self._decoder, record, prefix)
+        except DumpError:  # Kafka's tool has printed this much
+            self._write(line)
+            raise
         self._write(line + "\n")
 
     def _metadata(self, batch: DumpedBatch, record: DumpRecord) -> str:
