@@ -140,7 +140,7 @@ def test_streams_on_a_store_in_trouble_lose_and_double_nothing(
     def run(source: str, target: str) -> None:
         rows = spark.readStream.format("kafkalog").options(**options, subscribe=source, startingOffsets="earliest")
         query = (
-            rows.option("maxOffsetsPerTrigger", "40")
+            rows.option("maxOffsetsPerTrigger", "30")
             .load(url)
             .selectExpr("key", "value")
             .writeStream.format("kafkalog")
@@ -151,8 +151,8 @@ def test_streams_on_a_store_in_trouble_lose_and_double_nothing(
         assert query.awaitTermination(PATIENCE_S)
         assert query.exception() is None
 
-    for start in (0, 100):
-        frame = spark.range(start, start + 100, 1, 2).selectExpr(
+    for start in (0, 40):
+        frame = spark.range(start, start + 40, 1, 2).selectExpr(
             "cast(id % 7 as string) key", "cast(id as string) value"
         )
         frame.write.format("kafkalog").mode("append").options(**options, topic="first").save(url)
@@ -162,4 +162,4 @@ def test_streams_on_a_store_in_trouble_lose_and_double_nothing(
     log_dir = check_sound(address)
     for topic in ("first", "second", "third"):
         found = sorted(int(each) for each in log_dir.read(topic)["value"].to_pylist())
-        assert found == list(range(200)), topic
+        assert found == list(range(80)), topic

@@ -184,6 +184,8 @@ OPERATIONS: dict[str, Operation] = {
 #: These remove records.
 _REMOVING = ("retention", "clean")
 _KINDS = sorted({name for server in SERVERS if server in FAULTS for name in FAULTS[server]})
+#: These take many requests, each of which meets the fault.
+_LONG = ("merge", "retention", "clean", "reindex", "verify", "follow", "tier")
 #: A follower goes on for as long as it is told to.
 _ENDING = [each for each in OPERATIONS if each != "follow"]
 _LASTING = ("busy", "request lost", "page as answer", "denied")
@@ -206,10 +208,24 @@ def trouble(server: tuple[str, StoreServer], tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("operation", "name"), itertools.product(OPERATIONS, _KINDS))
+@pytest.mark.parametrize(
+    ("operation", "name"), itertools.product([each for each in OPERATIONS if each not in _LONG], _KINDS)
+)
 def test_a_fault_at_any_request_loses_and_doubles_nothing(
     server: tuple[str, StoreServer], trouble: Trouble, operation: str, name: str
 ) -> None:
+    _try_each_request(server, trouble, operation, name)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("operation", "name"), itertools.product(_LONG, _KINDS))
+def test_a_fault_at_any_request_of_a_job_loses_and_doubles_nothing(
+    server: tuple[str, StoreServer], trouble: Trouble, operation: str, name: str
+) -> None:
+    _try_each_request(server, trouble, operation, name)
+
+
+def _try_each_request(server: tuple[str, StoreServer], trouble: Trouble, operation: str, name: str) -> None:
     fault = FAULTS[server[0]].get(name)
     if fault is None:
         pytest.skip(f"no answer of {server[0]}")
