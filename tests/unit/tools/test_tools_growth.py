@@ -52,9 +52,9 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[float, float]]] = {
     ("log-cleaner", "--local"): (2, 0),
     ("merge-segments", "--local"): (4, 0),  # and the root for each 16 of them, a task
     ("retention", "--local"): (6, 0),  # and the partition's lock, and staged files
-    ("report", "--output", "REPORT"): (22, 1),
-    ("verify", "--local"): (24, 3),
-    ("reindex", "--local"): (46, 10),
+    ("report", "--output", "REPORT"): (26, 1),
+    ("verify", "--local"): (28, 3),
+    ("reindex", "--local"): (50, 11),
 }
 #: For each group more.
 OF_GROUPS: Final = (
