@@ -107,10 +107,8 @@ class PartitionExtents(Protocol):
         ...
 
     def is_being_replaced(self, base_offset: int) -> bool:
-        """Whether several extents are just being replaced by one, which has that base offset.
-
-        `current` may then contain those whose records this one already holds.
-        """
+        """Whether several extents are just being replaced by one, which has that base offset. `current` may then
+        contain those whose records this one already holds."""
         ...
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
@@ -534,15 +532,13 @@ class LogReader:
 
     def head(self, start_offset: int, end_offset: int, target_bytes: int) -> Split:
         """The first of `split`; opens no more segments than necessary. Never empty unless the range is."""
-        splits = self._splits(start_offset, end_offset, target_bytes, relist=True)
-        return next(splits, Split(start_offset, end_offset, 0))
+        return next(self._splits(start_offset, end_offset, target_bytes), Split(start_offset, end_offset, 0))
 
-    def _splits(self, start_offset: int, end_offset: int, target_bytes: int, *, relist: bool) -> Iterator[Split]:
-        split_start, split_bytes = start_offset, 0
+    def _splits(self, start_offset: int, end_offset: int, target_bytes: int, *, relist: bool = True) -> Iterator[Split]:
+        split_start, split_bytes, reached = start_offset, 0, start_offset
         if relist or not self._listed or _ends_by(self._listed[-1], end_offset - 1):
             self._listed = self.extents.current()
         first = max(bisect.bisect_right(self._listed, start_offset, key=_BASE_OFFSET) - 1, 0)
-        reached = start_offset
         for extent in self._listed[first:]:
             if extent.base_offset >= end_offset:
                 break
