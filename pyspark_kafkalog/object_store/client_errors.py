@@ -129,7 +129,7 @@ def store_error(error: Exception, request: str, place: str, *, endpoint: str = "
         error_class, advice = known
         where = f" at {endpoint}" if endpoint and not issubclass(error_class, StoreAccessError) else ""
         return error_class(f"{place}: {request} failed{where}: {advice} ({detail})")
-    if isinstance(error, FileNotFoundError) or (request == "list" and _status(text) == 404):
+    if isinstance(error, FileNotFoundError) or (_status(text) == 404 and (request == "list" or not code)):
         return _missing(text, request, place, code, endpoint)
     if _status(text) in (401, 403) or code == "AccessDenied":
         hint = _NO_CAUSE if request == "list" else _UNLISTED

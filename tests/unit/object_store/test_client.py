@@ -173,6 +173,15 @@ def test_a_404_of_somebody_else_is_no_missing_object(name: str, answer: Answer) 
         assert raised.type is ObjectStoreError
 
 
+def test_a_page_for_a_batch_of_deletions_is_repeated_on_azure() -> None:
+    clock = VirtualClock()
+    with HttpRelay(answer=answers(PAGE)) as relay:
+        with pytest.raises(ObjectStoreError, match="check endpoint and proxy") as raised:
+            open_at(relay, AZURE, clock=clock).delete(["a"])
+        assert raised.type is ObjectStoreError
+        assert relay.requests.total() > 20
+
+
 @pytest.mark.parametrize("status", [400, 403])
 def test_a_refused_head_is_repeated_if_the_object_can_be_read(status: int) -> None:
     byte = Answer(206, b"b", FOUND | {"Content-Range": "bytes 0-0/9"})
