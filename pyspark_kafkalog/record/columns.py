@@ -81,8 +81,7 @@ class RecordColumns:
         """The same with NO_TIMESTAMP_TYPE, if it has the column: records of a format that has no timestamps."""
         if self.timestamp_types is None:
             return self
-        # bounded: the other columns have as many rows
-        return replace(self, timestamp_types=np.full(self.count, NO_TIMESTAMP_TYPE, np.int32))
+        return replace(self, timestamp_types=np.full_like(self.timestamp_types, NO_TIMESTAMP_TYPE))
 
     def slice(self, start: int, stop: int) -> RecordColumns:
         """Records start to stop, sharing memory; `start` is a multiple of 8 because of the validity bitmaps."""

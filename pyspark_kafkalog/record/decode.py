@@ -294,6 +294,7 @@ def decode_slices(
     min_timestamp_ms: int | None = None,
     until_timestamp_ms: int | None = None,
     check_crcs: bool = False,
+    has_timestamps: bool = True,
     max_rows: int = DEFAULT_MAX_ROWS,
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Iterator[RecordColumns]:
@@ -302,6 +303,7 @@ def decode_slices(
     `data` starts at byte `data_position` of `file` and holds all of `batches` (BATCH_DTYPE, positions in the file).
     Returns records with start_offset <= offset < end_offset and, if given, min <= timestamp < until, never those of
     control batches. `columns`: any of key, value, headers, offset, timestamp, timestampType; others cost nothing.
+    Without `has_timestamps` the timestampType of all is NO_TIMESTAMP_TYPE.
     `check_crcs` checks the CRC of each batch that is decoded, but not of batches that are left out because of their
     header or their records' timestamps.
 
@@ -319,6 +321,7 @@ def decode_slices(
     try:
         for sections in cut_sections(log, chosen, requested, max_rows=max_rows, max_bytes=max_bytes):
             result = _decode(sections, requested, bits, file)
+            result = result if has_timestamps else result.without_timestamp_types()
             for first in range(0, result.count, max_rows):
                 yield result.slice(first, min(first + max_rows, result.count))
     except MemoryError:

@@ -257,18 +257,13 @@ class LogReader:
         InvalidRecordError for a timestamp that the type in `schema` cannot hold: see record.arrow.
         """
         from pyspark_kafkalog.record.arrow import to_record_batch  # imports compiled code, not needed for planning
-        from pyspark_kafkalog.record.columns import RecordColumns
         from pyspark_kafkalog.record.decode import decode_slices
 
         if start_offset >= end_offset:
             return  # before any file access: a topic whose creator was killed may have no directory yet
         columns = frozenset(schema.names) - {"topic", "partition"}
-        to_arrow = functools.partial(
-            to_record_batch,
-            schema=schema,
-            topic=self.topic_partition.topic,
-            partition=self.topic_partition.partition,
-        )
+        of = self.topic_partition
+        to_arrow = functools.partial(to_record_batch, schema=schema, topic=of.topic, partition=of.partition)
         committed_batches = self._committed(end_offset, is_whole=min_timestamp_ms is None) if committed else None
         for run in self.runs(start_offset, end_offset, min_timestamp_ms=min_timestamp_ms):
             batches = run.batches if committed_batches is None else committed_batches.keep(run)
@@ -282,12 +277,10 @@ class LogReader:
                 end_offset=end_offset,
                 min_timestamp_ms=min_timestamp_ms,
                 until_timestamp_ms=until_timestamp_ms,
+                has_timestamps=run.has_timestamps,
             )
             try:
-                decoded = decode(columns=columns)
-                if not run.has_timestamps:
-                    decoded = map(RecordColumns.without_timestamp_types, decoded)
-                yield from map(to_arrow, decoded)
+                yield from map(to_arrow, decode(columns=columns))
             except DiskFormatError as error:
                 raise self._placed(error) from None
             except InvalidRecordError:  # with the offset, the error names it
