@@ -128,7 +128,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "side_by_side", lambda requests: [request() for request in requests])
     share_decoded_commits(monkeypatch)
     monkeypatch.setattr(run_source_module, "_POOL", _InlinePool())
-    monkeypatch.setattr(byte_source_module, "ThreadPoolExecutor", _InlinePool)
+    monkeypatch.setattr(byte_source_module, "Workers", _InlinePool)
     monkeypatch.setattr(record_chunks_module, "spare_threads", lambda: 0)
     monkeypatch.setattr(inline_data, "_LOCKS", [nullcontext()])  # actors would wait for themselves
     chance = random.Random(0)  # one for all: what is drawn differs
