@@ -333,14 +333,16 @@ MEANWHILE: Final[dict[str, Callable[[Reader], None]]] = {
 
 @contextlib.contextmanager
 def _logging_of_a_process() -> Iterator[None]:
-    """Log to nowhere, until the command sets its log up."""
-    root = logging.getLogger()
-    (handlers, level) = (root.handlers, root.level)
+    """Log to nowhere, until the command sets its log up. Other tests log as before."""
+    root, package = logging.getLogger(), logging.getLogger("pyspark_kafkalog")
+    handlers, levels = root.handlers, (root.level, package.level)
     root.handlers = []
     try:
         yield
     finally:
-        (root.handlers, root.level) = (handlers, level)
+        root.handlers = handlers
+        for logger, level in zip((root, package), levels, strict=True):
+            logger.setLevel(level)
 
 
 def _read(frame: DataFrame) -> None:
