@@ -70,10 +70,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = kept
     for item in items:
-        in_session = _folder(item.path) == "spark" or "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if in_session else item.path.stem))
+        item.add_marker(pytest.mark.xdist_group("spark" if _is_in_session(item) else item.path.stem))
     order = {folder: at for at, folder in enumerate(_BEGIN_WITH)}
     items.sort(key=lambda item: order.get(_folder(item.path), len(order)))
+
+
+def _is_in_session(item: pytest.Item) -> bool:
+    """Whether the test belongs to those of the Spark session."""
+    return _folder(item.path) == "spark" or "spark" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(autouse=True)
+def _jobs_run_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have jobs run in this process, also if other tests have started a Spark session in it.
+
+    Spark's tasks know neither what a test has replaced, nor its environment, nor its stores in memory.
+    """
+    if "pyspark.sql" in sys.modules and not _is_in_session(request.node):
+        monkeypatch.setattr("pyspark_kafkalog.tools.jobs.job.has_session", lambda: False)
 
 
 @cache

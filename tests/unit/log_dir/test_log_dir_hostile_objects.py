@@ -36,7 +36,6 @@ from pyspark_kafkalog.tools.main import main
 
 TOPIC_ID: Final = "AQAAAAAAAAAAAAAAAAAACQ"
 SEGMENT_ID: Final = "AAAAAAAAAAAAAAAAAAAACQ"
-JOBS: Final = ("verify", "retention", "log-cleaner", "merge-segments", "reindex")
 #: What belongs to somebody else in the same store.
 FOREIGN: Final = {"other/invoices-2026.parquet": b"money", "meta.properties.old": b"kept"}
 
@@ -97,9 +96,7 @@ def lines(url: str, home: Path) -> Iterator[list[str]]:
         ["topics", "--delete", "--topic", "orders"],
         ["retention"],
     ):
-        # Tasks of a Spark session that other tests have started would not see the store in memory.
-        here = ["--local"] if name in JOBS else []
-        yield [name, "--path", url, *here, *rest]
+        yield [name, "--path", url, *rest]
 
 
 def topic_named(name: str) -> list[MetadataRecord]:
