@@ -350,6 +350,8 @@ def _topic_fallbacks() -> dict[str, ConfigDefinition]:
 
 _OWN: Final = {definition.name: definition for definition in _DEFINITIONS}
 
+#: Settings of this package that Kafka does not have.
+OWN_CONFIGS: Final = frozenset({"staging.retention.ms", "writer.id.expiration.ms"})
 #: All broker-level configurations that are read, by name.
 BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(_OWN | _topic_fallbacks())
 

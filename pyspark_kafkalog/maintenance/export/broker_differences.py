@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.config.broker import OWN_CONFIGS
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.access.acl import Acl
@@ -30,8 +31,6 @@ from pyspark_kafkalog.root.brokers.metadata.image import (
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 
-#: Settings of this package that Kafka does not have.
-_NOT_KAFKAS: Final = frozenset({"staging.retention.ms", "writer.id.expiration.ms"})
 #: Directory ids below this one are reserved: none assigned, lost, migrating (org.apache.kafka.common.DirectoryId).
 _RESERVED_IDS: Final = 100
 
@@ -204,8 +203,8 @@ def _broker_changes(
 ) -> Iterator[ConfigChange]:
     """Changes of the settings of this node, which take precedence, and of those of all brokers."""
     adopted = adopted_broker_config(metadata, identity.node_id, server_properties, []).properties
-    own = {name: value for name, value in broker_configs(image).items() if name not in _NOT_KAFKAS}
-    of_broker = {name: value for name, value in adopted.items() if name not in _NOT_KAFKAS}
+    own = {name: value for name, value in broker_configs(image).items() if name not in OWN_CONFIGS}
+    of_broker = {name: value for name, value in adopted.items() if name not in OWN_CONFIGS}
     change = _config_change(ALL_BROKERS, own, of_broker)
     node = str(identity.node_id)
     of_node = metadata.broker_configs.get(node, {})

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
+from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS, OWN_CONFIGS
 from pyspark_kafkalog.maintenance.export.copy import (
     ExportedPartition,
     only_topics,
@@ -74,7 +74,7 @@ _NO_LEADER: Final = -1
 #: What Kafka 4.1 formats a directory with, and a server of this package uses. Without them, the broker could not go on
 #: with transactional ids whose last transaction was of version 2, nor with groups of the new protocol.
 _FEATURES: Final[Mapping[str, int]] = {"group.version": 1, "transaction.version": 2}
-_NOT_OF_KAFKA: Final = frozenset({"staging.retention.ms", "writer.id.expiration.ms", LAYOUT_CONFIG, LOCATION_CONFIG})
+_NOT_OF_KAFKA: Final = OWN_CONFIGS | {LAYOUT_CONFIG, LOCATION_CONFIG}
 
 
 @dataclass(frozen=True, slots=True)
