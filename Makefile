@@ -38,12 +38,14 @@ check: export KAFKALOG_TIER = check
 check: $(VENV)/.installed-test
 	$(MAKE) --jobs 2 lint pytest-check
 
-test: demo $(VENV)/.installed-test
+test: $(VENV)/.installed-test
+	$(MAKE) demo
 	$(MAKE) --jobs 2 lint pytest
 
 test-full: export KAFKALOG_TIER = full
 test-full: PYTEST_ARGS += --durations 40
-test-full: chromium demo $(VENV)/.installed-test
+test-full: chromium $(VENV)/.installed-test
+	$(MAKE) demo
 	$(MAKE) --jobs 2 lint pytest PYTEST_ARGS="$(PYTEST_ARGS)"
 
 lint: $(VENV)/.installed-test
@@ -105,13 +107,14 @@ $(VENV)/.made: scripts/bootstrap.sh
 
 $(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "Installing this package, Spark and all else that it needs in $(VENV): a minute, or more on a slow network"
-	@$(PY) -m pip install --quiet --editable .
+	@$(PY) -m pip install --quiet --editable ".[spark]"
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	@echo "Installing what the tests need in $(VENV): a minute, or more on a slow network"
+# In one call: after the one above, pip would replace the newest Spark with the one that Delta allows.
+$(VENV)/.installed-test: $(VENV)/.made setup.cfg pyproject.toml
+	@echo "Installing this package and what its tests need in $(VENV): a minute, or more on a slow network"
 	@$(PY) -m pip install --quiet --editable ".[test]"
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -183,10 +183,12 @@ def test_statuses_of_wrong_options_are_those_of_the_pages(page: str, commands: t
 
 
 def test_versions_in_pages_are_those_of_the_package() -> None:
-    requires = SETUP["options"]["install_requires"]
-    (spark, delta) = (re.findall(rf"^{name}==([\d.]+)$", requires, re.M)[0] for name in ("pyspark", "delta-spark"))
+    extras = SETUP["options.extras_require"]
+    (lowest, below) = re.findall(r"^pyspark>=4\.(\d+),<4\.(\d+)$", extras["spark"], re.M)[0]
+    sparks = {f"4.{minor}" for minor in range(int(lowest), int(below))}
+    (delta,) = re.findall(r"^delta-spark==([\d.]+)$", extras["delta"], re.M)
     (oldest, beyond) = re.findall(r"3\.(\d+)", SETUP["options"]["python_requires"])
-    assert re.fullmatch(rf"io\.delta:delta-spark_{spark[:3]}_2\.13:{delta}", PACKAGE)
+    assert re.fullmatch(rf"io\.delta:delta-spark_4\.{lowest}_2\.13:{delta}", PACKAGE)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     bootstrap = (REPOSITORY / "scripts" / "bootstrap.sh").read_text(encoding="utf-8")
@@ -199,8 +201,9 @@ def test_versions_in_pages_are_those_of_the_package() -> None:
         assert f"Java {java} or newer" in text
     for page, text in [*texts(), *((path.name, path.read_text()) for path in (REPOSITORY / "jobs").glob("*.py"))]:
         assert set(re.findall(r"io\.delta:[\w.]+:[\d.]+\d", text)) <= {PACKAGE}, page
-        assert set(re.findall(r"\bSpark (\d\.\d)", text)) <= {spark[:3]}, page
-        assert set(re.findall(r"pyspark(?:\[\w+\])?==([\d.]+\d)", text)) <= {spark}, page
+        assert set(re.findall(r"\bSpark (\d\.\d)", text)) <= sparks, page
+        assert set(re.findall(r"pyspark(?:\[\w+\])?==(\d\.\d)\.\d", text)) <= sparks, page
+        assert set(re.findall(r"pyspark(?:\[\w+\])?(>=[\d.]+,<[\d.]+\d)", text)) <= {f">=4.{lowest},<4.{below}"}, page
 
 
 def test_versions_of_the_format_in_pages_are_those_of_the_code() -> None:
