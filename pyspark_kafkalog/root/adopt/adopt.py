@@ -63,6 +63,7 @@ from pyspark_kafkalog.root.adopt.logs import (
     LogSummary,
     adopt_log,
     check_log,
+    transaction_index_notes,
     transactions_of_plan,
     transactions_of_root,
 )
@@ -202,7 +203,8 @@ def adopt(
         check_logs(plan)
         _check_writable(plan)
         notes = unread_notes(root, _partitions(plan), local_only=local_only, clock=clock)
-        plan = replace(plan, notes=(*plan.notes, *notes))
+        index_notes = transaction_index_notes(root, ((each, _recovery_point(plan, each)) for each in _partitions(plan)))
+        plan = replace(plan, notes=(*plan.notes, *notes, *index_notes))
         if local_only:
             plan = without_remote_storage(plan)
         if dry_run:
@@ -246,8 +248,13 @@ def check_logs(plan: AdoptionPlan) -> None:
             topic_partition,
             log_start_offset=plan.log_starts.get(topic_partition, 0),
             high_watermark=plan.high_watermarks.get(topic_partition, 0) if plan.clean_shutdown else 0,
-            recovery_point=None if plan.clean_shutdown else plan.recovery_points.get(topic_partition, 0),
+            recovery_point=_recovery_point(plan, topic_partition),
         )
+
+
+def _recovery_point(plan: AdoptionPlan, topic_partition: TopicPartition) -> int | None:
+    """Where the recovery of the log begins; None after a clean shutdown, which needs none."""
+    return None if plan.clean_shutdown else plan.recovery_points.get(topic_partition, 0)
 
 
 def _check_writable(plan: AdoptionPlan) -> None:

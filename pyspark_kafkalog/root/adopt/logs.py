@@ -8,12 +8,17 @@ same way.
 The second half finds the open transactions of the directory, which the user has to end. For a dry run, each log is read
 up to its last valid batch, because recovery would truncate the rest. Damage that prevents reading transactions is noted
 for the user; it fails neither the adoption nor the dry run.
+
+As a starting broker, an adoption does not notice that a `.txnindex` is missing: only reading the whole `.log` shows
+whether there was one. A note names the topics where one can be missing, and the command that rebuilds it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +45,8 @@ from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, T
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.log.loader import has_usable_indexes, kept_bases
@@ -52,6 +57,7 @@ from pyspark_kafkalog.storage.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
     TopicPartition,
     partition_path,
     segment_file,
@@ -59,6 +65,7 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.segment import LogSegment, read_chunks
+from pyspark_kafkalog.units import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,12 +238,57 @@ def _largest_snapshot_producer_id(directory: Path) -> int:
     """The largest producer id in all snapshots, which include expired producers."""
     largest = -1
     for offset in PartitionListing.read(directory).snapshot_offsets:
-        try:
-            entries = read_snapshot(segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
-        except (CorruptIndexError, FileNotFoundError):
-            continue
-        largest = max((largest, *(entry.producer_id for entry in entries)))
+        largest = max((largest, *(entry.producer_id for entry in _snapshot_entries(directory, offset))))
     return largest
+
+
+def transaction_index_notes(root: Path, kept: Iterable[tuple[TopicPartition, int | None]]) -> tuple[str, ...]:
+    """A note on each topic in which a `.txnindex` can be missing; `kept` has recovery points, None after a clean stop.
+
+    These are segments with transactions and without the file. If all were committed, there never was a file.
+    """
+    counts: dict[str, int] = {}
+    for each, recovery_point in kept:
+        unindexed = _unindexed_transactions(partition_path(root, each), recovery_point)
+        if unindexed:
+            counts[each.topic] = counts.get(each.topic, 0) + unindexed
+    return tuple(
+        f"topic {topic}: {plural(count, 'segment')} with transactions without a {TXN_INDEX_SUFFIX} file, which only "
+        f"aborted transactions need. If such files can have been lost, rebuild them after the adoption: kafkalog "
+        f"reindex --path {shlex.quote(str(root))} --topic {shlex.quote(topic)}"
+        for topic, count in counts.items()
+    )
+
+
+def _unindexed_transactions(directory: Path, recovery_point: int | None) -> int:
+    """The number of segments with transactions and without a transaction index that recovery does not read again.
+
+    A transaction changes its producer's entry between the snapshots at the segment's begin and end.
+    """
+    ends = dict(itertools.pairwise((*list_base_offsets(directory), *_last_snapshot_offset(directory))))
+    count = 0
+    for base_offset in kept_bases(directory, recovery_point):
+        path = segment_file(directory, base_offset, TXN_INDEX_SUFFIX)
+        if base_offset in ends and not (path.exists() and path.stat().st_size):
+            before = set(_snapshot_entries(directory, base_offset))
+            count += any(
+                each.coordinator_epoch >= 0 and each not in before
+                for each in _snapshot_entries(directory, ends[base_offset])
+            )
+    return count
+
+
+def _last_snapshot_offset(directory: Path) -> Sequence[int]:
+    """The offset of the snapshot behind the last segment's begin, which a clean stop leaves at the log end."""
+    listing = PartitionListing.read(directory)
+    return [each for each in listing.snapshot_offsets if each > max(listing.base_offsets, default=0)][-1:]
+
+
+def _snapshot_entries(directory: Path, offset: int) -> Sequence[ProducerStateEntry]:
+    try:
+        return read_snapshot(segment_file(directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
+    except (CorruptIndexError, FileNotFoundError):
+        return ()
 
 
 def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[OpenTransactions, tuple[str, ...]]:

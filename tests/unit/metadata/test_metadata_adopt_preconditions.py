@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS
 from pyspark_kafkalog.storage.artefacts.marker_files import CLEAN_SHUTDOWN_FILE
+from pyspark_kafkalog.tools.main import main
 
 UNKNOWN_TYPE = bytes([1, 0xB7, 0x1F, 0])
 IDLE = {"t": (100, None), "tiered": (40, 0)}
@@ -212,3 +214,29 @@ def test_idle_expired_partition_of_a_stopped_broker_is_exported(tmp_path: Path) 
 def _ends_of(root: Path) -> tuple[int, int]:
     found = LogDir.open(root).partition("t", 0)
     return found.log_start_offset, found.high_watermark
+
+
+def test_transaction_indexes_lost_before_the_adoption_are_rebuilt_by_the_command_of_its_note(tmp_path: Path) -> None:
+    root = copy_of("transactions", tmp_path)
+    lost = [path for path in root.rglob("*.txnindex") if path.stat().st_size]
+    assert lost
+    for path in lost:
+        path.unlink()
+    before = _files(root)
+    planned = adopt(root, dry_run=True, clock=clock).notes
+    assert _files(root) == before
+    notes = [note for note in adopt(root, clock=clock).notes if ".txnindex" in note]
+    assert [note for note in planned if ".txnindex" in note] == notes
+    [note] = notes
+    assert f"topic transactions: {len(lost) + 4} segments with transactions" in note
+    assert {finding.what for finding in verify(LogDir.open(root, clock=clock).root).findings} == {"txn-index-missing"}
+
+    command = shlex.split(note.partition("adoption: ")[2])
+    assert command[0] == "kafkalog"
+    assert main(command[1:]) == 0
+    assert all(path.exists() for path in lost)
+    assert not verify(LogDir.open(root, clock=clock).root).findings
+
+
+def test_adoption_without_transactions_has_no_note_on_their_indexes(tmp_path: Path) -> None:
+    assert not [note for note in adopt(copy_of("cars", tmp_path), clock=clock).notes if ".txnindex" in note]
