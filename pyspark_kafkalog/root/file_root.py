@@ -40,7 +40,7 @@ from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransacti
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage, check_outside
+from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage, check_outside, check_permitted
 from pyspark_kafkalog.units import NS_PER_MS
 
 _LOG: Final = logging.getLogger(__name__)
@@ -132,14 +132,19 @@ class FileRoot(NativeRoot):
         return LocalPartition(str(self.path), topic_partition, topic_id, self.identity, commits, remote)
 
     def _check_broker_configs(self, configs: Mapping[str, str]) -> None:
-        """Raise InvalidConfigError for remote storage in the log directory, or around it."""
-        if LOCATION_CONFIG in configs:
-            check_outside(configs[LOCATION_CONFIG], self.path)
+        """Raise InvalidConfigError for remote storage in the log directory or around it, or not permitted here.
+
+        The commit that names remote storage raises the format version, which never falls again.
+        """
+        location = configs.get(LOCATION_CONFIG)
+        if location:
+            check_outside(location, self.path)
+            check_permitted(location)
 
     def change_broker_configs(self, plan: ConfigPlan, *, validate_only: bool = False) -> None:
         super().change_broker_configs(plan, validate_only=validate_only)
         version = self._store.image.format_version
-        if version == TIERED_FORMAT_VERSION:
+        if version == TIERED_FORMAT_VERSION and not validate_only:
             with _after_commit(f"the marker file of {self.path} does not say the format version {version} yet"):
                 set_marker(metadata_dir(self.path), self._fs, version)
 

@@ -63,6 +63,8 @@ from pyspark_kafkalog.tools.output import notice
 from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pyspark_kafkalog.protocol.client_settings import ClientSettings
     from pyspark_kafkalog.replication.board import Board
     from pyspark_kafkalog.replication.follower import Follower, FollowSettings
@@ -157,20 +159,24 @@ def run(options: argparse.Namespace) -> int:
     address = _leader(options)
     with ExitStack() as stack:
         leader = stack.enter_context(closing(address.open()))
+        found = find_root(options.path)
+        if found is not None:
+            _check_may_follow(found.native(), address, may_demote=options.demote)
         report = FollowReport(leader=leader.name, root=str(parse_location(str(options.path))), clock_ms=time_ms)
         if options.metrics_listen is not None:
             stack.enter_context(_metrics(report, options.metrics_listen))
         if options.report is not None:
             stack.enter_context(_written(report, options.report, options.path))
-        if find_root(options.path) is None:
+        if found is None:
             _await_leader(leader, report, is_once=options.once)
+        # Whatever can refuse to start is started before a log directory is created.
+        spark = stack.enter_context(_spark()) if options.spark else None
+        stack.enter_context(_observed(options))
         root = open_or_create_root(options.path).native()
-        if address.is_root and _is_at(root, address.text):
-            raise UsageError(f"{root.path} cannot follow itself: --from and --path name the same log directory")
-        _check_may_follow(root, may_demote=options.demote)
+        _check_may_follow(root, address, may_demote=options.demote)
         tasks: TaskLeader | None = None
-        if options.spark:
-            leader = tasks = stack.enter_context(_task_leader(leader, address, root))
+        if spark is not None:
+            leader = tasks = stack.enter_context(_task_leader(leader, address, root, spark))
         settings = FollowSettings(
             topics=options.topics,
             selects=pattern.matches,
@@ -183,7 +189,6 @@ def run(options: argparse.Namespace) -> int:
         follower = Follower(leader, root, settings, on_event=report.note, is_working=is_working)
         report.watch(follower.board, lambda: follower.cluster_id)
         stack.enter_context(_progress(follower.board))
-        stack.enter_context(_observed(options))
         stack.enter_context(_stopping(follower))
         follower.run()
         return _outcome(follower, settings)
@@ -223,8 +228,13 @@ def _await_leader(leader: LeaderEndPoint, report: FollowReport, *, is_once: bool
         time.sleep(retry_delay_ms(failures, random.SystemRandom()) / 1000)
 
 
-def _check_may_follow(root: NativeRoot, *, may_demote: bool) -> None:
-    """Raise UsageError for a log directory with topics that does not follow: it would refuse writes from now on."""
+def _check_may_follow(root: NativeRoot, address: LeaderAddress, *, may_demote: bool) -> None:
+    """Raise UsageError for the leader's log directory, and for one with topics that does not follow.
+
+    The latter would refuse writes from now on.
+    """
+    if address.is_root and _is_at(root, address.text):
+        raise UsageError(f"{root.path} cannot follow itself: --from and --path name the same log directory")
     image = root.store.refresh()
     if image.topics and image.following is None and not may_demote:
         raise UsageError(
@@ -285,23 +295,30 @@ def _observed(options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _task_leader(leader: LeaderEndPoint, address: LeaderAddress, root: NativeRoot) -> Iterator[TaskLeader]:
-    """The leader with tasks of Spark that fetch ahead. Those that still run at the end of the block are ended."""
+def _spark() -> AbstractContextManager[SparkSession]:
+    """The session for tasks that fetch ahead."""
     from pyspark_kafkalog.maintenance.jobs.session import job_session
+
+    return job_session("kafkalog follow")
+
+
+@contextmanager
+def _task_leader(
+    leader: LeaderEndPoint, address: LeaderAddress, root: NativeRoot, spark: SparkSession
+) -> Iterator[TaskLeader]:
+    """The leader with tasks of Spark that fetch ahead. Those that still run at the end of the block are ended."""
     from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks
     from pyspark_kafkalog.replication.task_leader import TaskLeader
 
     stop = threading.Event()
-    with job_session("kafkalog follow") as spark:
-        tasks = SparkTasks(spark, stop=stop)
-        found = TaskLeader(leader, address, tasks, root)
-        try:
-            yield found
-        finally:
-            stop.set()
-            tasks.close()  # before their files are removed
-            found.close()
+    tasks = SparkTasks(spark, stop=stop)
+    found = TaskLeader(leader, address, tasks, root)
+    try:
+        yield found
+    finally:
+        stop.set()
+        tasks.close()  # before their files are removed
+        found.close()
 
 
 def _outcome(follower: Follower, settings: FollowSettings) -> int:

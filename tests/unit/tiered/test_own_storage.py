@@ -16,9 +16,12 @@ from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, metadata_dir, write_marker
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, StoreNotFoundError
+from pyspark_kafkalog.root.admin import ConfigChange
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
 from pyspark_kafkalog.tiered.layouts.local import LocalLayout
@@ -227,6 +230,32 @@ def test_location_and_layout_stay_while_segments_are_there(tmp_path: Path) -> No
     log_dir.delete_topic(TOPIC)
     with pytest.raises(InvalidConfigError, match="cannot change while segments are there"):
         log_dir.alter_broker_configs(add={"rsm.config.layout": "aiven"})
+
+
+def test_place_that_the_machine_does_not_permit_is_refused_before_the_format_version_rises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    monkeypatch.setenv(PERMITTED_VARIABLE, str(tmp_path / "other"))
+    with pytest.raises(InvalidConfigError, match=PERMITTED_VARIABLE):
+        log_dir.alter_broker_configs(add={"rsm.config.location": str(tmp_path / "store")})
+    native = LogDir.open(tmp_path / "log").root.native()
+    assert native.store.image.format_version == FORMAT_VERSION
+    assert "rsm.config.location" not in native.broker_configs()
+
+
+def test_validated_change_leaves_the_marker_file_of_a_killed_upgrade(tmp_path: Path) -> None:
+    log_dir = tiered_root(tmp_path / "log", tmp_path / "store")
+    directory = metadata_dir(tmp_path / "log")
+    marker = (directory / FORMAT_MARKER).read_bytes()
+    write_marker(directory, LOCAL)
+    killed = (directory / FORMAT_MARKER).read_bytes()
+    native = LogDir.open(log_dir.path).root.native()
+    change = ConfigChange({"num.partitions": "3"}, ())
+    native.change_broker_configs(lambda current: change, validate_only=True)
+    assert (directory / FORMAT_MARKER).read_bytes() == killed
+    native.change_broker_configs(lambda current: change)
+    assert (directory / FORMAT_MARKER).read_bytes() == marker != killed
 
 
 @pytest.mark.parametrize("permitted", ["", "{tmp}/other", "s3://bucket/tiered,{tmp}/sto", "{tmp}/store/deeper"])

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,7 @@ from patience import PATIENCE_S, wait_until
 from root_places import RootPlace
 from tiers import SEED, TIER
 
-from pyspark_kafkalog.errors import FollowingRootError
+from pyspark_kafkalog.errors import FollowingRootError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.metrics import collect_metrics
 from pyspark_kafkalog.report.gather import GatherOptions, gather
@@ -182,6 +183,38 @@ def test_promoted_root_follows_again_only_with_demote(
     assert follow_once(tmp_path, "--demote") == 0
     with pytest.raises(FollowingRootError):
         LogDir.open(tmp_path / "copy").create_topic("refused")
+
+
+def test_refused_following_writes_no_report(tmp_path: Path, leader_dir: LogDir) -> None:
+    LogDir.create(tmp_path / "copy").create_topic("orders")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert follow_once(tmp_path, "--report", str(tmp_path / "report.json")) == 1
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def _refuses(*_: object, **__: object) -> NoReturn:
+    raise LogDirError("refused to start")
+
+
+@pytest.mark.parametrize(
+    ("part", "arguments"),
+    [
+        ("maintenance.jobs.session.job_session", ["--spark"]),
+        ("replication.metadata.observer.MetadataObserver", ["--controllers", "c:1", "--metadata-path", "{tmp}/meta"]),
+    ],
+)
+def test_part_that_does_not_start_leaves_no_log_directory(
+    tmp_path: Path,
+    leader_dir: LogDir,
+    part: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(f"pyspark_kafkalog.{part}", _refuses)
+    assert follow_once(tmp_path, *(each.format(tmp=tmp_path) for each in arguments)) == 1
+    assert "refused to start" in capsys.readouterr().err
+    assert not (tmp_path / "copy").exists()
 
 
 def test_former_leader_is_cut_back_and_the_file_of_its_records_is_dumped(
