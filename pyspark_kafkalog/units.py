@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -24,6 +25,12 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+
+#: What an error shows of a file's content: so many pieces, and so many characters or bytes of each.
+_PIECES_MAX: Final = 4
+_PIECE_MAX: Final = 80
+_NULS: Final = re.compile("\0+")
+_NUL_BYTES: Final = re.compile(b"\0+")
 
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -49,6 +56,26 @@ def size_text(size_bytes: int) -> str:
             break
         size /= KIB
     return f"{size:.1f} {unit}" if unit != _SIZE_UNITS[0] and size < 100 else f"{size:.0f} {unit}"
+
+
+def content_text(content: str | bytes) -> str:
+    """The beginning of `content` from a file for an error: quoted, with its NUL bytes counted.
+
+    After a power failure a file can have its size and no content: only NUL bytes.
+    """
+    matches = _NULS.finditer(content) if isinstance(content, str) else _NUL_BYTES.finditer(content)
+    pieces: list[str] = []
+    at = 0
+    for match in matches:
+        if match.start() > at:
+            pieces.append(repr(content[at : match.start()][:_PIECE_MAX]))
+        pieces.append(plural(match.end() - match.start(), "NUL byte"))
+        at = match.end()
+        if len(pieces) >= _PIECES_MAX:
+            break
+    if at < len(content) or not pieces:
+        pieces.append(repr(content[at:][:_PIECE_MAX]))
+    return ", ".join(pieces[:_PIECES_MAX])
 
 
 def json_line(tree: Any) -> str:

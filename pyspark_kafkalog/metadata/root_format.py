@@ -28,6 +28,7 @@ from pyspark_kafkalog.metadata.local.log import HEAD_FILE
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, pread
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
+from pyspark_kafkalog.units import content_text
 
 #: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
 FORMAT_VERSION: Final = 1
@@ -116,7 +117,7 @@ def check_marker(directory: Path) -> None:
         refuse_unfinished_copy(directory)
     match = _MARKER.fullmatch(data)
     if match is None:
-        raise _damaged_marker(path, repr(data))
+        raise _damaged_marker(path, content_text(data))
     check_format_version(int(match[1]), str(path))
 
 
@@ -131,7 +132,7 @@ def check_object_marker(data: bytes, file: str) -> None:
             file=file,
             position=0,
             expected="lines version=<number> and store=object",
-            found=repr(data[:_MARKER_BYTES_MAX]),
+            found=content_text(data[:_MARKER_BYTES_MAX]),
             advice="restore the object, from an earlier version of it if the bucket keeps versions",
         )
     check_object_format_version(int(match[1]), file)

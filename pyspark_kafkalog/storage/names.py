@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import (
     InvalidTopicError,
     LogDirError,
 )
-from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX
+from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX, content_text
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -192,7 +192,7 @@ def decode_uuid(text: str) -> bytes:
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{text!r} is not a Uuid in base64url") from error
+        raise ValueError(f"{content_text(text)} is not a Uuid in base64url") from error
     if len(raw) != 16:
-        raise ValueError(f"{text!r} holds {len(raw)} bytes, a Uuid has 16")
+        raise ValueError(f"{content_text(text)} holds {len(raw)} bytes, a Uuid has 16")
     return raw

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyspark_kafkalog.units import json_line, plural, printable, size_text
+from pyspark_kafkalog.units import content_text, json_line, plural, printable, size_text
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,19 @@ def test_line_of_json_is_printable_and_read_back_as_it_was() -> None:
     assert line.endswith("\n")
     assert "grün" in line
     assert json.loads(line) == tree
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (b"", "b''"),
+        ("cars 0 x", "'cars 0 x'"),
+        ("\0", "1 NUL byte"),
+        (bytes(5000), "5,000 NUL bytes"),
+        ("cars 0" + "\0" * 30, "'cars 0', 30 NUL bytes"),
+        (bytes(3) + b"a" * 100, f"3 NUL bytes, b'{'a' * 80}'"),
+        ("a\0b\0" * 50, "'a', 1 NUL byte, 'b', 1 NUL byte"),
+    ],
+)
+def test_content_of_a_file_is_shown_with_its_nul_bytes_counted(content: str | bytes, shown: str) -> None:
+    assert content_text(content) == shown

@@ -33,6 +33,7 @@ from typing import Final, TypeVar
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import TopicPartition, is_partition_name
+from pyspark_kafkalog.units import content_text
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def parse_checkpoint(data: bytes, parse_entry: Callable[[Sequence[str]], _Entry]
         try:
             entries.append(parse_entry(_fields(line)))
         except ValueError as error:
-            raise _error(file, position, f"on line {number} {error}", repr(line[:80])) from None
+            raise _error(file, position, f"on line {number} {error}", content_text(line)) from None
         position += len(line.encode()) + 1
     if len(entries) != count:
         raise _error(file, position, f"{count} entries, as line 2 says", f"{len(entries)}")
@@ -110,7 +111,7 @@ def _lines(data: bytes, file: str) -> list[str]:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise _error(file, error.start, "text in UTF-8", repr(data[error.start : error.start + 8])) from None
+        raise _error(file, error.start, "text in UTF-8", content_text(data[error.start : error.start + 8])) from None
     lines = _LINE_END.split(text)
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -127,7 +128,7 @@ def _header_number(line: str, number: int, position: int, what: str, file: str) 
     try:
         return parse_int(line, 32)
     except ValueError:
-        raise _error(file, position, f"{what} on line {number}", repr(line[:80])) from None
+        raise _error(file, position, f"{what} on line {number}", content_text(line)) from None
 
 
 def _error(file: str, position: int, expected: str, found: str) -> CorruptIndexError:

@@ -44,6 +44,7 @@ from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_int
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, decode_uuid, encode_uuid
+from pyspark_kafkalog.units import content_text
 
 _LATEST_PROPERTIES_VERSION: Final = 1
 _MAX_PROPERTIES_BYTES: Final = 1 << 20
@@ -135,7 +136,7 @@ def _int_property(properties: dict[str, str], name: str, file: str, default: int
     try:
         return parse_int(text.strip(), 32)
     except ValueError as error:
-        raise _properties_error(file, f"for {name} {error}", repr(text[:80])) from None
+        raise _properties_error(file, f"for {name} {error}", content_text(text)) from None
 
 
 def _uuid_property(properties: dict[str, str], name: str, file: str) -> str | None:
@@ -173,7 +174,7 @@ def read_topic_id(path: Path) -> str:
     except ValueError:
         known = False
     if not known:
-        raise _topic_id_error(path, 0, f"a version of {_TOPIC_ID_VERSION} or more on line 1", repr(version[:80]))
+        raise _topic_id_error(path, 0, f"a version of {_TOPIC_ID_VERSION} or more on line 1", content_text(version))
     topic_id = _topic_id_value(lines, 1, path)
     position = len(lines[0]) + 1
     try:
@@ -197,7 +198,7 @@ def _topic_id_value(lines: list[str], index: int, path: Path) -> str:
     if len(parts) != 2 or not parts[1]:
         what = ("version", "topic_id")[index]
         position = 0 if index == 0 else len(lines[0]) + 1
-        raise _topic_id_error(path, position, f"'{what}: <value>' on line {index + 1}", repr(line[:80]))
+        raise _topic_id_error(path, position, f"'{what}: <value>' on line {index + 1}", content_text(line))
     return parts[1]
 
 

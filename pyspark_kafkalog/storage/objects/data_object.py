@@ -39,7 +39,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer, crc32c
 from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
-from pyspark_kafkalog.units import INT32_MAX
+from pyspark_kafkalog.units import INT32_MAX, content_text
 
 DATA_FOLDER: Final = "data"
 _KEY: Final = re.compile(DATA_FOLDER + r"/([0-9a-zA-Z]+)-([0-9]{1,19})-([0-9]{1,9})-([0-9]{1,19})\.batches")
@@ -206,7 +206,7 @@ def _footer_length(tail: Buffer, size_bytes: int, file: str) -> int:
         raise _damage(file, 0, f"a trailer of {_TRAILER.size} bytes", f"{len(tail)} bytes in all")
     runs_count, version, _, magic = _TRAILER.unpack_from(tail, len(tail) - _TRAILER.size)
     if magic != _MAGIC:
-        raise _damage(file, size_bytes - len(_MAGIC), f"the last bytes {_MAGIC!r}", repr(magic))
+        raise _damage(file, size_bytes - len(_MAGIC), f"the last bytes {_MAGIC!r}", content_text(magic))
     if version != _VERSION:
         raise UnsupportedFormatError(
             file=file,

@@ -43,7 +43,7 @@ from pyspark_kafkalog.tiered.layouts.segment_objects import (
 )
 from pyspark_kafkalog.tiered.objects import ReadableObjects
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, is_uuid
-from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, content_text
 
 LOG: Final = ".log"
 INDEXES: Final = ".indexes"
@@ -205,7 +205,7 @@ class AivenLayout:
                 file=what,
                 position=0,
                 expected=f"a key in {store.url}",
-                found=repr(found[:200]),
+                found=content_text(found),
                 advice="name a bucket and prefix as remote storage that all segments are below",
             ) from None
 

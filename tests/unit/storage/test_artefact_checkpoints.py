@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, check_marker
 from pyspark_kafkalog.storage.artefacts import checkpoint_file
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -331,3 +333,21 @@ def test_offsets_that_are_clean_are_read_once_until_the_checkpoint_is_replaced(
     assert cleaned_offsets(tmp_path) == {partition: 7}
     (tmp_path / CLEANER_OFFSET_CHECKPOINT).unlink()
     assert cleaned_offsets(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("log-start-offset-checkpoint", read_offset_checkpoint),
+        ("leader-epoch-checkpoint", read_epochs),
+        ("partition.metadata", read_topic_id),
+        (FORMAT_MARKER, lambda path: check_marker(path.parent)),
+    ],
+)
+def test_file_of_nul_bytes_is_refused_with_their_number(
+    tmp_path: Path, name: str, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / name).write_bytes(bytes(43))
+    with pytest.raises(DiskFormatError, match="found 43 NUL bytes") as caught:
+        read(tmp_path / name)
+    assert "x00" not in str(caught.value)

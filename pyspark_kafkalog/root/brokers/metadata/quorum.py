@@ -41,7 +41,7 @@ from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, RootIdentity, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
-from pyspark_kafkalog.units import INT32_MAX
+from pyspark_kafkalog.units import INT32_MAX, content_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def read_quorum_state(path: Path) -> QuorumState:
     except (ValueError, RecursionError) as error:
         raise _error(file, "a line of JSON", str(error)) from None
     if not isinstance(tree, dict):
-        raise _error(file, "a JSON object", repr(data[:80]))
+        raise _error(file, "a JSON object", content_text(data))
     version = _int(tree, "data_version", file, 0)
     if version > _VERSION_MAX:
         raise UnsupportedFormatError(
