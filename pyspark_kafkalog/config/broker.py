@@ -166,7 +166,7 @@ _DEFINITIONS: Final = (
         "transactional.id.expiration.ms",
         ConfigType.INT,
         604_800_000,
-        "Time after its last use at which a server forgets a client's transactional id.",
+        "Time after its last use at which servers and the retention job forget a client's transactional id.",
         at_least(1),
     ),
     ConfigDefinition(

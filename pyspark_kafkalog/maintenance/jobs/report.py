@@ -43,10 +43,10 @@ class PartitionReport:
 
     The cleaner also reports the dirty ratio, the dirty range, the part of the bytes read that was rewritten, the number
     of shards of keys, and, if it did nothing, the reason (`skipped`). Retention counts the expired offsets of groups in
-    a partition of `__consumer_offsets`; of a partition with segments in remote storage, its counters count each offset
-    once, and the local ones what goes from the file system. Verification counts segments, batches and findings.
-    a partition of `__consumer_offsets`. Verification counts segments, batches and findings. Tiering reports the offset
-    after the last one in remote storage.
+    a partition of `__consumer_offsets`, and the expired ids of clients in one of `__transaction_state`; of a partition
+    with segments in remote storage, its counters count each offset once, and the local ones what goes from the file
+    system. Verification counts segments, batches and findings. Tiering reports the offset after the last one in remote
+    storage.
     """
 
     topic: str
@@ -73,6 +73,7 @@ class PartitionReport:
     local_segments_dropped: int | None = None
     remote_end_offset: int | None = None
     offsets_expired: int | None = None
+    transactional_ids_expired: int | None = None
     recopy_percent: float | None = None
     dirty_percent: float | None = None
     first_dirty_offset: int | None = None

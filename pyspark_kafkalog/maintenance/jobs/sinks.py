@@ -158,11 +158,13 @@ _Cell = Callable[[PartitionReport], str]
 
 #: Columns that are only shown if there is something in them, and the field of a report that tells.
 _EXPIRED: Final = "offsets expired"
+_IDS_EXPIRED: Final = "ids expired"
 _LOCAL_SEGMENTS: Final = "local segments deleted"
 _LOCAL_START: Final = "local log start"
 _WITHOUT_KEY: Final = "without key"
 _OPTIONAL: Final[Mapping[str, str]] = {
     _EXPIRED: "offsets_expired",
+    _IDS_EXPIRED: "transactional_ids_expired",
     _LOCAL_SEGMENTS: "local_segments_dropped",
     _LOCAL_START: "local_segments_dropped",
     _WITHOUT_KEY: "records_without_key",
@@ -188,6 +190,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, _Cell]]] = {
         _LOCAL_SEGMENTS: lambda report: _count_text(report.local_segments_dropped),
         _LOCAL_START: lambda report: _offset_text(report.local_log_start_offset),
         _EXPIRED: lambda report: _count_text(report.offsets_expired),
+        _IDS_EXPIRED: lambda report: _count_text(report.transactional_ids_expired),
     },
     "tier": {
         "segments copied": lambda report: f"{report.segments_copied:,}",
@@ -283,6 +286,7 @@ def _is_shown(report: PartitionReport) -> bool:
         or report.records_dropped
         or report.files_written
         or report.offsets_expired
+        or report.transactional_ids_expired
         or report.local_segments_dropped
     )
 
@@ -357,6 +361,9 @@ def _sum_retained(reports: Sequence[PartitionReport], is_dry_run: bool) -> str:
         deleted += f", {plural(local, 'local segment')} {would_be}deleted"
     if expired:
         deleted += f", {plural(expired, 'offset')} of groups {would_be}expired"
+    ids = _sum_of(reports, "transactional_ids_expired")
+    if ids:
+        deleted += f", {plural(ids, 'transactional id')} {would_be}expired"
     return deleted
 
 

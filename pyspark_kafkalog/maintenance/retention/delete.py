@@ -5,7 +5,9 @@ For a number of partitions at a time, each kept from other runs (a partition tha
     plan which segments go (plan.py)
     increase the log start offsets in one commit; if the active segment goes too, an empty one begins at the log end
     remove what is below
-    delete the offsets of groups that were last committed offsets.retention.minutes ago (groups/offsets_topic.py)
+    delete the offsets of groups that were last committed offsets.retention.minutes ago (groups/offsets_topic.py), and
+    the ids of clients that were not used for transactional.id.expiration.ms (root/transactions/state_log.py); a root
+    that follows gets both deletions from its leader
 
 then, once, remove what deleted topics left, delete from remote storage what is not needed there, forget the ids of
 writers that were not used for writer.id.expiration.ms, and remove the commits that are older than
@@ -21,8 +23,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,6 +43,8 @@ from pyspark_kafkalog.root.log_starts import move_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.transactions.state_log import expire_ids
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -88,7 +92,7 @@ def finish(root: Root, *, now_ms: int | None = None, dry_run: bool = False) -> l
             _LOG.warning(
                 "what was deleted or abandoned, or the commit log's reserve, is left to the next run: %s", error
             )
-        _expire_ids(native, now_ms)
+        _expire_writers(native, now_ms)
     began = time.perf_counter()
     try:
         old = native.store.remove_old_commits(now_ms=now_ms, dry_run=dry_run)
@@ -107,7 +111,7 @@ def finish(root: Root, *, now_ms: int | None = None, dry_run: bool = False) -> l
     return [report]
 
 
-def _expire_ids(root: NativeRoot, now_ms: int | None) -> None:
+def _expire_writers(root: NativeRoot, now_ms: int | None) -> None:
     try:
         expired = root.expire_transactional_ids(now_ms=now_ms)
     except (KafkalogError, OSError) as error:
@@ -156,6 +160,7 @@ class _Work(PartitionWork):
     planned: PlannedRetention | None = None
     moved: LogState | None = None
     offsets_expired: int | None = None
+    ids_expired: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,9 @@ class _Run:
             if not self.dry_run:
                 self._commit(works)
                 self._clean_up(works)
-            self._expire_offsets(works)
+            if self.root.follows is None:
+                self._expire_offsets(works)
+                self._expire_ids(works)
         return [_report(work) for work in works]
 
     def _plan(self, topic_partition: TopicPartition) -> PlannedRetention:
@@ -218,28 +225,43 @@ class _Run:
 
     def _expire_offsets(self, works: Sequence[_Work]) -> None:
         """Delete the offsets of groups that are due, in the partitions of `__consumer_offsets`."""
-        of_groups = [each for each in works if each.topic_partition.topic == OFFSETS_TOPIC]
         is_refreshed = False
-        for work in of_groups:
-            if work.planned is None or work.error is not None:
-                continue
-            with work.step(ACTION):
+        for work in _planned(works, OFFSETS_TOPIC):
+            with work.step(ACTION), _left_when_full(work):
+                expired = expire_offsets(
+                    self.root,
+                    partitions={work.topic_partition.partition},
+                    now_ms=self.now_ms,
+                    dry_run=self.dry_run,
+                    refresh=not is_refreshed,
+                )
+                is_refreshed = True
+                work.offsets_expired = sum(map(len, expired.values()))
+
+    def _expire_ids(self, works: Sequence[_Work]) -> None:
+        """Delete the ids of clients that are due, in the partitions of `__transaction_state`."""
+        for work in _planned(works, TRANSACTION_STATE_TOPIC):
+            with work.step(ACTION), _left_when_full(work):
                 numbers = {work.topic_partition.partition}
-                try:
-                    expired = expire_offsets(
-                        self.root,
-                        partitions=numbers,
-                        now_ms=self.now_ms,
-                        dry_run=self.dry_run,
-                        refresh=not is_refreshed,
-                    )
-                    is_refreshed = True
-                except OSError as error:
-                    if not is_out_of_space(error):
-                        raise
-                    _LOG.warning("%s: the disk is full, offsets expire in a later run", work.topic_partition)
-                else:
-                    work.offsets_expired = sum(map(len, expired.values()))
+                work.ids_expired = expire_ids(self.root, partitions=numbers, now_ms=self.now_ms, dry_run=self.dry_run)
+
+
+def _planned(works: Sequence[_Work], topic: str) -> Iterator[_Work]:
+    """The works on partitions of `topic` that have not failed."""
+    for work in works:
+        if work.topic_partition.topic == topic and work.planned is not None and work.error is None:
+            yield work
+
+
+@contextmanager
+def _left_when_full(work: _Work) -> Iterator[None]:
+    """Leave the block's deletions to a later run if the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+        _LOG.warning("%s: the disk is full, its records expire in a later run", work.topic_partition)
 
 
 def _report(work: _Work) -> PartitionReport:
@@ -254,6 +276,7 @@ def _report(work: _Work) -> PartitionReport:
         bytes_dropped=planned.plan.deleted_bytes,
         segments_dropped=planned.plan.deleted_count,
         offsets_expired=work.offsets_expired,
+        transactional_ids_expired=work.ids_expired,
         log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
         seconds=work.seconds,
     )

@@ -8,4 +8,5 @@ In reading order:
 - ending: the end of a transaction, as states to write and markers
 - appends: the batches of an ending
 - end_transaction: an operator ends a transaction that was left open
+- state_log: the ids of one partition of `__transaction_state`, and the removal of expired ones
 """

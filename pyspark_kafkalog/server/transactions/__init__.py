@@ -1,11 +1,10 @@
 """The transaction coordinator: transactional ids, transactions over partitions and groups, and their timeouts.
 
 The records of `__transaction_state` are the only lasting state, as Kafka's coordinator writes them; any server decides
-about any id, and commits say who was first. An id with its transitions, and the end of a transaction, are in
-root/transactions. In reading order:
+about any id, and commits say who was first. An id with its transitions, the end of a transaction, and the log of a
+partition's ids are in root/transactions. In reading order:
 
 - decisions: what each request does to an id, and the markers that follow: pure functions
-- state_log: the ids of one partition of `__transaction_state`, followed from its log
 - units: a decision as one unit of a commit
 - producer_ids: producer ids for clients, in blocks
 - coordinator: the service: units for requests, and the sweep of timed-out transactions and expired ids

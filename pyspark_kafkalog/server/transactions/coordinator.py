@@ -27,17 +27,17 @@ from typing import Final, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.leader.units import AppendedRange
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions.appends import MarkerFloor, removal_append
+from pyspark_kafkalog.root.transactions.appends import MarkerFloor
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
+from pyspark_kafkalog.root.transactions.state_log import StateLog, removals
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
 from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
-from pyspark_kafkalog.server.transactions.state_log import StateLog
 from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -134,12 +134,14 @@ class TransactionCoordinator:
         read: Callable[[StateLog, MetadataImage], Iterable[TransactionMetadata]],
         is_wanted: Callable[[TransactionMetadata], bool],
     ) -> list[TransactionMetadata]:
-        topic = image.topics.get(TRANSACTION_STATE_TOPIC)
-        if topic is None:
-            return []
-        numbers = (each.partition for each in topic.partitions if each.high_watermark > 0)
-        logs = (self.logs.log(each) for each in numbers if self._has_partition(each))
+        logs = self._coordinated_logs(image)
         return [found for log in logs for found in read(log, image) if is_wanted(found)]
+
+    def _coordinated_logs(self, image: MetadataImage) -> Iterator[StateLog]:
+        topic = image.topics.get(TRANSACTION_STATE_TOPIC)
+        for each in () if topic is None else topic.partitions:
+            if each.high_watermark > 0 and self._has_partition(each.partition):
+                yield self.logs.log(each.partition)
 
     # Deciding
 
@@ -237,29 +239,23 @@ class TransactionCoordinator:
 
     async def remove_expired(self) -> None:
         """Remove the clients' ids that are due, and those of writers without a server."""
-        expiration_ms = self.context.broker_config().transactional_id_expiration_ms
         now_ms = self.context.clock()
-        expired = await self.coordinated(lambda each: each.is_expired(now_ms, expiration_ms))
-        for some in _in_chunks(expired):
-            await asyncio.gather(*(self._remove(each, expiration_ms) for each in some))
+        expired = await self.context.run(lambda: self._in_newest(lambda image: self._expired(image, now_ms)))
+        expiration_ms = self.context.broker_config().transactional_id_expiration_ms
+        for log, names in expired:
+            units = removals(log, names, now_ms=now_ms, expiration_ms=expiration_ms, is_in_use=self._is_planned)
+            for unit in units:
+                # A conflict means that others use the log. The next round removes what is still expired.
+                with _logged("removing expired transactional ids"), contextlib.suppress(CommitConflictError):
+                    await self.context.committer.commit(unit)
         await self.context.run(self.root.expire_transactional_ids)
 
-    async def _remove(self, metadata: TransactionMetadata, expiration_ms: int) -> None:
-        name, now_ms = metadata.transactional_id, self.context.clock()
+    def _expired(self, image: MetadataImage, now_ms: int) -> list[tuple[StateLog, Sequence[str]]]:
+        found = ((log, log.expired(image, now_ms)) for log in self._coordinated_logs(image))
+        return [(log, names) for log, names in found if names]
 
-        def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
-            log = self.logs.of(image, name)
-            newest = None if log is None else log.find(image, name)
-            if log is None or newest is None or not newest.is_expired(now_ms, expiration_ms):
-                return ()
-            if self.logs.planned.before(image, name, appends) is not None:
-                return ()
-            topic_id = image.topic(TRANSACTION_STATE_TOPIC).topic_id
-            return (removal_append(log.topic_partition, [name], topic_id=topic_id, now_ms=now_ms),)
-
-        # After a conflict, the id was written to or read by others: if it is expired still, the next round removes it.
-        with _logged(f"removing transactional id {name!r}"), contextlib.suppress(CommitConflictError):
-            await self.context.committer.commit(CommitUnit(appends=appends))
+    def _is_planned(self, image: MetadataImage, transactional_id: str) -> bool:
+        return self.logs.planned.before(image, transactional_id, None) is not None
 
 
 def _ranges(done: asyncio.Future[tuple[AppendedRange, ...]]) -> tuple[AppendedRange, ...] | None:

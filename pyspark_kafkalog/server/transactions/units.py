@@ -37,10 +37,10 @@ from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, Leader
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloors, marker_appends, state_append
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.root.transactions.state_log import StateLog
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.error_codes import RefusedError
 from pyspark_kafkalog.server.transactions.decisions import Decide, Decision, finished
-from pyspark_kafkalog.server.transactions.state_log import StateLog
 
 #: Makes the decision from the id's metadata and the time in ms.
 DecideAt: TypeAlias = Callable[[TransactionMetadata | None, int], Decision]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transaction_servers import MINUTE_MS, Start, epoch_after, error_of, run, status_of, with_epoch
+from faulty_store import FaultyStore
+from root_places import RootPlace, client_address, store_of
+from transaction_servers import MINUTE_MS, Coordinated, Start, epoch_after, error_of, run, status_of, with_epoch
 
 from pyspark_kafkalog.errors import OutOfOrderSequenceError, ReadOnlyLogDirError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.maintenance.verify.verify import verify
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.follower.open import begin_following
 from pyspark_kafkalog.root.leader.units import AppendedRange
+from pyspark_kafkalog.root.transactions.state_log import expire_ids
 from pyspark_kafkalog.root.transactions.states import TransactionStatus
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
@@ -244,6 +252,87 @@ def test_unused_id_is_removed_and_its_name_begins_anew(start: Start) -> None:
         assert await server.coordinator.find("t") is None
         assert await server.end(producer) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
         assert (await server.begin()).producer_id != producer.producer_id
+
+    run(scenario())
+
+
+@pytest.fixture
+def beside(root_place: RootPlace) -> Iterator[Coordinated]:
+    """A server over a root of either kind, to which other processes write."""
+    log_dir = LogDir.create(root_place)
+    log_dir.create_topic("a", 2)
+    log_dir.alter_broker_configs(add={"transaction.state.log.num.partitions": "2"})
+    opened: Path | StoreAddress
+    if isinstance(root_place, str):
+        opened = client_address(root_place, FaultyStore(store_of(root_place).bucket))
+    else:
+        opened = root_place
+    server = Coordinated(opened)
+    yield server
+    server.close()
+
+
+def _expired_ids(place: RootPlace, now_ms: int, *, dry_run: bool = False) -> list[int]:
+    """What retention in another process expires in the partitions of the topic."""
+    reports = apply_retention(LogDir.open(place).root, now_ms=now_ms, dry_run=dry_run)
+    assert [each.error for each in reports if each.error] == []
+    ids = [each.transactional_ids_expired for each in reports if each.topic == "__transaction_state"]
+    assert {each.transactional_ids_expired for each in reports if each.topic == "a"} == {None}
+    return [each for each in ids if each]
+
+
+def test_retention_job_removes_unused_ids_beside_a_server(root_place: RootPlace, beside: Coordinated) -> None:
+    async def scenario() -> None:
+        server = beside
+        producer, busy = await server.begin(), await server.begin("busy")
+        await server.produce(producer, [b"1"])
+        await server.produce(busy, [b"2"], name="busy", partition=1)
+        await server.end(producer)
+        assert _expired_ids(root_place, server.served.now_ms) == []
+        server.served.now_ms += 8 * 24 * 60 * MINUTE_MS
+        assert _expired_ids(root_place, server.served.now_ms, dry_run=True) == [1]
+        assert await server.coordinator.find("t") is not None
+        assert _expired_ids(root_place, server.served.now_ms) == [1]
+        assert await server.coordinator.find("t") is None
+        assert await server.coordinator.find("busy") is not None  # it has a transaction open
+        assert await server.end(producer) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert (await server.begin()).producer_id != producer.producer_id
+        assert _expired_ids(root_place, server.served.now_ms) == []
+        assert verify(LogDir.open(root_place).root).is_sound
+
+    run(scenario())
+
+
+def test_retention_leaves_the_ids_and_offsets_of_a_root_that_follows_to_its_leader(
+    root_place: RootPlace, beside: Coordinated
+) -> None:
+    async def scenario() -> None:
+        await beside.begin()
+        LogDir.open(root_place).group("g").commit({("a", 0): 0})
+        root = LogDir.open(root_place).root.native()
+        begin_following(root, leader="elsewhere", cluster_id="x", topics=".*")
+        assert _expired_ids(root_place, beside.served.now_ms + 80 * 24 * 60 * MINUTE_MS) == []
+        assert await beside.coordinator.find("t") is not None
+
+    run(scenario())
+
+
+def test_ids_of_any_length_are_removed_in_batches_that_fit_a_segment(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        server = start()
+        names = [f"{number}-{'x' * 1_000}" for number in range(12)]
+        for name in names:
+            await server.begin(name)
+        monkeypatch.setattr("pyspark_kafkalog.root.transactions.state_log._REMOVED_BYTES_MAX", 2_500)
+        server.served.now_ms += 8 * 24 * 60 * MINUTE_MS
+        root = server.coordinator.root
+        version = root.version
+        assert expire_ids(root, now_ms=server.served.now_ms) == len(names)
+        commits = [each for each in root.history() if each.offset >= version]
+        assert 6 <= len({each.offset for each in commits}) <= 8
+        assert [await server.coordinator.find(name) for name in names] == [None] * len(names)
 
     run(scenario())
 

@@ -4,6 +4,7 @@ The log is the state. It is read once; then each commit that appends to it, whoe
 `kafkalog transactions`), is read from where the last reading ended. What this server appended it need not read.
 
     find, all     the ids as of an image: the records up to the log end in the image are read first
+    expired       the ids that are due; servers and the retention job remove them, by `removals`
     unfinished    of these, the ones with a transaction that is open or not completed: a sweep looks at no others
     appended      the records of a commit of this process; taken over if they follow what was read so far
 
@@ -19,20 +20,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import CommitConflictError
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.root.leader.open import leader_writer
+from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, LeaderWriter
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
+from pyspark_kafkalog.root.transactions.appends import removal_append
+from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata, record_key
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, parse_transaction_record
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import KIB
 
 _LOG: Final = logging.getLogger(__name__)
+_EXPIRE_OPERATION: Final = "expire transactional ids"
+#: Bounds of one batch with removals: the segments of `__transaction_state` may be as small as 1 MiB.
+_REMOVED_IDS_MAX: Final = 1_000
+_REMOVED_BYTES_MAX: Final = 256 * KIB
 _KEY_AND_VALUE: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
@@ -69,6 +78,11 @@ class StateLog:
         with self._lock:
             self._catch_up(image)
             return tuple(self._unfinished.values())
+
+    def expired(self, image: MetadataImage, now_ms: int) -> tuple[str, ...]:
+        """The ids as of `image` that were not used for transactional.id.expiration.ms, by the settings of the root."""
+        expiration_ms = self._root.broker_config().transactional_id_expiration_ms
+        return tuple(each.transactional_id for each in self.all(image) if each.is_expired(now_ms, expiration_ms))
 
     def appended(self, topic_id: str, first_offset: int, steps: Iterable[TransactionMetadata]) -> None:
         """A commit of this process appended a record for each of `steps`, from `first_offset` on."""
@@ -126,3 +140,74 @@ class StateLog:
             self._unfinished.pop(name, None)
         else:
             self._unfinished[name] = metadata
+
+
+def removals(
+    log: StateLog,
+    names: Sequence[str],
+    *,
+    now_ms: int,
+    expiration_ms: int,
+    is_in_use: Callable[[MetadataImage, str], bool] = lambda image, name: False,
+) -> Iterator[CommitUnit]:
+    """Units that remove the ids `names` of `log`, unless the newest image has one that is not expired any more.
+
+    `is_in_use`: whether another unit of the same commit has decided about an id.
+    """
+
+    def unit(some: Sequence[str]) -> CommitUnit:
+        def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
+            found = [(name, log.find(image, name)) for name in some if not is_in_use(image, name)]
+            due = [name for name, known in found if known is not None and known.is_expired(now_ms, expiration_ms)]
+            if not due:
+                return ()
+            topic_id = image.topic(TRANSACTION_STATE_TOPIC).topic_id
+            return (removal_append(log.topic_partition, due, topic_id=topic_id, now_ms=now_ms),)
+
+        return CommitUnit(appends=appends)
+
+    some: list[str] = []
+    size_bytes = 0
+    for name in names:
+        key_bytes = len(record_key(name))
+        if some and (len(some) >= _REMOVED_IDS_MAX or size_bytes + key_bytes > _REMOVED_BYTES_MAX):
+            yield unit(some)
+            some, size_bytes = [], 0
+        some.append(name)
+        size_bytes += key_bytes
+    if some:
+        yield unit(some)
+
+
+def expire_ids(
+    root: NativeRoot, *, partitions: Collection[int] | None = None, now_ms: int, dry_run: bool = False
+) -> int:
+    """Remove the ids of clients that were not used for transactional.id.expiration.ms; returns how many.
+
+    `partitions` are those of `__transaction_state` to go through, None: all. Servers beside it follow the log, and so
+    they find the ids removed. With `dry_run` nothing is removed. A root that follows has the ids of its leader.
+    Raises DiskFormatError, and the errors of `LeaderWriter.commit`.
+    """
+    image = root.store.refresh()
+    topic = image.topics.get(TRANSACTION_STATE_TOPIC)
+    if topic is None or image.following is not None:
+        return 0
+    count = 0
+    writer: LeaderWriter | None = None
+    try:
+        for each in topic.partitions:
+            if each.high_watermark == 0 or (partitions is not None and each.partition not in partitions):
+                continue
+            log = StateLog(root, each.partition)
+            expired = log.expired(image, now_ms)
+            count += len(expired)
+            expiration_ms = root.broker_config().transactional_id_expiration_ms
+            for unit in () if dry_run else removals(log, expired, now_ms=now_ms, expiration_ms=expiration_ms):
+                writer = writer or leader_writer(root, flush="fsync", operation=_EXPIRE_OPERATION)
+                (result,) = writer.commit([unit])
+                if isinstance(result, KafkalogError):
+                    raise result
+    finally:
+        if writer is not None:
+            writer.close()
+    return count
