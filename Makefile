@@ -5,6 +5,7 @@
 #             KAFKALOG_SOAK_SECONDS=3600 (40) and KAFKALOG_STATE_MACHINE_EXAMPLES=2000 (100) make its longest tests longer,
 #             KAFKALOG_SIMULATION_STEPS=100000 (4000 and 6000) the simulations of object roots
 #             KAFKALOG_SEED=N repeats what a run has sampled
+#             KAFKALOG_KAFKA_VERSION=4.1.0 runs the tests of tests/interop with another Kafka than 4.3.1
 # make test-stores  the contract of object stores, and stores in trouble, with MinIO (needs Go) and Azurite (needs npm)
 # make test-clients  clients in Java, Python, Go and JavaScript at the server (needs Go and npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from java_processes import start_server
-from kafka_oracle import java_command, run_tool
+from kafka_oracle import CONFIG_COMMAND, java_command, run_tool
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
@@ -226,7 +226,7 @@ def node_id(bootstrap: str) -> str:
 
 def test_credentials_of_users_are_changed_with_the_tool(bootstrap: str) -> None:
     user = ("--bootstrap-server", bootstrap, "--entity-type", "users", "--entity-name", "ann")
-    config = "kafka.admin.ConfigCommand"
+    config = CONFIG_COMMAND
     tool(config, *user, "--alter", "--add-config", "SCRAM-SHA-256=[iterations=4096,password=secret]")
     tool(config, *user, "--alter", "--add-config", "producer_byte_rate=9")
     described = tool(config, *user, "--describe")

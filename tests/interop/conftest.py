@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from kafka_oracle import Broker, kafka_lib
+from kafka_oracle import KAFKA_VERSION, Broker, kafka_lib
+
+from pyspark_kafkalog.version import KafkaVersion
 
 _HERE = Path(__file__).parent
 
@@ -29,8 +31,8 @@ def start_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     """`start_broker(settings)`: a running broker of one's own, stopped at the end of the module whatever happens."""
     with ExitStack() as running:
 
-        def start(settings: Mapping[str, str] | None = None) -> Broker:
+        def start(settings: Mapping[str, str] | None = None, version: KafkaVersion = KAFKA_VERSION) -> Broker:
             home = tmp_path_factory.mktemp("broker")
-            return running.enter_context(Broker(home, settings or {}))
+            return running.enter_context(Broker(home, settings or {}, version=version))
 
         yield start

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from interop_samples import assert_dumps_clean, sample_records, to_table
 from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import Broker, dump_log, run_tool
+from kafka_oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
@@ -73,10 +73,15 @@ def killed(start_broker: Callable[..., Broker]) -> Killed:
     bootstrap = ("--bootstrap-server", broker.bootstrap)
     entity = ("--entity-type", "brokers", "--entity-default")
     done = run_tool(
-        "kafka.admin.ConfigCommand", *bootstrap, *entity, "--alter", "--add-config", "log.retention.ms=1000000000"
+        CONFIG_COMMAND,
+        *bootstrap,
+        *entity,
+        "--alter",
+        "--add-config",
+        "log.retention.ms=1000000000",
     )
     assert done.returncode == 0, done.stderr
-    described = run_tool("kafka.admin.ConfigCommand", *bootstrap, "--topic", "orders", "--describe", "--all").stdout
+    described = run_tool(CONFIG_COMMAND, *bootstrap, "--topic", "orders", "--describe", "--all").stdout
     served = {
         (topic, isolation): consume(broker.bootstrap, topic, isolation=isolation)
         for topic in ("orders", "transactions")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from documented import blocks_of
 from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import Broker, run_tool, write_tool_scripts
+from kafka_oracle import CONFIG_COMMAND, Broker, run_tool, write_tool_scripts
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.access.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
@@ -232,16 +232,14 @@ def test_broker_has_topics_and_configurations_of_exported_directory(returned: Re
     assert partitions == {
         "orders": "4", "new.topic": "2", "newxtopic": "1", "again": "2", "shrunk": "1", "payments": "1"
     }  # fmt: skip
-    configs = kafkas(returned, "kafka.admin.ConfigCommand", "--entity-type", "topics", "--describe")
+    configs = kafkas(returned, CONFIG_COMMAND, "--entity-type", "topics", "--describe")
     orders = configs.partition("Dynamic configs for topic orders are:")[2].partition("Dynamic configs for")[0]
     assert "cleanup.policy=compact,delete " in orders
     assert "segment.bytes" not in orders
     new = configs.partition("Dynamic configs for topic new.topic are:")[2].partition("Dynamic configs for")[0]
     assert "cleanup.policy=compact,delete " in new
     assert "segment.ms=70000 " in new
-    brokers = kafkas(
-        returned, "kafka.admin.ConfigCommand", "--entity-type", "brokers", "--entity-default", "--describe"
-    )
+    brokers = kafkas(returned, CONFIG_COMMAND, "--entity-type", "brokers", "--entity-default", "--describe")
     assert "log.segment.bytes=123456789" in brokers
     assert "# in the broker's server.properties, before it is started: num.partitions=3\n" in returned.script
 

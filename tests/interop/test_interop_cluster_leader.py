@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
-from kafka_oracle import Broker
+from kafka_oracle import CONFIG_COMMAND, Broker
 from leader_reads import log_bytes, read_topics
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
@@ -135,7 +135,7 @@ def test_access_control_quotas_and_configurations_of_groups_are_read(broker: Bro
         ("groups", "copiers", "consumer.session.timeout.ms=50000,share.session.timeout.ms=50000"),
     ):
         done = run_tool(
-            "kafka.admin.ConfigCommand",
+            CONFIG_COMMAND,
             *("--bootstrap-server", broker.bootstrap, "--alter", "--add-config", config),
             *("--entity-type", entity_type, "--entity-name", name),
         )

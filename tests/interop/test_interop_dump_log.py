@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 from interop_samples import sample_records
 from kafka_clients import producing
-from kafka_oracle import Broker, dump_log
+from kafka_oracle import KAFKA_VERSION, OLDEST_VERSION, SCHEMAS_VERSION, Broker, dump_log
 from tiers import rest_full
+
+from pyspark_kafkalog.version import KafkaVersion
 
 OPTIONS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "plain": ((), ("*.log", "*.index", "*.timeindex", "*.snapshot", "*.txnindex")),
@@ -31,11 +34,15 @@ def kafkalog_dump(files: Sequence[Path], *options: str) -> subprocess.CompletedP
 
 
 @pytest.fixture(scope="module")
-def stopped(start_broker: Callable[..., Broker]) -> Path:
-    """A stopped broker's log.dirs: plain, compressed, transactional records; a consumer group's offsets."""
+def stopped_at(start_broker: Callable[..., Broker]) -> Callable[[KafkaVersion], Path]:
+    """The log.dirs of a stopped broker of a version."""
+    return cache(lambda version: _filled(start_broker(version=version)))
+
+
+def _filled(broker: Broker) -> Path:
+    """The broker's log.dirs with plain, compressed, transactional records and a consumer group's offsets."""
     from confluent_kafka import Consumer, Producer, TopicPartition
 
-    broker = start_broker().start()
     configs = {"internal.segment.bytes": "200000", "index.interval.bytes": "1000"}
     for codec in ("none", "zstd"):
         broker.create_topic(f"dump-{codec}", 1, configs)
@@ -64,8 +71,8 @@ def stopped(start_broker: Callable[..., Broker]) -> Path:
     return broker.data
 
 
-def assert_same_dump(files: Sequence[Path], *options: str) -> None:
-    expected = dump_log(files, *options)
+def assert_same_dump(files: Sequence[Path], *options: str, version: KafkaVersion = KAFKA_VERSION) -> None:
+    expected = dump_log(files, *options, version=version)
     found = kafkalog_dump(files, *options)
     assert found.stdout == expected.stdout
     assert found.stderr == expected.stderr
@@ -74,22 +81,31 @@ def assert_same_dump(files: Sequence[Path], *options: str) -> None:
 
 @pytest.mark.parametrize("name", rest_full(OPTIONS, 2))
 @pytest.mark.parametrize("topic", rest_full(["dump-zstd", "dump-txn", "dump-none"], 2))
-def test_dump_of_fresh_files_equals_kafkas_line_for_line(stopped: Path, topic: str, name: str) -> None:
+def test_dump_of_fresh_files_equals_kafkas_line_for_line(
+    stopped_at: Callable[[KafkaVersion], Path], topic: str, name: str
+) -> None:
     options, patterns = OPTIONS[name]
-    files = sorted(file for pattern in patterns for file in (stopped / f"{topic}-0").glob(pattern))
+    directory = stopped_at(KAFKA_VERSION) / f"{topic}-0"
+    files = sorted(file for pattern in patterns for file in directory.glob(pattern))
     assert files
     assert_same_dump(files, *options)
 
 
 @pytest.mark.parametrize(
-    ("directory", "decoder"),
+    ("version", "directory", "decoder"),
     [
-        ("__consumer_offsets-0", "--offsets-decoder"),
-        ("__transaction_state-0", "--transaction-log-decoder"),
-        ("__cluster_metadata-0", "--cluster-metadata-decoder"),
+        (KAFKA_VERSION, "__consumer_offsets-0", "--offsets-decoder"),
+        (KAFKA_VERSION, "__transaction_state-0", "--transaction-log-decoder"),
+        (SCHEMAS_VERSION, "__cluster_metadata-0", "--cluster-metadata-decoder"),
+        (OLDEST_VERSION, "__consumer_offsets-0", "--offsets-decoder"),
+        (OLDEST_VERSION, "__transaction_state-0", "--transaction-log-decoder"),
+        (OLDEST_VERSION, "dump-zstd-0", "--deep-iteration"),
     ],
+    ids=str,
 )
-def test_decoders_print_kafkas_text_on_fresh_files(stopped: Path, directory: str, decoder: str) -> None:
-    files = sorted((stopped / directory).glob("*.log"))
+def test_decoders_print_kafkas_text_on_fresh_files(
+    stopped_at: Callable[[KafkaVersion], Path], version: KafkaVersion, directory: str, decoder: str
+) -> None:
+    files = sorted((stopped_at(version) / directory).glob("*.log"))
     assert files
-    assert_same_dump(files, decoder)
+    assert_same_dump(files, decoder, version=version)

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from java_processes import free_port
 from kafka_cluster import Cluster
-from kafka_oracle import Broker, dump_log, run_tool
+from kafka_oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, LogDirError
@@ -132,7 +132,7 @@ def test_tools_say_of_the_copy_what_those_of_kafka_say_of_the_cluster(
         ("--alter", "--entity-type", "brokers", "--entity-name", "1", "--add-config", "log.cleaner.backoff.ms=9"),
         ("--alter", "--entity-type", "users", "--entity-name", "ann", "--add-config", "consumer_byte_rate=100"),
     ):
-        assert run_tool("kafka.admin.ConfigCommand", *servers, *arguments).returncode == 0
+        assert run_tool(CONFIG_COMMAND, *servers, *arguments).returncode == 0
     added = run_tool(
         "org.apache.kafka.tools.AclCommand",
         *(*servers, "--add", "--allow-principal", "User:ann", "--operation", "Read", "--topic", "orders-1"),
@@ -153,7 +153,7 @@ def test_tools_say_of_the_copy_what_those_of_kafka_say_of_the_cluster(
         ("--entity-type", "topics", "--entity-name", "orders-1"),
         ("--entity-type", "brokers", "--entity-default"),
     ):
-        described = run_tool("kafka.admin.ConfigCommand", *servers, "--describe", *arguments).stdout
+        described = run_tool(CONFIG_COMMAND, *servers, "--describe", *arguments).stdout
         assert setting_of(configs("--describe", *arguments)) == setting_of(described)
     assert "log.cleaner.backoff.ms=9" in configs("--describe", "--entity-type", "brokers", "--entity-name", "1")
     assert "consumer_byte_rate=100" in configs("--describe", "--entity-type", "users", "--entity-name", "ann")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from certificates import Authority, common_name
 from kafka_clients import producing
-from kafka_oracle import KafkaOracleError, run_tool
+from kafka_oracle import CONFIG_COMMAND, KafkaOracleError, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
@@ -25,7 +25,6 @@ from pyspark_kafkalog.server.security.settings import SecuritySettings
 pytestmark = pytest.mark.interop
 
 ACLS = "org.apache.kafka.tools.AclCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 
@@ -197,11 +196,11 @@ def test_kafka_configs_makes_users_and_quotas_and_describes_them_as_kafkalog_doe
     tools: Tools, log_dir: LogDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours = Command("configs", log_dir.path, capsys)
-    tools(CONFIGS, "--alter", "--user", "bob", "--add-config", "SCRAM-SHA-256=[iterations=5000,password=bob]")
+    tools(CONFIG_COMMAND, "--alter", "--user", "bob", "--add-config", "SCRAM-SHA-256=[iterations=5000,password=bob]")
     quota = "producer_byte_rate=10000000,request_percentage=12.5"
-    tools(CONFIGS, "--alter", "--user", "bob", "--client", "app", "--add-config", quota)
-    tools(CONFIGS, "--alter", "--user-defaults", "--add-config", "consumer_byte_rate=1024")
-    tools(CONFIGS, "--alter", "--ip", "127.0.0.9", "--add-config", "connection_creation_rate=10")
+    tools(CONFIG_COMMAND, "--alter", "--user", "bob", "--client", "app", "--add-config", quota)
+    tools(CONFIG_COMMAND, "--alter", "--user-defaults", "--add-config", "consumer_byte_rate=1024")
+    tools(CONFIG_COMMAND, "--alter", "--ip", "127.0.0.9", "--add-config", "connection_creation_rate=10")
     log_dir.root.refresh()
     for named in (
         ("--entity-type", "users"),
@@ -210,12 +209,12 @@ def test_kafka_configs_makes_users_and_quotas_and_describes_them_as_kafkalog_doe
         ("--entity-type", "ips"),
         ("--user-defaults",),
     ):
-        assert _described(tools(CONFIGS, "--describe", *named)) == _described(ours("--describe", *named))
-    refused = tools.run(CONFIGS, "--alter", "--user", "eve", "--delete-config", "SCRAM-SHA-256")
+        assert _described(tools(CONFIG_COMMAND, "--describe", *named)) == _described(ours("--describe", *named))
+    refused = tools.run(CONFIG_COMMAND, "--alter", "--user", "eve", "--delete-config", "SCRAM-SHA-256")
     assert refused.returncode != 0
     assert "does not exist" in refused.stdout + refused.stderr
-    tools(CONFIGS, "--alter", "--user", "bob", "--delete-config", "SCRAM-SHA-256")
-    assert "'bob'" not in tools(CONFIGS, "--describe", "--entity-type", "users")
+    tools(CONFIG_COMMAND, "--alter", "--user", "bob", "--delete-config", "SCRAM-SHA-256")
+    assert "'bob'" not in tools(CONFIG_COMMAND, "--describe", "--entity-type", "users")
 
 
 def _described(printed: str) -> set[tuple[str, frozenset[str]]]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kafka_oracle import Broker, run_tool
+from kafka_oracle import CONFIG_COMMAND, Broker, run_tool
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
@@ -17,7 +17,8 @@ from pyspark_kafkalog.server.run import serve
 pytestmark = pytest.mark.full
 
 TOOLS = "org.apache.kafka.tools."
-TOPICS, CONFIGS = TOOLS + "TopicCommand", "kafka.admin.ConfigCommand"
+TOPICS = TOOLS + "TopicCommand"
+ON_NO_TOPIC = ("--entity-type", "topics", "--entity-name", "nope")
 ON_TOPIC = ("--entity-type", "topics", "--entity-name", "orders")
 ON_BROKERS = ("--entity-type", "brokers", "--entity-default")
 NODE_ID = "1"  # of the broker, and of the server
@@ -88,15 +89,15 @@ def printed(servers: Sequence[str], main_class: str, *arguments: str) -> tuple[t
         (TOPICS, ("--create", "--topic", "second", "--replica-assignment", "1,1")),
         (TOPICS, ("--alter", "--topic", "second", "--partitions", "4")),
         (TOPICS, ("--delete", "--topic", "second")),
-        (CONFIGS, ("--alter", *ON_TOPIC, "--add-config", "segment.ms=7777,cleanup.policy=[compact,delete]")),
-        (CONFIGS, ("--describe", *ON_TOPIC)),
-        (CONFIGS, ("--describe", "--all", *ON_TOPIC)),
-        (CONFIGS, ("--alter", *ON_TOPIC, "--delete-config", "segment.ms,cleanup.policy")),
-        (CONFIGS, ("--alter", *ON_BROKERS, "--add-config", "log.roll.ms=99999")),
-        (CONFIGS, ("--describe", *ON_BROKERS)),
-        (CONFIGS, ("--alter", *ON_BROKERS, "--delete-config", "log.roll.ms")),
-        (CONFIGS, ("--describe", "--entity-type", "brokers", "--entity-name", NODE_ID)),
-        (CONFIGS, ("--describe", "--entity-type", "client-metrics")),
+        (CONFIG_COMMAND, ("--alter", *ON_TOPIC, "--add-config", "segment.ms=7777,cleanup.policy=[compact,delete]")),
+        (CONFIG_COMMAND, ("--describe", *ON_TOPIC)),
+        (CONFIG_COMMAND, ("--describe", "--all", *ON_TOPIC)),
+        (CONFIG_COMMAND, ("--alter", *ON_TOPIC, "--delete-config", "segment.ms,cleanup.policy")),
+        (CONFIG_COMMAND, ("--alter", *ON_BROKERS, "--add-config", "log.roll.ms=99999")),
+        (CONFIG_COMMAND, ("--describe", *ON_BROKERS)),
+        (CONFIG_COMMAND, ("--alter", *ON_BROKERS, "--delete-config", "log.roll.ms")),
+        (CONFIG_COMMAND, ("--describe", "--entity-type", "brokers", "--entity-name", NODE_ID)),
+        (CONFIG_COMMAND, ("--describe", "--entity-type", "client-metrics")),
         (TOOLS + "ClientMetricsCommand", ("--list",)),
         (TOOLS + "LogDirsCommand", ("--describe", "--topic-list", "orders")),
         (TOOLS + "DeleteRecordsCommand", ("--offset-json-file", "offsets")),
@@ -125,8 +126,11 @@ def test_tool_prints_what_it_prints_for_a_broker(
     [
         (TOPICS, ("--create", "--topic", "orders")),
         (TOPICS, ("--alter", "--topic", "orders", "--partitions", "2")),
-        (CONFIGS, ("--alter", *ON_TOPIC, "--add-config", "segment.bytes=1")),
-        (CONFIGS, ("--alter", "--entity-type", "topics", "--entity-name", "nope", "--add-config", "segment.ms=1")),
+        (CONFIG_COMMAND, ("--alter", *ON_TOPIC, "--add-config", "segment.bytes=1")),
+        (
+            CONFIG_COMMAND,
+            ("--alter", "--entity-type", "topics", "--entity-name", "nope", "--add-config", "segment.ms=1"),
+        ),
         (TOOLS + "FeatureCommand", ("upgrade", "--feature", "nope.version=2")),
     ],
     ids=lambda each: each.rpartition(".")[2] if isinstance(each, str) else " ".join(each[:3]),

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from kafka_clients import consume, producing
-from kafka_oracle import Broker, dump_log, run_tool
+from kafka_oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main
@@ -130,7 +130,7 @@ EXAMPLES = {
     "list": Example("topics", TOOLS + "TopicCommand", ("--list",)),
     "configs": Example(
         "configs",
-        "kafka.admin.ConfigCommand",
+        CONFIG_COMMAND,
         ("--entity-type", "topics", "--entity-name", "orders", "--describe"),
         without_defaults,
     ),

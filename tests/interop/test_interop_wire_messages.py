@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from kafka_messages import KafkaMessages
-from kafka_oracle import KAFKA_VERSION
+from kafka_oracle import SCHEMAS_VERSION, kafka_lib
 from message_fields import fields_of
 from random_messages import RandomMessages
 from tiers import SEED, examples
@@ -59,8 +59,8 @@ def is_message(answer: str, encoded: str, message: ApiMessage, version: int) -> 
     return found == encoded and (text == ours or json.loads(text) == json.loads(ours))
 
 
-def test_schemas_are_those_of_kafkas_jar(kafka_jars: Path) -> None:
-    jar = kafka_jars / f"kafka-clients-{KAFKA_VERSION}.jar"
+def test_schemas_are_those_of_kafkas_jar() -> None:
+    jar = kafka_lib(SCHEMAS_VERSION) / f"kafka-clients-{SCHEMAS_VERSION}.jar"
     done = subprocess.run([sys.executable, str(SCRIPT), str(jar), "--check"], check=False)
     assert done.returncode == 0, f"run python {SCRIPT.relative_to(REPOSITORY)} {jar.name}"
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final
 
 from java_processes import QUICK_START, java
-from kafka_oracle import kafka_lib
+from kafka_oracle import SCHEMAS_VERSION, kafka_lib
 
 _PROGRAM: Final = Path(__file__).parents[1] / "data" / "KafkaMessages.java"
 _ANSWER_SECONDS_MAX: Final = 120
@@ -21,7 +21,7 @@ class KafkaMessages:
 
     def __init__(self, scratch: Path) -> None:
         self._requests, self._answers = scratch / "requests", scratch / "answers"
-        command = [java(), *QUICK_START, "-cp", f"{kafka_lib()}/*", str(_PROGRAM)]
+        command = [java(), *QUICK_START, "-cp", f"{kafka_lib(SCHEMAS_VERSION)}/*", str(_PROGRAM)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> KafkaMessages:

@@ -1,4 +1,8 @@
-"""Real Apache Kafka 4.1.0 to hold this package against: its jars, its stock tools and a one-node broker.
+"""Real Apache Kafka to hold this package against: its jars, its stock tools and a one-node broker.
+
+`KAFKA_VERSION` is the version of all tests that name no other: 4.3.1, or that of the environment variable
+KAFKALOG_KAFKA_VERSION (4.1.0 to 4.4.0 were tried). Expectations that depend on the version compare `since` of what the
+package knows with it. Tools are named by their class in the newest version; `_CLASSES_BEFORE` has the older names.
 
 Jars and processes are those of java_processes.py. A broker is a KRaft node with broker and controller in one JVM; it
 listens on 127.0.0.1 only, and dies with the process that started it. The first broker that is stopped leaves the
@@ -25,13 +29,33 @@ from typing import Final
 
 from java_processes import QUICK_START, JavaProcessError, accepts, cache_dir, fetch_jars, free_port, java, start_server
 
-KAFKA_VERSION: Final = "4.1.0"
-LOG4J_VERSION: Final = "2.24.3"  # the one that Kafka 4.1.0 brings; its binding to slf4j is not among Kafka's own jars
-DUMP_LOG: Final = "kafka.tools.DumpLogSegments"
+from pyspark_kafkalog.version import KafkaVersion
+
+KAFKA_VERSION: Final = KafkaVersion.parse(os.environ.get("KAFKALOG_KAFKA_VERSION") or "4.3.1")
+#: The oldest version that brokers and tools of this module are run at, by a sample of the tests.
+OLDEST_VERSION: Final = KafkaVersion(4, 1, 0)
+#: The version of which the package has the schemas of requests and of metadata records.
+SCHEMAS_VERSION: Final = KafkaVersion(4, 1, 0)
+CONFIG_COMMAND: Final = "org.apache.kafka.tools.ConfigCommand"
+DUMP_LOG: Final = "org.apache.kafka.tools.DumpLogSegments"
+
+#: The last version whose kafka-storage has a test jar, with LocalTieredStorage; later brokers load this one's.
+_LAST_TIERED_JAR: Final = KafkaVersion(4, 3, 1)
+#: The log4j that Kafka brings from a version on: its binding to slf4j is not among Kafka's own jars.
+_LOG4J_VERSIONS: Final = {
+    KafkaVersion(4, 1): "2.24.3",
+    KafkaVersion(4, 3): "2.25.4",
+    KafkaVersion(4, 4): "2.25.5",
+}
+#: Tools by their present class: the version that moved them, and their class before.
+_CLASSES_BEFORE: Final = {
+    DUMP_LOG: (KafkaVersion(4, 3), "kafka.tools.DumpLogSegments"),
+    CONFIG_COMMAND: (KafkaVersion(4, 4), "kafka.admin.ConfigCommand"),
+}
 
 _SCRIPTS: Final = {
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
-    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-configs.sh": CONFIG_COMMAND,
     "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-get-offsets.sh": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
@@ -50,14 +74,14 @@ _CHECKPOINTS: Final = (
 _LOG_STARTS: Final = "log-start-offset-checkpoint"
 _CLEANED: Final = "cleaner-offset-checkpoint"
 
-_DEPENDENCIES: Final = f"""\
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="*->default"/>
-    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}" conf="*->default"/>
-    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="{LOG4J_VERSION}" conf="*->default"/>
+_DEPENDENCIES: Final = """\
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{kafka}" conf="*->default"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{kafka}" conf="*->default"/>
+    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="{log4j}" conf="*->default"/>
 """
 
-_TIERED_DEPENDENCIES: Final = f"""\
-    <dependency org="org.apache.kafka" name="kafka-storage" rev="{KAFKA_VERSION}" transitive="false">
+_TIERED_DEPENDENCIES: Final = """\
+    <dependency org="org.apache.kafka" name="kafka-storage" rev="{kafka}" transitive="false">
       <artifact name="kafka-storage" type="jar" ext="jar" m:classifier="test"/>
     </dependency>
 """
@@ -75,14 +99,15 @@ class KafkaOracleError(JavaProcessError):
     """Kafka could not be started or stopped; the message ends with what it said."""
 
 
-def _kafka_home() -> Path:
-    return cache_dir() / f"kafka-{KAFKA_VERSION}"
+def _kafka_home(version: KafkaVersion) -> Path:
+    return cache_dir() / f"kafka-{version}"
 
 
-def kafka_lib() -> Path:
+def kafka_lib(version: KafkaVersion = KAFKA_VERSION) -> Path:
     """The folder with Kafka's jars, resolved on the first call ever (about a minute, 55 MB)."""
-    wanted = (f"kafka_2.13-{KAFKA_VERSION}.jar", f"kafka-tools-{KAFKA_VERSION}.jar")
-    lib = fetch_jars(_kafka_home(), _DEPENDENCIES, wanted)
+    wanted = (f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar")
+    log4j = _LOG4J_VERSIONS[max(since for since in _LOG4J_VERSIONS if since <= version)]
+    lib = fetch_jars(_kafka_home(version), _DEPENDENCIES.format(kafka=version, log4j=log4j), wanted)
     log4j_file = lib.parent / "log4j2.xml"
     if not log4j_file.is_file() or log4j_file.read_text() != _LOG4J_FILE:
         unfinished = log4j_file.with_suffix(f".{os.getpid()}")
@@ -93,8 +118,9 @@ def kafka_lib() -> Path:
 
 def tiering(tier: Path) -> dict[str, str]:
     """Settings of a broker that tiers into the directory by Kafka's LocalTieredStorage, all of it every half second."""
-    jar = f"kafka-storage-{KAFKA_VERSION}-test.jar"
-    lib = fetch_jars(cache_dir() / f"kafka-storage-test-{KAFKA_VERSION}", _TIERED_DEPENDENCIES, (jar,))
+    version = min(KAFKA_VERSION, _LAST_TIERED_JAR)
+    jar = f"kafka-storage-{version}-test.jar"
+    lib = fetch_jars(cache_dir() / f"kafka-storage-test-{version}", _TIERED_DEPENDENCIES.format(kafka=version), (jar,))
     tier.mkdir(parents=True, exist_ok=True)
     return {
         "remote.log.storage.system.enable": "true",
@@ -112,25 +138,34 @@ def tiering(tier: Path) -> dict[str, str]:
     }
 
 
-def _class_archive() -> Path:
-    return _kafka_home() / "classes.jsa"
+def _class_archive(version: KafkaVersion) -> Path:
+    return _kafka_home(version) / "classes.jsa"
 
 
 def java_command(
-    main_class: str, *args: str, options: Sequence[str] = QUICK_START, more_jars: Path | None = None
+    main_class: str,
+    *args: str,
+    options: Sequence[str] = QUICK_START,
+    more_jars: Path | None = None,
+    version: KafkaVersion = KAFKA_VERSION,
 ) -> list[str]:
-    """What runs a class of Kafka's jars, or of the folder `more_jars`."""
-    lib = kafka_lib()
+    """What runs a class of Kafka's jars, or of the folder `more_jars`. Tools go by their class in the newest Kafka."""
+    moved_in, class_before = _CLASSES_BEFORE.get(main_class, (version, main_class))
+    if version < moved_in:
+        main_class = class_before
+    lib = kafka_lib(version)
     class_path = f"{lib}/*" if more_jars is None else f"{lib}/*{os.pathsep}{more_jars}/*"
     log4j = f"-Dlog4j2.configurationFile={lib.parent / 'log4j2.xml'}"
-    if _class_archive().is_file():
-        options = (*options, f"-XX:SharedArchiveFile={_class_archive()}")
+    if _class_archive(version).is_file():
+        options = (*options, f"-XX:SharedArchiveFile={_class_archive(version)}")
     return [java(), *options, log4j, "-cp", class_path, main_class, *args]
 
 
-def run_tool(main_class: str, *args: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_tool(
+    main_class: str, *args: str | Path, stdin: str = "", version: KafkaVersion = KAFKA_VERSION
+) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line tools to its end; its output is text, U+FFFD for what is no UTF-8."""
-    command = java_command(main_class, *map(str, args))
+    command = java_command(main_class, *map(str, args), version=version)
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     return subprocess.run(
         command,
@@ -153,9 +188,11 @@ def write_tool_scripts(directory: Path) -> None:
         script.chmod(0o755)
 
 
-def dump_log(files: Sequence[Path], *options: str) -> subprocess.CompletedProcess[str]:
+def dump_log(
+    files: Sequence[Path], *options: str, version: KafkaVersion = KAFKA_VERSION
+) -> subprocess.CompletedProcess[str]:
     """Kafka's DumpLogSegments over `files`, in one JVM."""
-    return run_tool(DUMP_LOG, "--files", ",".join(map(str, files)), *options)
+    return run_tool(DUMP_LOG, "--files", ",".join(map(str, files)), *options, version=version)
 
 
 @dataclass
@@ -173,6 +210,7 @@ class Broker:
     format_options: Sequence[str] = ("--standalone",)
     more_listeners: Mapping[str, int] = field(default_factory=dict)
     advertised_ports: Mapping[str, int] = field(default_factory=dict)
+    version: KafkaVersion = KAFKA_VERSION
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _port: int = field(default=0, init=False)
 
@@ -187,7 +225,7 @@ class Broker:
     @property
     def _own_class_archive(self) -> Path:
         """What this process writes when it ends; its port tells it from those of other brokers."""
-        return _class_archive().with_suffix(f".{self._port}")
+        return _class_archive(self.version).with_suffix(f".{self._port}")
 
     @property
     def is_running(self) -> bool:
@@ -220,9 +258,10 @@ class Broker:
         (self.home / "server.properties").write_text(self._properties(self.controller_port or free_port()))
         if not (self.data / "meta.properties").exists():
             self._format()
-        command = java_command("kafka.Kafka", str(self.home / "server.properties"), options=self.java_options)
+        properties = str(self.home / "server.properties")
+        command = java_command("kafka.Kafka", properties, options=self.java_options, version=self.version)
         command.insert(1, "-Dkafkalog.level=INFO")
-        if not _class_archive().is_file():
+        if not _class_archive(self.version).is_file():
             command.insert(1, f"-XX:ArchiveClassesAtExit={self._own_class_archive}")
         with (self.home / "server.log").open("ab") as log:
             self._process = start_server(command, log)
@@ -239,7 +278,7 @@ class Broker:
             self.kill()
             raise KafkaOracleError(f"the broker did not stop in {_STOP_SECONDS_MAX} s\n{self._log_tail()}") from None
         if self._own_class_archive.is_file():
-            self._own_class_archive.replace(_class_archive())
+            self._own_class_archive.replace(_class_archive(self.version))
 
     def kill(self) -> None:
         """SIGKILL: the files stay as they are."""
@@ -279,7 +318,8 @@ class Broker:
     def _format(self) -> None:
         cluster_id = "kafkalog-tests-cluster"  # 22 characters, as the base64 of a UUID has
         config = self.home / "server.properties"
-        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config, *self.format_options)
+        arguments = ("format", "-t", cluster_id, "-c", config, *self.format_options)
+        done = run_tool("kafka.tools.StorageTool", *arguments, version=self.version)
         if done.returncode:
             raise KafkaOracleError(f"format failed:\n{done.stdout}{done.stderr}")
 
