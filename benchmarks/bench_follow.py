@@ -125,7 +125,7 @@ class Bench:
 
 def follow_command(source: str, root: Path, topic: str, *options: str) -> list[str]:
     places = ["--from", source, "--path", str(root), "--topics", topic]
-    return [sys.executable, "-m", "pyspark_kafkalog.tools.main", "follow", *places, *options]
+    return [sys.executable, "-m", "pyspark_kafkalog", "follow", *places, *options]
 
 
 def check_copied(root: Path, topic: str, records: int) -> None:

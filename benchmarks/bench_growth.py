@@ -51,7 +51,7 @@ log_dir = LogDir.open(sys.argv[1])
 for _ in range(100):
     log_dir.append("orders", pa.table({"key": ["k"], "value": ["x"]}), partition=3, flush="os")
 """
-_COMMAND: Final = ("-m", "pyspark_kafkalog.tools.main")
+_COMMAND: Final = ("-m", "pyspark_kafkalog")
 
 
 def of_partitions(root: str) -> dict[str, tuple[str, ...]]:

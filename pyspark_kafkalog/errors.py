@@ -6,7 +6,8 @@ An error about bytes on disk states the file, the position, what was expected, w
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 
 class KafkalogError(Exception):
@@ -259,3 +260,21 @@ class LogDirError(KafkalogError, OSError):
 
 class MissingPackageError(KafkalogError, ImportError):
     """An optional package is needed and not installed."""
+
+
+#: The extra that installs a package, by the name under which Python imports the package. Plain installs lack them, so
+#: modules that a program without them may import use them inside of functions only.
+OPTIONAL_PACKAGES: Final[Mapping[str, str]] = {
+    "pyspark": "spark",
+    "delta": "delta",
+    "obstore": "object-store",
+    "cryptography": "object-store",
+    "re2": "server",
+}
+
+
+def missing_package(name: str, need: str) -> MissingPackageError:
+    """The error if a package of OPTIONAL_PACKAGES is not installed. `need` begins it: "encrypted segments need"."""
+    return MissingPackageError(
+        f"{need} {name}, which is not installed: run pip install 'pyspark_kafkalog[{OPTIONAL_PACKAGES[name]}]'"
+    )

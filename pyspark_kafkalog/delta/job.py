@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
-from pyspark_kafkalog.maintenance.jobs.session import check_delta, with_delta
+from pyspark_kafkalog.maintenance.jobs.session import check_delta, import_delta, with_delta
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.units import printable
 
@@ -63,7 +63,11 @@ def start(
 
 
 def run_job(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
-    """Run the query that `begin` starts and return the exit status; an error is printed as one line."""
+    """Run the query that `begin` starts and return the exit status; an error is printed as one line.
+
+    Raises ModuleNotFoundError without Spark or Delta.
+    """
+    import_delta()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -17,12 +17,13 @@ import importlib.util
 from collections.abc import Callable
 from typing import Final
 
+from pyspark_kafkalog.errors import missing_package
 from pyspark_kafkalog.units import MIB
 
 #: A record of a subscription cannot hold a longer expression.
 _CHARS_MAX: Final = 32_767
 _AUTOMATON_BYTES_MAX: Final = MIB
-_MISSING: Final = "regular expressions of clients need google-re2 at the server: pip install 'pyspark_kafkalog[server]'"
+_MISSING: Final = str(missing_package("re2", "regular expressions of clients need"))
 
 
 def why_no_re2_patterns() -> str | None:

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from pyspark_kafkalog.errors import MissingPackageError
+from pyspark_kafkalog.errors import missing_package
 from pyspark_kafkalog.object_store.client_config import ClientConfig, client_config
 from pyspark_kafkalog.object_store.client_errors import is_refusal, store_error
 from pyspark_kafkalog.object_store.location import ObjectLocation
@@ -92,9 +92,7 @@ def _load_obstore() -> ModuleType:
         import obstore
         import obstore.store
     except ImportError as error:
-        raise MissingPackageError(
-            "log directories on object stores need obstore: pip install 'pyspark_kafkalog[object-store]'"
-        ) from error
+        raise missing_package("obstore", "log directories on object stores need") from error
     return obstore
 
 

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import InvalidConfigError, MissingPackageError
+from pyspark_kafkalog.errors import InvalidConfigError, missing_package
 from pyspark_kafkalog.protocol.client_settings import StoreSettings, TlsClientSettings
 from pyspark_kafkalog.storage.filesystem import warn_if_others_read
 
@@ -134,9 +134,7 @@ def _open_pkcs12(prefix: str, data: bytes, password: str | None):  # type: ignor
     try:
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ImportError:
-        raise MissingPackageError(
-            "PKCS12 files need cryptography: pip install cryptography, or convert them to PEM"
-        ) from None
+        raise missing_package("cryptography", "PKCS12 files, unlike PEM files, need") from None
     try:
         return load_pkcs12(data, None if password is None else password.encode())
     except ValueError as error:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import OPTIONAL_PACKAGES, KafkalogError, missing_package
 from pyspark_kafkalog.tools.command import Command, UsageError, one_line, path_or_url
 from pyspark_kafkalog.version import __version__
 
@@ -127,6 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except (KafkalogError, OSError) as error:
         return _fail(command, error, parser.usage_exit_code if isinstance(error, UsageError) else 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in OPTIONAL_PACKAGES:
+            raise
+        return _fail(command, missing_package(package, "this command, with these options, needs"), 1)
     except KeyboardInterrupt:
         return 130
     return exit_code
@@ -355,7 +360,3 @@ def _nearest(name: str, commands: Sequence[str]) -> str | None:
     by_part = {part: command for command in commands for part in command.split("-")}
     near_parts = difflib.get_close_matches(name, by_part, n=1)
     return by_part[near_parts[0]] if near_parts else None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

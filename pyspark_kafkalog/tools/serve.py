@@ -228,7 +228,7 @@ def _worker_command(number: int, shared: Address, *, has_fixed_ports: bool) -> l
     return [
         sys.executable,
         "-m",
-        "pyspark_kafkalog.tools.main",
+        "pyspark_kafkalog",
         *sys.argv[1:],
         *("--workers", "1", "--listen", str(own), "--shared", str(shared), "--supervisor", str(os.getpid())),
     ]

@@ -142,7 +142,7 @@ def returned(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempP
 def _follow(broker: Broker, log_dir: LogDir, home: Path) -> Returned:
     write_tool_scripts(home / "bin")
     kafkalog = home / "bin" / "kafkalog"
-    kafkalog.write_text(f'#!/bin/sh\nexec {sys.executable} -m pyspark_kafkalog.tools.main "$@"\n')
+    kafkalog.write_text(f'#!/bin/sh\nexec {sys.executable} -m pyspark_kafkalog "$@"\n')
     kafkalog.chmod(0o755)
     environment = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
 

@@ -70,7 +70,7 @@ class Shell:
         """Start a command that runs until it is stopped."""
         name, _, arguments = self._placed(command).partition(" ")
         assert name == "kafkalog"
-        python = [sys.executable, "-m", "pyspark_kafkalog.tools.main", *shlex.split(arguments)]
+        python = [sys.executable, "-m", "pyspark_kafkalog", *shlex.split(arguments)]
         with (self.home / "processes.log").open("ab") as log:
             self.running[arguments.split()[0]] = start_server(python, log)
 
@@ -102,7 +102,7 @@ class Shell:
 def shell_for(home: Path, broker: Broker) -> Shell:
     write_tool_scripts(home / "bin")
     kafkalog = home / "bin" / "kafkalog"
-    kafkalog.write_text(f'#!/bin/sh\nexec {sys.executable} -m pyspark_kafkalog.tools.main "$@"\n')
+    kafkalog.write_text(f'#!/bin/sh\nexec {sys.executable} -m pyspark_kafkalog "$@"\n')
     kafkalog.chmod(0o755)
     served = f"127.0.0.1:{free_port()}"
     # In this order: the broker's address is another text than the server's.

@@ -28,7 +28,7 @@ OPTIONS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def kafkalog_dump(files: Sequence[Path], *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "dump-log"]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "dump-log"]
     command += ["--files", ",".join(map(str, files)), *options]
     return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=120)
 

@@ -41,7 +41,7 @@ class FollowProcess:
     def start(self) -> None:
         """Start it, or start it again."""
         self.starts += 1
-        command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "follow", "--from", self.leader]
+        command = [sys.executable, "-m", "pyspark_kafkalog", "follow", "--from", self.leader]
         command += ["--path", str(self.copy), "--report", str(self._report), *self.options]
         with self.log.open("ab") as output:
             self._process = start_server(command, output)

@@ -48,7 +48,7 @@ def serving(
     """
     limited = [] if files_max is None else ["sh", "-c", f'ulimit -S -n {files_max} && exec "$@"', "sh"]
     path = [] if root is None else ["--path", str(root)]
-    command = [*limited, sys.executable, "-m", "pyspark_kafkalog.tools.main", "serve", *path]
+    command = [*limited, sys.executable, "-m", "pyspark_kafkalog", "serve", *path]
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "server.log"
         with log.open("wb") as output:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -28,12 +30,22 @@ SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 
 def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
     """`builder` with Delta's SQL extension and catalog, and with its jars if this process starts the JVM."""
-    from delta import configure_spark_with_delta_pip
-
     builder = builder.config("spark.sql.extensions", EXTENSION).config("spark.sql.catalog.spark_catalog", CATALOG)
     if SPARK_SUBMIT in os.environ:
         return builder  # spark-submit has started the JVM, with the jars that it was given
+    from delta import configure_spark_with_delta_pip
+
     return configure_spark_with_delta_pip(builder)
+
+
+def import_delta() -> None:
+    """Import Delta's package if this process starts the JVM. Raises ModuleNotFoundError.
+
+    Jobs with Delta call this before they import pyspark: without both packages, the error is the one for the extra
+    `delta`, which installs a Spark that fits Delta. The extra `spark` may install a later one.
+    """
+    if SPARK_SUBMIT not in os.environ:
+        importlib.import_module("delta")
 
 
 def check_delta(spark: SparkSession) -> None:
@@ -44,6 +56,11 @@ def check_delta(spark: SparkSession) -> None:
             "the Spark session has no Delta: run the job with python, which fetches Delta's jars, or with "
             f"spark-submit --packages {PACKAGE}"
         )
+
+
+def is_spark_installed() -> bool:
+    """Whether this environment has pyspark."""
+    return importlib.util.find_spec("pyspark") is not None
 
 
 def has_session() -> bool:
@@ -65,8 +82,10 @@ def active_session() -> SparkSession:
 def job_session(name: str, *, delta: bool = False) -> Iterator[SparkSession]:
     """The existing session, spark-submit's, or a new one on all cores of this machine, with Delta if `delta`.
 
-    A session created for this block is stopped at its end.
+    A session created for this block is stopped at its end. Raises ModuleNotFoundError without Spark, or without Delta.
     """
+    if delta:
+        import_delta()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SPARK_SUBMIT not in os.environ:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

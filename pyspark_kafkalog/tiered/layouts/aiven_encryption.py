@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
+from pyspark_kafkalog.errors import InvalidOptionError, missing_package
 from pyspark_kafkalog.tiered.layouts.aiven_manifest import NONCE_BYTES, TAG_BYTES, Encryption
 from pyspark_kafkalog.tiered.layouts.segment_objects import wrong_bytes
 
@@ -61,9 +61,7 @@ def _cipher(file: str, encryption: Encryption, name: str) -> tuple[Any, type[Exc
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
-        raise MissingPackageError(
-            "encrypted segments need cryptography: pip install 'pyspark_kafkalog[object-store]'"
-        ) from error
+        raise missing_package("cryptography", "encrypted segments need") from error
     key = _decrypt_key(_private_key(file), encryption.encrypted_key)
     if key is None:
         raise InvalidOptionError(

@@ -107,9 +107,10 @@ def _add_delta_to_topic(parser: argparse.ArgumentParser) -> None:
 
 def _delta_to_topic(options: argparse.Namespace) -> int:
     """Run the query until it is done or stopped. Returns the exit status."""
-    from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic  # loads Spark
 
     def begin(spark: SparkSession) -> StreamingQuery:
+        from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic  # loads Spark
+
         query = DeltaToTopic(
             table=options.table,
             path=options.path,

@@ -1,7 +1,7 @@
 """The common part of the commands for maintenance jobs: options, where they run, exit status.
 
 The options are the same for `kafkalog X`, which runs small jobs in its own process and larger ones in a Spark session
-on this machine, and for `spark-submit jobs/X.py`, which uses the session of spark-submit.
+on this machine if Spark is installed, and for `spark-submit jobs/X.py`, which uses the session of spark-submit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.maintenance.jobs.session import has_session, job_session
+from pyspark_kafkalog.maintenance.jobs.session import has_session, is_spark_installed, job_session
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.tools.command import FORMS, UsageError, add_path, positive, time_ms
 from pyspark_kafkalog.tools.process_log import text_formatter
@@ -175,7 +175,8 @@ class _Workplace:
         """The tasks for a run over these partitions. A loop that has started Spark continues to use it."""
         from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, SparkTasks
 
-        if not self._is_on_spark and not self._options.local and not self._is_small(partitions):
+        can_move = not self._is_on_spark and not self._options.local and is_spark_installed()
+        if can_move and not self._is_small(partitions):
             self._is_on_spark = True
             self._tasks = None
         if self._tasks is None:

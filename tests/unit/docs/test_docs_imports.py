@@ -39,6 +39,7 @@ LAYERS = (
     ("delta", "report"),
     ("log_dir",),
     ("tools",),
+    ("__main__",),
 )
 LINES_MAX = 700
 MODULES_IN_FOLDER_MAX = 15

@@ -106,7 +106,7 @@ def test_merge_and_cleaner_read_closed_segments_that_are_due(root: Path) -> None
 
 
 def test_local_and_spark_exclude_each_other(root: Path) -> None:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "verify", "--path", str(root), "--local", "--spark"]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "verify", "--path", str(root), "--local", "--spark"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "not allowed with" in done.stderr
@@ -148,7 +148,7 @@ def test_stop_ends_run_without_waiting_for_running_calls() -> None:
 
 @pytest.mark.slow
 def test_loop_in_process_ends_with_status_0_on_sigterm(root: Path) -> None:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "retention", "--path", str(root), "--loop"]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "retention", "--path", str(root), "--loop"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen([*command, "--interval", "0.1"], stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None

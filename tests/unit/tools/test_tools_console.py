@@ -196,7 +196,7 @@ def test_lines_are_batched_into_one_commit_unless_sync(console: Console) -> None
 
 
 def test_typed_line_is_written_before_next_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-producer", "--path", str(tmp_path / "r")]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "console-producer", "--path", str(tmp_path / "r")]
     with subprocess.Popen([*command, "--topic", "t", "--timeout", "10"], stdin=subprocess.PIPE) as typed:
         assert typed.stdin is not None
         typed.stdin.write(b"first\nsec")
@@ -293,7 +293,7 @@ def test_read_only_root_rejects_group_before_first_record(capsys: pytest.Capture
 
 
 def test_later_records_and_topics_are_printed(filled: Console) -> None:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-consumer", "--path", str(filled.root)]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "console-consumer", "--path", str(filled.root)]
     with subprocess.Popen(
         [
             *(*command, "--include", ".*", "--max-messages", "3", "--timeout-ms", "120000"),
@@ -340,7 +340,7 @@ def test_records_deleted_by_retention_are_skipped_without_error(
 
 @pytest.mark.slow
 def test_signal_commits_group_offsets_and_typed_lines(filled: Console) -> None:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main"]
+    command = [sys.executable, "-m", "pyspark_kafkalog"]
     where = ("--path", str(filled.root), "--topic", "t")
     begin = ("--from-beginning", "--group", "g")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -51,7 +51,7 @@ def test_format_prints_tokens_like_kcat(consumer: Command) -> None:
 
 
 def test_format_prints_bytes_unchanged_and_binary_lengths(consumer: Command) -> None:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "console-consumer", "--path", str(consumer.root)]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "console-consumer", "--path", str(consumer.root)]
     options = ("--topic", "t", "--partition", "0", "--from-beginning", "--timeout-ms", "1", "--format", "%R%s")
     done = subprocess.run([*command, *options], capture_output=True, check=True)
     assert done.stdout == struct.pack(">i", 1) + b"a" + struct.pack(">i", 2) + b"\xff\x00" + struct.pack(">i", -1)

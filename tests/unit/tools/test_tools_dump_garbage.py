@@ -152,7 +152,7 @@ def test_invalid_command_line_is_reported_in_one_line(
 def test_closed_pipe_ends_dump_without_traceback() -> None:
     log = FIXTURES / "cars" / "cars-0" / f"{NAME}.log"
     files = ",".join([str(log)] * 200)
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "dump-log", "--print-data-log", "--files", files]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "dump-log", "--print-data-log", "--files", files]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -164,7 +164,7 @@ def test_closed_pipe_ends_dump_without_traceback() -> None:
 
 def test_full_disk_is_reported_in_one_line() -> None:
     log = FIXTURES / "cars" / "cars-0" / f"{NAME}.log"
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "dump-log", "--files", str(log)]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "dump-log", "--files", str(log)]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "kafkalog dump-log: [Errno 28] No space left on device\n")

@@ -48,7 +48,7 @@ def follow_once(tmp_path: Path, *arguments: str) -> int:
 
 @contextmanager
 def follow_process(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "follow", "--from", str(tmp_path / "leader")]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "follow", "--from", str(tmp_path / "leader")]
     process = subprocess.Popen(
         [*command, "--path", str(tmp_path / "copy"), "--flush", "os", *arguments], stderr=subprocess.PIPE, text=True
     )

@@ -125,7 +125,7 @@ def complete(line: str, tmp_path: Path) -> list[str]:
     answer.write_text("")
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
-    subprocess.run([sys.executable, "-m", "pyspark_kafkalog.tools.main"], env=environment, check=True)
+    subprocess.run([sys.executable, "-m", "pyspark_kafkalog"], env=environment, check=True)
     return [each.strip() for each in answer.read_text().splitlines()]
 
 

@@ -44,7 +44,7 @@ def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 @contextmanager
 def served(root: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command, listening on a free port, and where."""
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "metrics", "--path", str(root), "--port", "0"]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "metrics", "--path", str(root), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

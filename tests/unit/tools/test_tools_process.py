@@ -37,7 +37,7 @@ def test_command_with_closed_standard_streams_succeeds_and_writes_no_output_into
 
     for arguments in (["topics", "--describe"], ["configs", "--alter", "--entity-type", "topics", "--entity-name"]):
         line = [*arguments, "orders", "--add-config", "retention.ms=1"] if "--alter" in arguments else arguments
-        command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", line[0], "--path", tmp_path / "log", *line[1:]]
+        command = [sys.executable, "-m", "pyspark_kafkalog", line[0], "--path", tmp_path / "log", *line[1:]]
         done = subprocess.run(command, preexec_fn=close_all, close_fds=True, check=False)
         assert done.returncode == 0
     log_dir = LogDir.open(tmp_path / "log")

@@ -26,7 +26,7 @@ def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -
         command = [sys.executable, *arguments]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
-    assert f"are ready in {tmp_path}/kernels-" in run("-m", "pyspark_kafkalog.tools.main", "warm-up")
+    assert f"are ready in {tmp_path}/kernels-" in run("-m", "pyspark_kafkalog", "warm-up")
     assert run("-c", IMPORT_ALL).strip() == "0"
 
 
@@ -34,7 +34,7 @@ def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -
 def test_warm_up_fails_if_machine_code_cannot_be_cached(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
-    command = [sys.executable, "-m", "pyspark_kafkalog.tools.main", "warm-up"]
+    command = [sys.executable, "-m", "pyspark_kafkalog", "warm-up"]
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(in_the_way)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
