@@ -64,7 +64,7 @@ from pyspark_kafkalog.groups.offsets_topic import (
     partition_lock,
 )
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
-from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS
+from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, may_be_elsewhere
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition, decode_uuid, validate_group_id
@@ -482,10 +482,10 @@ def offsets_of_unknown_topics(root: Root) -> list[tuple[str, TopicPartition]]:
 
 
 def delete_outdated_offsets(root: Root) -> int:
-    """Delete the offsets of topics that were created again since, in open transactions too; return their number.
+    """Delete the offsets of topics that were deleted since, in open transactions too; return their number.
 
     Here they do not count, but a broker that reads `__consumer_offsets` does not know that of an offset without a topic
-    id. Those of topics that the root does not have stay: after an adoption they may be on other brokers. Raises
+    id. Offsets from before an adoption stay if the root does not have their topic: other brokers may have it. Raises
     FollowingRootError if there are any to delete and `root` follows, CorruptRecordError.
     """
     root.refresh()
@@ -501,7 +501,7 @@ def delete_outdated_offsets(root: Root) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Outdated:
-    """The keys of offsets in one partition of `__consumer_offsets` whose topics were created again since."""
+    """The keys of offsets in one partition of `__consumer_offsets` whose topics were deleted since."""
 
     root: Root
     number: int
@@ -528,8 +528,8 @@ class _Outdated:
         image = self.root.native().store.image
         return (
             topic_partition is not None
-            and topic_partition.topic in image.topics
             and not image.has_committed(topic_partition.topic, topic_id, written_at)
+            and not may_be_elsewhere(image, topic_partition.topic, written_at)
         )
 
     def delete(self) -> list[bytes]:

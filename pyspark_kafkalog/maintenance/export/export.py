@@ -173,7 +173,7 @@ def _export_object_root(root: ObjectRoot, target: Path, topics: Collection[str] 
 
 
 def drop_outdated_offsets(root: FileRoot | ObjectRoot, topics: Collection[str] | None) -> None:
-    """Delete the offsets of topics that were created again from `root` before a broker gets its `__consumer_offsets`.
+    """Delete the offsets of deleted topics from `root` before a broker gets its `__consumer_offsets`.
 
     Raises FollowingRootError if there are any and the root follows, CorruptRecordError.
     """

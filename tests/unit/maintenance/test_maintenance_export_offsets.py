@@ -28,12 +28,12 @@ P0 = TopicPartition("orders", 0)
 T0 = 1_700_000_000_000
 
 
-def commit_without_id(log_dir: LogDir, group: str, offset: int) -> None:
-    """Commit for P0 as brokers do in transactions: the record does not have the topic's id."""
+def commit_without_id(log_dir: LogDir, group: str, offset: int, partition: TopicPartition = P0) -> None:
+    """Commit as brokers do in transactions: the record does not have the topic's id."""
     ensure_offsets_topic(log_dir.root)
     committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=log_dir.root.native().clock())
     with partition_lock(log_dir.root, 0):
-        append_records(log_dir.root, 0, {offset_key(group, P0): offset_value(committed)})
+        append_records(log_dir.root, 0, {offset_key(group, partition): offset_value(committed)})
     log_dir.refresh()
 
 
@@ -59,6 +59,18 @@ def _offsets(directory: Path) -> dict[str, dict[object, int]]:
 
 def test_new_broker_gets_no_offset_of_a_deleted_topic(root_place: RootPlace, tmp_path: Path) -> None:
     export_new_broker(_root(root_place), tmp_path / "new", metadata_partitions=1)
+    assert _offsets(tmp_path / "new") == {"after": {P0: 3}}
+
+
+def test_new_broker_gets_no_offset_of_a_topic_that_was_not_created_again(root_place: RootPlace, tmp_path: Path) -> None:
+    root = _root(root_place)
+    log_dir = LogDir.open(root_place)
+    log_dir.create_topic("gone", partitions=1)
+    commit_without_id(log_dir, "without-id", 5, TopicPartition("gone", 0))
+    commit_without_id(log_dir, "after", 6, TopicPartition("gone", 0))
+    log_dir.group("with-id").commit({("gone", 0): 0})
+    log_dir.delete_topic("gone")
+    export_new_broker(root, tmp_path / "new", metadata_partitions=1)
     assert _offsets(tmp_path / "new") == {"after": {P0: 3}}
 
 
