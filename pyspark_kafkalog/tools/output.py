@@ -59,6 +59,10 @@ class Output(ABC):
         """Print `text` in the text form; JSON has no counterpart."""
 
     @abstractmethod
+    def file_text(self, text: str) -> None:
+        """Print text that a command reads again; a terminal gets it as from `text`. Nothing in JSON output."""
+
+    @abstractmethod
     def data(self, tree: Tree) -> None:
         """Print `tree` in JSON; the text form has no counterpart."""
 
@@ -90,6 +94,12 @@ class TextOutput(Output):
     def text(self, text: str) -> None:
         sys.stdout.write(printable(text, kept="\n\t"))
 
+    def file_text(self, text: str) -> None:
+        if sys.stdout.isatty():
+            self.text(text)
+        else:
+            sys.stdout.write(text)
+
     def data(self, tree: Tree) -> None:
         pass
 
@@ -113,6 +123,9 @@ class JsonOutput(Output):
         return found
 
     def text(self, text: str) -> None:
+        pass
+
+    def file_text(self, text: str) -> None:
         pass
 
     def data(self, tree: Tree) -> None:

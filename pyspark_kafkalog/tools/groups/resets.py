@@ -1,7 +1,8 @@
 """`kafkalog consumer-groups --reset-offsets`: the choice of partitions and new offsets, and the table or CSV of them.
 
 CSV has a line for each partition, `topic,partition,offset`, preceded by the group if several groups are given.
---from-file reads the output of --export.
+--from-file reads the output of --export. Names are quoted as by Kafka's tool, and only a terminal gets escapes, which
+would name another group in a file. Kafka's own tool reads no name with a line feed.
 
 Source of the rules: org.apache.kafka.tools.consumer.group.ConsumerGroupCommand.
 """
@@ -220,7 +221,7 @@ def _print(results: Mapping[str, _Offsets], options: argparse.Namespace) -> None
     if options.export:
         for name, each, offset in rows:
             group = [] if len(options.group) == 1 else [_csv_text(name)]
-            output.text(",".join([*group, _csv_text(each.topic), str(each.partition), str(offset)]) + "\n")
+            output.file_text(",".join([*group, _csv_text(each.topic), str(each.partition), str(offset)]) + "\n")
     elif results:
         lines = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")]
         lines += [(name, each.topic, str(each.partition), str(offset)) for name, each, offset in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,28 @@ def test_long_and_special_names_are_quoted_in_csv(command: Command, log_dir: Log
     exported = command("--reset-offsets", "--all-groups", "--all-topics", "--to-current", "--export", "--dry-run")
     assert '"a ""name"", long",orders,0,1\n' in exported
     assert f'h,"{"t" * 25}",0,0\n' in exported
+
+
+ODD_NAMES = ["a,b", 'q"q', '"', "line\nfeed", "c\rr", "crlf\r\n", " blanks ", "t\tt", "\x1b[31m", "\u202e", "\x85"]
+
+
+def test_export_with_odd_names_of_groups_is_read_back(command: Command, log_dir: LogDir, tmp_path: Path) -> None:
+    for name in ODD_NAMES:
+        log_dir.group(name).commit({("orders", 0): 1})
+    file = tmp_path / "offsets.csv"
+    exported = command("--reset-offsets", "--all-groups", "--all-topics", "--to-current", "--export", "--dry-run")
+    file.write_bytes(exported.encode())
+    command("--reset-offsets", "--all-groups", "--all-topics", "--to-earliest", "--execute")
+    assert [offsets(log_dir, name)["orders-0"] for name in ODD_NAMES] == [0] * len(ODD_NAMES)
+    command("--reset-offsets", "--all-groups", "--from-file", str(file), "--execute")
+    assert [offsets(log_dir, name)["orders-0"] for name in ODD_NAMES] == [1] * len(ODD_NAMES)
+
+
+def test_export_to_a_terminal_escapes_names(command: Command, log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_dir.group("\x1b[31m").commit({("orders", 0): 1})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    exported = command("--reset-offsets", "--all-groups", "--all-topics", "--to-current", "--export", "--dry-run")
+    assert '"\\x1b[31m",orders,0,1\n' in exported
 
 
 def test_delete_reports_each_offset_and_group(command: Command, log_dir: LogDir) -> None:
