@@ -384,18 +384,28 @@ class NativeRoot(_Unguarded, ABC):
     def expire_transactional_ids(self, *, now_ms: int | None = None) -> int:
         """Forget the ids of writers that were not used for writer.id.expiration.ms; returns how many."""
         count = 0
-        while True:
-            image = self._store.refresh()
-            expiration_ms = admin.broker_config(image).writer_id_expiration_ms
-            if expiration_ms < 0:
-                return count
-            unused_since_ms = (self._clock() if now_ms is None else now_ms) - expiration_ms
-            expired = partial(expired_ids, unused_since_ms=unused_since_ms, most=_IDS_A_COMMIT)
-            found = len(expired(image))
-            if not found:
-                return count
-            self.commit(expired, operation="expire writers' ids", frees_space=True)
-            count += found
+        while some := self._expire_some_ids(self._clock() if now_ms is None else now_ms):
+            count += some
+        return count
+
+    def _expire_some_ids(self, now_ms: int) -> int:
+        """Forget as many as one commit takes; returns how many."""
+        seen = self._store.refresh()
+        expiration_ms = admin.broker_config(seen).writer_id_expiration_ms
+        if expiration_ms < 0:
+            return 0
+        expired = partial(expired_ids, unused_since_ms=now_ms - expiration_ms, most=_IDS_A_COMMIT)
+        records = expired(seen)
+
+        def build(image: MetadataImage) -> Sequence[MetadataRecord]:
+            nonlocal records
+            if image is not seen:
+                records = expired(image)
+            return records
+
+        if records:
+            self.commit(build, operation="expire writers' ids", frees_space=True)
+        return len(records)
 
     def has_transactional_id(self, transactional_id: str) -> bool:
         return transactional_id in self._store.image.transactional_ids

@@ -213,13 +213,19 @@ def _run_units(units: Sequence[Unit]) -> list[UnitOutcome]:
 def open_or_findings(path: Path | str) -> tuple[Root | None, list[Finding]]:
     """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
     from pyspark_kafkalog.errors import KafkalogError
-    from pyspark_kafkalog.maintenance.verify.root import check_metadata
-    from pyspark_kafkalog.metadata.root_format import is_native_root
 
     try:
         return open_root(path), []
     except KafkalogError:
-        findings = check_metadata(path) if isinstance(path, Path) and is_native_root(path) else []
+        findings = findings_of_unopened(path)
         if not findings:
             raise
         return None, findings
+
+
+def findings_of_unopened(path: Path | str) -> list[Finding]:
+    """The findings on the commit log of a native log directory that cannot be opened; none of anything else."""
+    from pyspark_kafkalog.maintenance.verify.root import check_metadata
+    from pyspark_kafkalog.metadata.root_format import is_native_root
+
+    return check_metadata(path) if isinstance(path, Path) and is_native_root(path) else []

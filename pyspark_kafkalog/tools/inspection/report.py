@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _facts(options: argparse.Namespace) -> RootFacts:
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.maintenance.verify.job import open_or_findings
+    from pyspark_kafkalog.maintenance.verify.job import findings_of_unopened
     from pyspark_kafkalog.report.gather import GatherOptions, gather, unopened
 
     path = options.root or options.path
@@ -103,8 +103,8 @@ def _facts(options: argparse.Namespace) -> RootFacts:
     except UnsupportedFormatError:
         raise  # for a later version of this package
     except KafkalogError:
-        opened, findings = open_or_findings(path)
-        if opened is not None:
+        findings = findings_of_unopened(path)
+        if not findings:
             raise
         return unopened(path, findings)
     warn_of_unread_offsets("report", log_dir)

@@ -23,11 +23,12 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import TransactionalIdRecord
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
 from pyspark_kafkalog.root import write as write_commit
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, expired_ids
 from pyspark_kafkalog.spark.write.plan import MicroBatch
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.units import DAY_MS
@@ -272,6 +273,21 @@ def test_forgotten_ids_stay_forgotten_in_snapshots_and_of_other_processes(
     assert [each.operation for each in log_dir.history()].count("expire writers' ids") == 3
     forget_images()
     assert not LogDir.open(log_dir.root.path).root.native().store.image.transactional_ids
+
+
+def test_expired_ids_are_looked_for_once_a_commit(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    images: list[int] = []
+
+    def found(image: MetadataImage, *, unused_since_ms: int, most: int) -> list[TransactionalIdRecord]:
+        images.append(image.next_offset)
+        return expired_ids(image, unused_since_ms=unused_since_ms, most=most)
+
+    monkeypatch.setattr("pyspark_kafkalog.root.native.expired_ids", found)
+    monkeypatch.setattr("pyspark_kafkalog.root.native._IDS_A_COMMIT", 2)
+    for number in range(5):
+        log_dir.init_transaction(f"query-{number}", "run")
+    assert log_dir.root.native().expire_transactional_ids(now_ms=time_ms() + 181 * DAY_MS) == 5
+    assert len(images) == len(set(images)) == 4
 
 
 def test_ids_are_kept_for_ever_and_in_a_dry_run(log_dir: LogDir) -> None:
