@@ -1,7 +1,8 @@
 """A job around one streaming query: session, trigger, signals, errors.
 
 A query without an interval processes what is available at its start, in batches, and ends. With an interval it runs
-until SIGTERM or SIGINT and then stops, possibly within a batch. The next run repeats that batch, which is written once.
+until SIGTERM, SIGINT or SIGHUP and then stops, possibly within a batch. The next run repeats that batch, which is
+written once.
 """
 
 from __future__ import annotations

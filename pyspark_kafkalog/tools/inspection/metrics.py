@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument(
-        "--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until SIGTERM or SIGINT"
+        "--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until SIGTERM, SIGINT or SIGHUP"
     )
     how.add_argument("--once", action="store_true", help="print them once and exit")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (default: 127.0.0.1)")
@@ -147,7 +147,7 @@ def _samples(metric: Metric) -> Iterator[Sample]:
 
 
 def _serve(registry: CollectorRegistry, host: str, port: int) -> int:
-    """Serve until SIGTERM or SIGINT. Raises OSError if the address cannot be listened on."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. Raises OSError if the address cannot be listened on."""
     from pyspark_kafkalog.server.config import Address
 
     with stop_signal() as stop, serving_metrics(registry, Address(host, port)) as url:

@@ -21,7 +21,7 @@ The table needs delta.enableChangeDataFeed. The command is a streaming query wit
 stops after the changes that exist at its start. Spark downloads Delta's jars; with spark-submit pass --packages
 io.delta:delta-spark_4.2_2.13:4.4.0.
 
-Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run continues); 1 an error; 2 wrong options.
+Exit status: 0 done, or stopped by SIGTERM, SIGINT or SIGHUP (the next run continues); 1 an error; 2 wrong options.
 
 examples:
   kafkalog delta-to-topic --table /data/tables/customers --path /data/log --topic changes --key id \\
@@ -36,7 +36,7 @@ Records are appended, or the latest value of each key is kept (--mode upsert; a 
 is a streaming query with a checkpoint; without --continuous it stops after the records that exist at its start. Spark
 downloads Delta's jars; with spark-submit pass --packages io.delta:delta-spark_4.2_2.13:4.4.0.
 
-Exit status: 0 done, or stopped by SIGTERM or SIGINT (the next run continues); 1 an error; 2 wrong options.
+Exit status: 0 done, or stopped by SIGTERM, SIGINT or SIGHUP (the next run continues); 1 an error; 2 wrong options.
 
 examples:
   kafkalog topic-to-delta --path /data/log --topic orders --table /data/tables/orders \\

@@ -58,7 +58,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, needs_path: bool = Tru
         action="store_true",
         help="run on Spark, whatever the amount of work (default: by its size)",
     )
-    parser.add_argument("--loop", action="store_true", help="run again and again, until SIGTERM or SIGINT")
+    parser.add_argument("--loop", action="store_true", help="run again and again, until SIGTERM, SIGINT or SIGHUP")
     parser.add_argument(
         "--interval",
         type=_seconds,

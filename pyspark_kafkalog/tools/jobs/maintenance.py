@@ -43,7 +43,7 @@ In an object store, what writes have put there is merged into segments when it f
 cleaned. The end of a run deletes objects that are not needed any more.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
-options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
+options. With --loop: 0 when ended by SIGTERM, SIGINT or SIGHUP, 1 when the Spark session is gone. --interval is
 log.cleaner.backoff.ms by default.
 
 examples:
@@ -77,7 +77,7 @@ removes the commits in it that are older than metadata.max.retention.ms. The rep
 __cluster_metadata, partition 0; --dry-run says how many would go.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
-options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
+options. With --loop: 0 when ended by SIGTERM, SIGINT or SIGHUP, 1 when the Spark session is gone. --interval is
 log.retention.check.interval.ms by default.
 
 examples:
@@ -97,8 +97,8 @@ each partition when it is done. It is safe to run this command beside readers an
 (a partition that another run is working on is left to that run), and to kill it at any time.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
-options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is an hour by
-default.
+options. With --loop: 0 when ended by SIGTERM, SIGINT or SIGHUP, 1 when the Spark session is gone. --interval is an hour
+by default.
 
 examples:
   kafkalog merge-segments --path /data/log
@@ -120,7 +120,7 @@ is left to that run), and to kill it at any time.
 The store's credentials come from the environment of the driver and of all executors.
 
 Exit status: 0 all fine, also where another run has a partition; 1 a partition failed, or nothing could be done; 2 wrong
-options. With --loop: 0 when ended by SIGTERM or SIGINT, 1 when the Spark session is gone. --interval is
+options. With --loop: 0 when ended by SIGTERM, SIGINT or SIGHUP, 1 when the Spark session is gone. --interval is
 log.retention.check.interval.ms by default.
 
 examples:
