@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import wait_until
 from staged_writes import SMALL_SEGMENTS, stage
 from stopping_filesystem import WatchedFileSystem, broken_disk
 
@@ -145,6 +146,8 @@ def test_signal_ends_a_job_before_its_next_partition(
     def merged(root: Root, *, partitions: Sequence[TopicPartition], **options: Any) -> list[PartitionReport]:
         begun.extend(each.topic for each in partitions)
         os.kill(os.getpid(), number)
+        # Handled by the main thread: the next signal is that of before again.
+        wait_until(lambda: signal.getsignal(number) is signal.SIG_DFL)
         return merge_segments(root, partitions=partitions, **options)
 
     monkeypatch.setattr(merge, "_TASK_PARTITIONS", 1)
