@@ -247,7 +247,7 @@ class ReadOnlyLogDirError(KafkalogError, PermissionError):
 
 
 class FollowingRootError(ReadOnlyLogDirError):
-    """The root follows a leader, so nobody else may write to it until it is promoted."""
+    """The root follows a leader, so only its follower may write to it until it is promoted."""
 
 
 class FollowingEndedError(KafkalogError, RuntimeError):

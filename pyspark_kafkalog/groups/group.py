@@ -464,7 +464,7 @@ def expire_offsets(
 
 
 def offsets_of_unknown_topics(root: Root) -> list[tuple[str, TopicPartition]]:
-    """Group and partition of the offsets that may be of an earlier topic of that name, as far as anything tells.
+    """Group and partition of the offsets that may be of an earlier topic of that name.
 
     They do not name the topic's id, and the topic is of a snapshot that an earlier version wrote. Raises
     CorruptRecordError.

@@ -130,7 +130,7 @@ class GroupLog:
         """Take over a tail, as `catch_up` does. After an error the next tail is of all records."""
         if tail.is_new:
             self._live, self._offsets_at, self._open, self._pending, self._written_at = {}, {}, {}, {}, {}
-        self._origin = None  # if a step fails, what was taken over cannot be told from what was not
+        self._origin = None  # if a step fails, applied records cannot be distinguished from the rest
         changed: set[str] = set()
         for step in tail.steps:
             changed |= self._take(step)

@@ -120,7 +120,7 @@ def offset_value(committed: OffsetAndMetadata) -> bytes:
 
 
 def has_topic_id(value: bytes) -> bool:
-    """Whether the value names the topic's id, told in a moment: false also if that takes decoding."""
+    """Whether the value names the topic's id, without decoding: false also if that would be needed."""
     if len(value) < _BYTES_WITH_TOPIC_ID or value[:2] < _INT16.pack(_VALUE_VERSION):
         return False
     metadata_bytes = value[_METADATA_LENGTH_AT] - 1
@@ -159,7 +159,7 @@ def _partition_of(topic_and_number: bytes) -> TopicPartition:
 
 
 def split_key(key: bytes) -> tuple[bytes, bytes]:
-    """What of the key of an offset is the group's, and what is the partition's."""
+    """The parts of an offset's key: that of the group, and that of the partition."""
     group_end = _TYPE_AND_LENGTH.size + int.from_bytes(key[2:4], "big", signed=True)
     return key[:group_end], key[group_end:]
 

@@ -81,7 +81,7 @@ def offsets_filter(root: Root, log: GroupLog) -> OffsetsFilter:
 
 
 def expiry_filter(root: Root, log: GroupLog) -> OffsetsFilter:
-    """Tells offsets that stay until they are old: those that count, and those whose topic may be on another broker."""
+    """A filter of offsets that stay until they are old: they count, or another broker may have their topic."""
     is_current = offsets_filter(root, log)
     if root.is_broker_directory:
         return is_current
@@ -196,7 +196,7 @@ def partition_lock(root: Root, number: int, *, keeps_records: bool = False) -> I
 def change_locked(root: Root, number: int, change: Callable[[], T]) -> T:
     """Call `change`, which appends to a partition what it makes of its records, under the partition's lock.
 
-    It is called again if its commit conflicts with another, which happens on object stores, where nobody waits.
+    It is called again if its commit conflicts with another, which happens on object stores, where writers do not wait.
 
     Raises CommitConflictError after `_CONFLICTS_MAX` of them, LogDirError as `partition_lock`.
     """

@@ -10,7 +10,7 @@
 A snapshot is due once the commits since the last one take as many bytes as it does, 64 KiB at least and
 metadata.log.max.record.bytes.between.snapshots at most; or, with a new commit, once
 metadata.log.max.snapshot.interval.ms has passed. So reading a root's commits never takes much longer than reading its
-snapshot, and snapshots are at most half of what is written to the metadata log.
+snapshot, and snapshots are at most half of the bytes of the metadata log.
 
 Any KRaft snapshot can be read, including the quorum's control records in its first batch. Everything is checked: a
 snapshot without its footer is refused. A damaged snapshot does no harm as long as an older one, or the first commit,

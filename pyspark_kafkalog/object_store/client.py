@@ -248,7 +248,7 @@ class _ObstoreClient:
             yield from sorted(_listed_below(listed, prefix, after), key=lambda each: each.key)
 
     def _list(self, prefix: str, after: str | None) -> Iterator[ObjectMetadata]:
-        """Goes on behind the last key of the page before when a page has to be asked for again.
+        """Lists objects; a page that is requested again begins after the last key of the page before.
 
         An end behind a full page is asked for again, too: the client takes pages of HTML for it.
         """
@@ -287,7 +287,7 @@ class _ObstoreClient:
         """Raise ObjectStoreError if an object is below the folder `prefix`, of which nothing was listed.
 
         The client takes pages of HTML, which a proxy may send, for empty listings. If no object was seen there, the
-        answer to a request for an object that nobody has must be a store's.
+        answer to a request for a random key must be a store's.
         """
         key = next((each for each in self._seen.values() if not prefix or each.startswith(f"{prefix}/")), None)
         if key is None:

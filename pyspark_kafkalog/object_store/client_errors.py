@@ -101,7 +101,7 @@ _PASSING_STATUS: Final = (408, 425, 429)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the store, or somebody in its place, has answered that the request is wrong or not permitted."""
+    """Whether the store, or a server in its place, has answered that the request is wrong or not permitted."""
     return _status(str(error)) // 100 == 4
 
 

@@ -9,7 +9,7 @@ answer alone does not tell:
   (S3's 409 ConditionalRequestConflict) and there is no object at all.
 
 So after each answer but success the object is read. If there is none, the same body is sent to the same name again,
-until somebody holds the name for certain. The next name must not be tried before that: else the body could be
+until the name certainly exists. The next name must not be tried before that: else the body could be
 committed twice. The body must hold something of its writer's own (a commit id), by which `is_own` recognises it.
 
 A crash leaves the object complete or absent, or a request on its way: who starts again looks at the name.

@@ -5,7 +5,7 @@ trusted. A key store holds the client's own key and certificate chain, for serve
 it is, its first bytes tell: Java's type JKS is PKCS12 in many files. Java's own format of key stores (JKS) is refused,
 with the command that converts it.
 
-A private key in PKCS12 is decrypted in memory; for OpenSSL it is written encrypted, by a password that nobody else
+A private key in PKCS12 is decrypted in memory; for OpenSSL it is written encrypted, by a password that no other process
 has, to a file that exists only meanwhile.
 
 Source of the names: org.apache.kafka.common.config.SslConfigs, DefaultSslEngineFactory of

@@ -1,4 +1,4 @@
-"""`Follower`: follows a leader with a root until it is told to stop, or until it has caught up.
+"""`Follower`: follows a leader with a root until it is stopped, or until it has caught up.
 
     begin      describe the leader; the root says that it follows, which ends an earlier follower of the same root
     refresh    every few seconds, and when an answer says that a topic has changed: describe the leader again; create
@@ -8,7 +8,7 @@
     end        fetchers end after the fetch that is under way, and what waits is committed
 
 This is the controller's thread, which alone asks the leader for anything but records (fetch_loop.py). A crash at any
-point leaves the root as its last commit has it; the next follower goes on from there.
+point leaves the root as its last commit has it; the next follower resumes there.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Follower:
         """What the leader has now.
 
         Raises LeaderUnavailableError also for one without topics, for some seconds, if this root has some or `is_once`
-        would end at once: a broker that has just started may answer before its controller has told it of them.
+        would end at once: a broker that has just started may answer before it knows them from its controller.
         """
         description = self._leader.describe(self._selects)
         if description.has_topics:
@@ -616,7 +616,7 @@ class Follower:
         self._change(followed, change)
 
     def _change(self, followed: Followed, change: FollowerChange) -> None:
-        """Commit a change by itself, and go on behind it, unless the follower ends. Raises why it is refused."""
+        """Commit a change by itself, and resume after it, unless the follower ends. Raises why it is refused."""
         results = self.board.request(Request([change]))
         if results is None:
             return

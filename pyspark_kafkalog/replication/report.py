@@ -76,7 +76,7 @@ class FollowReport:
         return Totals() if self._board is None else self._board.totals()
 
     def continue_from(self, path: Path) -> None:
-        """Go on with the events of the report at `path`, if there is one.
+        """Continue with the events of the report at `path`, if there is one.
 
         Raises InvalidOptionError if the file is anything else, or the report of another root; OSError.
         """

@@ -228,7 +228,7 @@ def create_object_root(
 
     Without `cluster_id` the id is random. Raises LogDirError if there is a finished root, ReadOnlyLogDirError if there
     are other objects, StoreUnsuitableError if the store cannot decide between concurrent writers, ObjectStoreError;
-    CommitStateUnknownError if it is unknown whether an object was created, in which case a further call goes on.
+    CommitStateUnknownError if it is unknown whether an object was created, in which case a further call completes it.
     """
     rng = rng if rng is not None else random.SystemRandom()
     waiting = waiting if waiting is not None else Waiting()

@@ -356,7 +356,7 @@ class NativeRoot(_Unguarded, ABC):
     ) -> AbstractContextManager[None]:
         """Keep other processes from changing the partition for the block, and refresh the root.
 
-        On a file system others wait for the lock `lock_file` in its directory. On an object store nobody waits: unless
+        On a file system others wait for the lock `lock_file` in its directory. On an object store they do not: unless
         it `may_change`, the block's commit to it fails with CommitConflictError if another was made since the refresh.
 
         Raises LogDirError if another process holds the lock for too long.

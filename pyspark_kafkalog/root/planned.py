@@ -11,7 +11,7 @@ a task two stats. Otherwise the task reads the image, which a reused worker proc
 such commits: there `log-start-offset-checkpoint` is read, as for the plan.
 
 *Remote segments.* Local retention of a native root moves the local log start by a commit and removes files after it: a
-task that finds no file reads the newest image and goes on in the remote segments that this names (`OwnLookUp`). Total
+task that finds no file reads the newest image and continues in the remote segments that it names (`OwnLookUp`). Total
 retention drops segments by a commit and deletes their objects later: a task that finds no object looks there, too. A
 segment that is named there and has lost an object is an error.
 """

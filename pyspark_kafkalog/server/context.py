@@ -232,7 +232,7 @@ class UnlimitedMemory:
 
 
 class UnlimitedRates:
-    """Nobody has a quota."""
+    """No quotas exist."""
 
     def throttle(self, session: Session, client_id: str, quota: str, amount: float) -> int:
         return 0

@@ -103,7 +103,7 @@ def is_of_request(error: errors.DiskFormatError) -> bool:
 def text_for_client(error: BaseException, *, is_logged: bool = False) -> str:
     """What went wrong, without names of the server's files, stores and leaders.
 
-    Unless the caller has logged the error, the log has what the client is not told.
+    Unless the caller has logged the error, the log has the details that the client does not get.
     """
     if isinstance(error, errors.FollowingRootError):
         return _FOLLOWS

@@ -1,10 +1,10 @@
 """Starts and stops a server: listens, accepts connections, runs the services.
 
     start    listen; start the services; accept
-    stop     accept no more; close the connections, whose commits go on; stop the services, the committer last
+    stop     accept no more; close the connections, whose commits complete; stop the services, the committer last
 
 `serve` runs a server in a thread of the calling process, for tests and notebooks. A killed server leaves nothing that
-has to be cleaned up: what clients were answered is committed, and another server goes on with the rest.
+has to be cleaned up: acknowledged requests are committed, and another server continues with the rest.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Server:
         self._refusals = BoundedLog(_LOG, monotonic_ms)
 
     async def start(self) -> Address:
-        """Listen and accept; returns the address that clients are told.
+        """Listen and accept; returns the address for clients.
 
         Raises OSError if the address is in use, InvalidOptionError for security settings that cannot be used.
         """

@@ -8,7 +8,7 @@ elsewhere, or wait for ever for the other end of a named pipe.
         ….log            a link, pipe, socket, device or directory in place of a file is refused
 
 Names are opened, created, renamed and removed in an open directory, whose own name is not followed if it is a link. So
-a directory that somebody replaces with a link between a check and its use does not lead outside of the root.
+a directory that is replaced with a link between a check and its use does not lead outside of the root.
 
 A path alone does not tell where the root ends. Only the last directory of a path is checked, and only if it has the
 name of a partition's directory, which all directories of a root have. `follow_root` tells of other places: a link such

@@ -250,7 +250,7 @@ class FileSystem:
             position += written
 
     def pwrite_uncached(self, fd: int, data: Buffer, position: int) -> None:
-        """As `pwrite_all`, for bytes that nobody reads soon: whole blocks go past the page cache, where they can.
+        """As `pwrite_all`, for bytes that are not read soon: whole blocks go past the page cache, where they can.
 
         No other thread reads or writes through `fd` meanwhile.
         """
@@ -313,7 +313,7 @@ class FileSystem:
         _advise_dont_need(fd, position, length)
 
     def drop_cached(self, fd: int, position: int, length: int) -> None:
-        """Let the kernel use the pages of a range for other data, as nobody is going to read it soon.
+        """Let the kernel use the pages of a range for other data, as it is not read again soon.
 
         This is advice only, and waits for nothing. Linux drops the pages that are on disk and starts to write out the
         others: a second call for them, some time later, drops them.

@@ -140,7 +140,7 @@ def is_partition_name(topic_partition: TopicPartition) -> bool:
 
 
 def child_path(directory: Path, name: str) -> Path:
-    """Path of the file `name` directly in `directory`, for a name that another process has told.
+    """Path of the file `name` directly in `directory`, for a name from another process.
 
     Raises LogDirError for a name that would be another place.
     """

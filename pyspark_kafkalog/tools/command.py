@@ -377,7 +377,7 @@ class Failures:
 
     @contextlib.contextmanager
     def kept(self, what: str = "") -> Iterator[None]:
-        """Keep the error of the block: the command goes on without what the block does."""
+        """Keep the error of the block: the command continues without the block's results."""
         try:
             yield
         except (KafkalogError, OSError) as error:

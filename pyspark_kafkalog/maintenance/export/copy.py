@@ -543,7 +543,7 @@ def _make_empty(target: Path, fs: FileSystem) -> None:
 
 
 def _foreign_entries(target: Path) -> Iterator[Path]:
-    """What no export has written into `target`. Its marker is no proof: anybody who may write there could make it.
+    """What no export has written into `target`. Its marker is no proof: any process that may write there could make it.
 
     So the marker has to be of the user who exports, and all else has to have the names of a copy's files.
     """

@@ -232,7 +232,7 @@ def run_groups(
 class ChunkJob:
     """A job that is one call of `work` for each chunk of at most `partitions_max` partitions, then one of `finish`.
 
-    `finish` returns reports of what is no partition's, if there is anything to report.
+    `finish` returns reports that belong to no partition, if there are any.
 
     `work` and `finish` are module-level functions, so that they can be pickled and sent to tasks. `work` does all of
     its partitions' work, including commits, which the root's lock lets one task make at a time; it reads no logs.

@@ -6,7 +6,7 @@
     3  put each of its segments: `.log`, `.indexes`, `.rsm-manifest` (tiered/own_segments.py)
     4  commit, for all partitions of the round, that these segments replace those extents, where they are as they were
 
-Readers go on with the old objects, which remain for file.delete.delay.ms. Of two merges of the same runs the second
+Readers keep using the old objects, which remain for file.delete.delay.ms. Of two merges of the same runs the second
 one's commit leaves them out, and it deletes what it has put for them. A kill before step 4 leaves objects that no
 commit names; the clean-up deletes them. Nothing is locked. A partition that fails has no part in the commit.
 

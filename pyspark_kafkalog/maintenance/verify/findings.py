@@ -34,7 +34,7 @@ _BROKER_REBUILDS_INDEXES: Final = (
     "kafkalog adopt"
 )
 _BROKER_REBUILDS: Final = (
-    "restore the file from a copy, or move it away: a broker that starts rebuilds it from the log or goes on without "
+    "restore the file from a copy, or move it away: a broker that starts rebuilds it from the log or works without "
     "it, and so does kafkalog adopt"
 )
 _SEGMENT_FILES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)

@@ -1,11 +1,11 @@
-"""Verifies a log directory in an object store. Read-only; writers, readers and maintenance may go on.
+"""Verifies a log directory in an object store. Read-only; writers, readers and maintenance may run meanwhile.
 
 Of the root, with one listing and two requests a data object:
 
     metadata log    each commit follows the one before and keeps the invariants; snapshots equal the commits before them
     missing, size   objects that the image names and that are not there, or not as long as it says
     footer          of each data object: its runs are those of the image
-    unnamed         objects that nobody names: being written, or left by abandoned writes and merges (info)
+    unnamed         objects that no commit names: being written, or left by abandoned writes and merges (info)
 
 Of each partition, with the requests of reading it once:
 

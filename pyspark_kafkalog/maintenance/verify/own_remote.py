@@ -1,4 +1,4 @@
-"""Verifies what a root on a file system has copied to remote storage. Read-only; all else may go on.
+"""Verifies what a root on a file system has copied to remote storage. Read-only; everything else may run meanwhile.
 
 Of a partition its segments there, in units that can be separate tasks, like those of its directory (partition.py). Of
 the root the objects, by one listing: names without objects, objects of another size than was committed, and objects

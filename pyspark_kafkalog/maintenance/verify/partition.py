@@ -139,7 +139,7 @@ def check_names_and_ends(scope: PartitionScope) -> list[Finding]:
             path = segment_file(scope.directory, scope.state.active_base_offset, LOG_SUFFIX)
             report_too_short(sink, path, size_bytes, scope.state.active_size_bytes)
     elif sizes and scope.topic_partition.topic != CLUSTER_METADATA_TOPIC:
-        with contextlib.suppress(DiskFormatError):  # damage in the last segment, which readers are told
+        with contextlib.suppress(DiskFormatError):  # damage in the last segment, which reads report
             end_offset = load_read_only(scope.directory).log_end_offset
             ends = [SegmentOutcome(base, end_offset=end_offset, batches=sizes[base]) for base in sorted(sizes)]
             _check_log_start(scope, ends, sink)
@@ -441,7 +441,7 @@ def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> li
 def _check_lost_logs(scope: PartitionScope, found: Sequence[SegmentOutcome], sink: FindingSink) -> None:
     """Segments of which only indexes are left, in a compacted log too: no segment has their offsets.
 
-    Deletions and swaps take all files of a segment away, the `.log` first, to a name that tells so.
+    Deletions and swaps rename all files of a segment, the `.log` first; the new name shows which it is.
     """
     try:
         listing = PartitionListing.read(scope.directory)

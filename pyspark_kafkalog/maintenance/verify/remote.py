@@ -7,7 +7,7 @@
     batches             CRCs, offsets, the end of the last batch; leader epochs and producers can be read
     transactions        the transaction index has those that markers abort, and no other
 
-Without a broker's directory the objects alone say what is read. Brokers may go on copying and deleting: a segment
+Without a broker's directory the objects alone say what is read. Brokers may copy and delete meanwhile: a segment
 whose objects are missing is looked up again.
 """
 

@@ -129,7 +129,7 @@ class Housekeeping:
             return OldCommits()
         # A time ahead of the clock makes no commit old enough for the delay.
         older_than_ms = min(now_ms - config.max_retention_ms, clock_ms - DELETE_DELAY_MS)
-        retention = CommitRetention(self._log, self._snapshots, self._fs)  # of its own: commits go on with theirs
+        retention = CommitRetention(self._log, self._snapshots, self._fs)  # of its own: commits keep using theirs
         if dry_run:
             return retention.remove_all_expired(end_offset, older_than_ms, dry_run=True)
         if not retention.has_expired(end_offset, older_than_ms) or known is None:

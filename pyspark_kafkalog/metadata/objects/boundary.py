@@ -78,7 +78,7 @@ def has_commits_from(
     clock: Callable[[], int] = time_ms,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Whether a commit was made at `offset`, also if it has been removed since; True if that cannot be told.
+    """Whether a commit was made at `offset`, also if it has been removed since; True if that is unknown.
 
     One request, and one more if there is none and the process did not look in the last ten minutes. Raises
     ObjectStoreError.

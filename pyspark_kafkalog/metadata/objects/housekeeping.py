@@ -7,7 +7,7 @@ the removal of old objects one or more to list them and four to remove them. The
 error is only logged, and the next commit tries again.
 
 The retention job removes all that is due at once, since a root at rest has no commits that could do it. There the time
-is that of the newest commit or snapshot: the job's own commits, one in staging.retention.ms, let it go on.
+is that of the newest commit or snapshot: the job's own commits, one in staging.retention.ms, move it on.
 
 *Retention.* A commit is removed once it is older than metadata.max.retention.ms, an hour at least, and a snapshot
 contains its records, unless it, or one before it, holds data of its write that was not merged yet (inline data,

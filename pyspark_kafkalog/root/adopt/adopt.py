@@ -183,7 +183,7 @@ def adopt(
     if not root.is_dir():
         raise LogDirError(f"{root} is not a directory")
     if not dry_run and not (root / LOCK_FILE).exists() and not is_native_root(root):
-        # What stops the adoption is told before even that file is created.
+        # Obstacles are reported before even that file is created.
         adopt(
             root,
             server_properties=server_properties,

@@ -140,7 +140,7 @@ class FileLeaderWriter:
 
 
 class _PlannedAppend:
-    """The append of what is planned for one partition. See `PartitionAppend`."""
+    """The planned append for one partition. See `PartitionAppend`."""
 
     def __init__(self, plan: PartitionPlan) -> None:
         self._plan = plan

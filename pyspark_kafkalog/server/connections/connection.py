@@ -107,7 +107,7 @@ class ClientTransport(Transport, Protocol):
         ...
 
     def abort(self) -> None:
-        """End the stream in both directions, for whoever waits for it. Raises nothing."""
+        """End the stream in both directions, so that waiting calls return. Raises nothing."""
         ...
 
     def close(self) -> None: ...
@@ -342,7 +342,7 @@ class Connection:
             await asyncio.sleep(wait_ms / 1000)
 
     async def _abandon(self) -> None:
-        """The client is gone: nobody waits for the answers that are left. Their commits go on."""
+        """The client has disconnected: the remaining answers are dropped. Their commits complete."""
         self._pending.clear()
         if self._sending is not None:
             self._sending.cancel()
@@ -558,7 +558,7 @@ class PlainTransport(SocketTransport):
             return
         receive, into, result = self._arrival
         if result.done():
-            return  # who waited goes on in the next turn, and may want more
+            return  # the waiting task resumes in the next turn, and may need more
         try:
             result.set_result(receive(into))
         except BlockingIOError:

@@ -166,7 +166,7 @@ class Exchange:
         return self.gate.quotas.throttle(self.session, self.parsed.client_id, quota, amount)
 
     async def _timed_response(self, body: Message, spent: RequestTime) -> Message | None:
-        """The response; the time that it took is added to `spent` if anybody has a quota for it."""
+        """The response; the time that it took is added to `spent` if a quota for it exists."""
         if not self.gate.quotas.has(REQUEST_PERCENTAGE):
             return await self._response(body)
         return await Timed(self._response(body), spent)

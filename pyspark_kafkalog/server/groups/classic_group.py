@@ -86,7 +86,7 @@ class ClassicMember:
 
     @property
     def is_kept_without_heartbeat(self) -> bool:
-        """Whether the session goes on without a heartbeat, because a request of the member waits.
+        """Whether the session continues without a heartbeat, because a request of the member waits.
 
         A new member may have gone while it waits: it has no session yet.
         """

@@ -3,10 +3,10 @@
 Which server coordinates a partition of `__consumer_offsets` is what FindCoordinator says. That is routing, not a lock:
 two servers may believe it for a while, and what they write is checked in the commit (`shard`). A server that learns
 that another one coordinates a partition answers NOT_COORDINATOR, and drops what waits. The first request for a
-partition loads it; its groups go on as their records say, and all members have a whole session to send a heartbeat.
+partition loads it; its groups continue as their records say, and all members have a whole session to send a heartbeat.
 
 One task runs all timers. If they run much later than they were due, the process was stopped: members may have sent
-their heartbeats to another server, so nobody is expired; all partitions are dropped, and loaded again when asked for.
+their heartbeats to another server, so no member is expired; all partitions are dropped, and loaded again on demand.
 
 Source of the rules: org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime.
 """
@@ -272,7 +272,7 @@ class GroupCoordinator:
         shard.close(ErrorCode.NOT_COORDINATOR)
 
     def _watch(self) -> None:
-        """Drop partitions that another server coordinates now: nobody may ask for them here any more."""
+        """Drop partitions that another server coordinates now: requests for them fail here from now on."""
         for shard in list(self._shards.values()):
             if not self._is_here(shard.partition):
                 self._unload(shard)
@@ -325,7 +325,7 @@ class GroupCoordinator:
             _LOG.exception("a timer of a group failed")
 
     def spawn(self, work: asyncio.Task[object]) -> None:
-        """Keep a task that nobody waits for, and note its error."""
+        """Keep a background task, and note its error."""
         self._tasks.add(work)
         work.add_done_callback(self._finished)
 

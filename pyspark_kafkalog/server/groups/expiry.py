@@ -7,7 +7,7 @@ There may be any number of groups. One commit has what expires of many, as far a
 
 The rules are those of `groups.offsets_topic`. A classic group is left alone while it rebalances, and its machine is
 closed when its records are gone. A group that was made by a request, and has no record, is dropped too. Offsets that a
-read-only server has taken over from its log live on from that time: nobody may have served the log for months.
+read-only server has taken over from its log live on from that time: the log may not have been served for months.
 
 Source of the rules: org.apache.kafka.coordinator.group.GroupCoordinatorShard.cleanupGroupMetadata.
 """

@@ -4,7 +4,7 @@
     FetchPlan          all of them, in the order of the request or of its session
 
 Limits: `max_bytes` for all records, `partition_max_bytes` for those of one partition, and batches are never cut. Only
-the first batch of a response may be larger than both, so that a consumer can go on (KIP-74). Room is given in the order
+the first batch of a response may be larger than both, so that a consumer moves on (KIP-74). Room is given in the order
 of the request, also to partitions whose records are not at hand and have to be got by a thread.
 
 A partition is evaluated again only if its snapshot is another than before: a waiting fetch of many partitions costs
@@ -196,7 +196,7 @@ class FetchPlan:
         )
 
     async def evaluate(self) -> None:
-        """Evaluate all partitions that have changed; what is missing is looked for in the newest state, too."""
+        """Evaluate all partitions that have changed; missing partitions are looked up in the newest state, too."""
         await self.turn.step()
         changed = await self._look_up([each for each in self.fetched if each.error is None], self._wake_up)
         await self.turn.step()

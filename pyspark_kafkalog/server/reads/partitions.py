@@ -4,7 +4,7 @@ A topic is named by its name or by its id. The snapshot of a native root's parti
 as long as nothing is committed to the partition, the same object is returned, which is how a waiting fetch sees that a
 partition has not changed.
 
-Another server may have committed a millisecond ago, so no request is told that something does not exist before the
+Another server may have committed a millisecond ago, so no request is answered that something does not exist before the
 root was refreshed: `Partitions.refresh`, then again `find`.
 """
 
@@ -67,7 +67,7 @@ class Partitions:
 
     def follow(self, context: ServerContext) -> None:
         """Bring a root up to date that other servers commit to, in a thread: for answers that clients compare with what
-        other servers have told them. A broker's directory is not listed again.
+        other servers have announced them. A broker's directory is not listed again.
         """
         if isinstance(context.root, NativeRoot):
             context.root.refresh()
@@ -123,7 +123,7 @@ class Partitions:
         try:
             return self.find(context, snapshot.topic, snapshot.partition) is snapshot
         except (KafkalogError, OSError):
-            return False  # who reads it is told
+            return False  # its reads report the error
 
     def _of_image(self, root: NativeRoot, image: MetadataImage, topic: str, partition: int) -> PartitionSnapshot | None:
         found = image.find(topic, partition)

@@ -128,7 +128,7 @@ class Gate:
         return Session(host, port, is_authenticated=self.sasl is None, is_in_handshake=self._tls is not None)
 
     def watch(self, session: Session, end: Callable[[], object]) -> None:
-        """Until the client has shown who it is, `end` may end the connection to make room for others."""
+        """Until the client is authenticated, `end` may end the connection to make room for others."""
         if session.is_in_handshake or not session.is_authenticated:
             self._limits.unknown.add(session, end)
 

@@ -76,7 +76,7 @@ class AclGuard:
         *,
         logs_denial: bool = True,
     ) -> bool:
-        """Whether the session's principal may do `operation` on the resource; a denial is logged unless told not to."""
+        """Whether the session's principal may do `operation` on the resource; a denial is logged if `logs_denial`."""
         authorizer = self._current()
         if authorizer is None or authorizer.allows(session.principal, operation, resource_type, name, session.host):
             return True

@@ -2,7 +2,7 @@
 authenticated.
 
     ConnectionLimits    max.connections, max.connections.per.ip, connection_creation_rate of ip quotas
-    UnknownClients      connections whose clients have not shown who they are
+    UnknownClients      connections whose clients are not authenticated yet
     AUTHENTICATION_...  bounds of such a client
 
 The connection that exceeds a limit is closed before anything is read from it: at once, or as by a broker after the
@@ -65,7 +65,7 @@ class ConnectionSettings:
 
 
 class UnknownClients:
-    """Connections of clients that have not shown who they are: TLS or authentication is under way."""
+    """Connections of clients that are not authenticated yet: TLS or SASL is under way."""
 
     def __init__(self) -> None:
         self._by_host: dict[str, dict[int, tuple[Session, Callable[[], object]]]] = {}
@@ -108,7 +108,7 @@ class ConnectionLimits:
     ) -> None:
         """`creation_rate`: the new connections a second that a host may open; None: any number."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # Without descriptors for files nobody could be served, not even who is connected.
+        # Without descriptors for files no client could be served, not even a connected one.
         files = max(descriptors // _FILES_SHARE, min(descriptors // 2, _FILES_ENOUGH))
         fitting = descriptors - files if descriptors >= 0 else settings.connections_max
         self._connections_max = min(settings.connections_max, fitting)

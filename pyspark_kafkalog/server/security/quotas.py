@@ -145,7 +145,7 @@ class ClientQuotas:
             bucket.take(-amount, self._monotonic_ms())
 
     def has(self, quota: str) -> bool:
-        """Whether anybody has a quota of that name."""
+        """Whether a quota of that name exists."""
         self._current()
         return quota in self._names
 
@@ -182,7 +182,7 @@ class ClientQuotas:
         return bucket
 
     def _drop_full(self) -> None:
-        """Names are the clients' choice: keep only buckets that hold anybody back, and never more than the limit."""
+        """Names are the clients' choice: keep only buckets that delay a client, and never more than the limit."""
         now_ms = self._monotonic_ms()
         kept = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now_ms)}
         while len(kept) >= _BUCKETS_MAX:

@@ -4,7 +4,7 @@
     Produce 12 and later        it is added by the same unit, which begins the transaction with the first partition
 
 Whether the batch's producer and sequence fit the log is checked by the writer, as for every batch. A producer that is
-fenced by its transactional id gets INVALID_PRODUCER_EPOCH here, which lets it abort and go on, and not PRODUCER_FENCED.
+fenced by its transactional id gets INVALID_PRODUCER_EPOCH here, not PRODUCER_FENCED, so that it can abort and continue.
 
 Source of the rules: kafka.server.ReplicaManager.handleProduceAppend, and AddPartitionsToTxnManager, KIP-890.
 """

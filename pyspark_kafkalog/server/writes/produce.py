@@ -93,7 +93,7 @@ class _Batch:
 
 @quick_dataclass(frozen=True, slots=True)
 class _Topic:
-    """One topic of a request. `name` is "" if the request has its id, and nobody knows it."""
+    """One topic of a request. `name` is "" if the request has its id, and no topic has that."""
 
     data: TopicProduceData
     name: str

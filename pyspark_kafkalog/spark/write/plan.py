@@ -39,7 +39,7 @@ _ADVICE: Final = (
     "the volume may be unmounted, or the directory moved or replaced. Mount it or put it back, and start the query "
     "again. A log directory also forgets a query that has written nothing for writer.id.expiration.ms, 180 days by "
     "default: Spark may repeat its last micro-batch then, so look whether the records are there. To begin a new log "
-    "directory take a new checkpoint, or to go on in this one run first: "
+    "directory take a new checkpoint, or to continue in this one run first: "
     "LogDir.open_or_create({path!r}).init_transaction({query!r}, 'begin')"
 )
 

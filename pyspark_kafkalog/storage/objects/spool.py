@@ -2,7 +2,7 @@
 
 *Directories* are below TMPDIR. A process that is killed leaves its own; the next process of the same user on this
 machine that needs scratch space, and the clean-up of an object root, remove those that are a day old. The lock of a
-directory tells whether its process is alive.
+directory shows whether its process is alive.
 
 *The spool* gets each object once. A merge reads the runs of many partitions, which lie side by side in the same
 objects. The first read of an object gets the planned range of it, in windows of `WINDOW_BYTES`; later reads, of
@@ -95,7 +95,7 @@ def remove_abandoned(*, now_s: float | None = None, folder: Path | None = None) 
 
 
 def _is_abandoned(status: os.stat_result, oldest_s: float) -> bool:
-    """Whether it is a directory of this user and nobody else, as old as that."""
+    """Whether it is a private directory of this user, as old as that."""
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
     return is_own and status.st_mtime < oldest_s
 

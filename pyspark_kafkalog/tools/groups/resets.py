@@ -87,7 +87,7 @@ def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace, fa
     for name, of_group in planned.items() if options.execute else ():
         results[name] = {}
         with failures.kept(f"group {name}"):
-            results[name] = log_dir.group(name).reset(of_group, scope, notify=_told_before)
+            results[name] = log_dir.group(name).reset(of_group, scope, notify=_ignore)
     _print(results, options)
     return failures.exit_code if is_complete else 1
 
@@ -197,8 +197,8 @@ def _plan_of(plans: Mapping[str, Mapping[TopicPartition, int]], name: str) -> To
     return ToOffsets(plans[name])
 
 
-def _told_before(_: str) -> None:
-    """What a plan has told already."""
+def _ignore(_: str) -> None:
+    """Drop a warning that the plan has printed already."""
 
 
 def _warn(text: str) -> None:

@@ -2,13 +2,13 @@
 
 Batches are copied as they are: with offsets, leader epochs, codecs, producers, transactions; topics with their ids,
 partitions and configurations; groups with their offsets; access control entries and quotas. Spark reads the copy like
-any log directory, while it follows. Nobody else may write to it before `kafkalog promote`.
+any log directory, while it follows. No other process may write to it before `kafkalog promote`.
 
 The leader is a list of brokers, or the path or URL of a log directory, also of a broker's. The log directory of --path
 is created if it does not exist. It gets a cluster id of its own, not the leader's: clients and followers recognize a
 cluster by that id, and these are two; `kafkalog export` gives a copy for a broker the id that it needs.
 
-The command goes on after any crash where the last commit was. It never gives up while the leader or the disk is not
+The command resumes after any crash at the last commit. It never gives up while the leader or the disk is not
 available; with --once it ends when all is copied that the leader had at the start, or after a minute without progress.
 SIGTERM and Ctrl-C end it, with what was fetched committed.
 

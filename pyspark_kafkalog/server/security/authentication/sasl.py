@@ -112,7 +112,7 @@ class SaslAuthenticator:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
     ) -> None:
-        """`executor` checks passwords; `refresh` brings the credentials up to date; `is_known` is told of successes."""
+        """`executor` checks passwords; `refresh` updates the credentials; `is_known` is called after successes."""
         self._is_known = is_known
         self.settings = settings
         self._credentials = credentials
