@@ -6,9 +6,11 @@ written.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from typing import Final
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -18,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.spark.options.parse import (
     at_location,
     effective_read_options,
@@ -33,11 +35,23 @@ from pyspark_kafkalog.spark.options.parse import (
 )
 from pyspark_kafkalog.spark.schema import check_read_schema, check_write_schema, read_schema
 
+#: A part of the Python Data Source API that Spark 4.2 added. It tells more than a version: vendors change versions, and
+#: add parts of later releases.
+_OF_SPARK_4_2: Final = "pyspark.sql.streaming.datasource"
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class KafkalogDataSource(DataSource):
     """Apache Kafka's log in a directory, with the columns and options of Spark's Kafka source and sink."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Raises MissingPackageError under a Spark older than 4.2.
+
+        This is the first call that Spark passes on to the user. The lookup of data sources before it reports nothing,
+        and an error in it would hide the data sources of all packages.
+        """
+        check_spark()
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
@@ -97,6 +111,19 @@ class KafkalogDataSource(DataSource):
         options = parse_stream_write_options(self.options)
         check_write_schema(schema, options.topic)
         return KafkalogStreamWriter.make(options)
+
+
+def check_spark() -> None:
+    """Raises MissingPackageError if this Spark's Python Data Source API is older than that of Spark 4.2.
+
+    Spark 4.0 has no filters and no Arrow writers of streams. Spark 4.1 has no read limits and no available-now of
+    streaming readers. The readers and writers are built on them.
+    """
+    if importlib.util.find_spec(_OF_SPARK_4_2) is None:
+        raise MissingPackageError(
+            f'format("kafkalog") expects Spark 4.2 or newer, found pyspark {pyspark.__version__} without '
+            f"{_OF_SPARK_4_2}: use a newer Spark, or read and write without Spark by pyspark_kafkalog.LogDir"
+        )
 
 
 def _is_pushing_filters() -> bool:

@@ -17,8 +17,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError
+from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.spark import data_source
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read import batch as batch_reader
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushdownReader
@@ -175,6 +176,17 @@ def test_filters_are_pushed_only_with_option_and_spark_pushdown(
     kept, left = GreaterThanOrEqual(("offset",), 390), EqualTo(("value",), b"x")
     assert list(made.pushFilters([kept, left])) == [left]
     assert offsets(made) == list(range(390, COUNT))
+
+
+def test_older_spark_is_named_when_the_source_is_created_and_not_when_it_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Spark 4.1 is, where an error in the lookup would hide the data sources of all packages."""
+    monkeypatch.setattr("pyspark.__version__", "4.1.0")
+    monkeypatch.setattr(data_source, "_OF_SPARK_4_2", "pyspark.sql.streaming.of_later_versions")
+    assert KafkalogDataSource.name() == "kafkalog"
+    with pytest.raises(MissingPackageError, match=r"expects Spark 4\.2 or newer, found pyspark 4\.1\.0 .*LogDir"):
+        KafkalogDataSource({"path": "/nowhere"})
 
 
 def test_data_source_lookup_loads_neither_numba_nor_pyarrow() -> None:
