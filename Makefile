@@ -6,6 +6,7 @@
 #             KAFKALOG_SIMULATION_STEPS=100000 (4000 and 6000) the simulations of object roots
 #             KAFKALOG_SEED=N repeats what a run has sampled
 #             KAFKALOG_KAFKA_VERSION=4.1.0 runs the tests of tests/interop with another Kafka than 4.3.1
+# make test-spark SPARK=4.3.0  the tests that start Spark, all cases, with that version of it (no Delta) in .venv-spark-4.3.0
 # make test-stores  the contract of object stores, and stores in trouble, with MinIO (needs Go) and Azurite (needs npm)
 # make test-clients  clients in Java, Python, Go and JavaScript at the server (needs Go and npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
@@ -19,6 +20,7 @@ PY := $(VENV)/bin/python
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DIFFERENTIAL_ARGS ?=
+SPARK ?= 4.3.0
 
 # Everything the project starts listens on this machine alone.
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -27,7 +29,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 # Thousands of short-lived Python processes are started: none but the first is to compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check test test-full test-stores test-clients docs lint pytest bench bench-stream bench-growth differential java chromium clean help
+.PHONY: demo check test test-full test-spark test-stores test-clients docs lint pytest bench bench-stream bench-growth differential java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -68,6 +70,15 @@ pytest: export OPENBLAS_NUM_THREADS ?= 1
 # crashes ends the run: with another in its place, pytest-xdist would wait for its tests for good.
 pytest: $(VENV)/.installed-test java
 	$(PY) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
+
+# An environment of its own for each Spark.
+SPARK_VENV := .venv-spark-$(SPARK)
+test-spark: export KAFKALOG_TIER ?= full
+test-spark: export PYSPARK_PYTHON := $(CURDIR)/$(SPARK_VENV)/bin/python
+test-spark: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
+test-spark: export OPENBLAS_NUM_THREADS ?= 1
+test-spark: $(SPARK_VENV)/.installed-test java
+	$(SPARK_VENV)/bin/python -m pytest --durations 20 tests/spark tests/notebooks tests/unit/spark_source $(PYTEST_ARGS)
 
 test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
 test-stores: $(VENV)/.installed-test java
@@ -117,6 +128,13 @@ $(VENV)/.installed-test: $(VENV)/.made setup.cfg pyproject.toml
 	@$(PY) -m pip install --quiet --editable ".[test]"
 	@touch $(VENV)/.installed $@
 
+# Without Delta, whose release accepts one Spark alone.
+$(SPARK_VENV)/.installed-test: setup.cfg pyproject.toml scripts/bootstrap.sh
+	@sh scripts/bootstrap.sh venv $(SPARK_VENV) "$(PYTHON)"
+	@echo "Installing this package, Spark $(SPARK) and what the tests need in $(SPARK_VENV): a minute, or more on a slow network"
+	@$(SPARK_VENV)/bin/python -m pip install --quiet --editable ".[test-without-delta]" "pyspark==$(SPARK)"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-spark-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find pyspark_kafkalog tests jobs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

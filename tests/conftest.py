@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -26,6 +27,9 @@ KAFKA_FIXTURES = _HERE / "data" / "fixtures"
 _BEGIN_WITH = ("spark", "soak", "notebooks")
 #: Folders whose tests belong to the full tier alone (tiers.py).
 _FULL_ONLY = ("soak", "browser")
+#: Delta is for one version of Spark, the oldest that this package supports (`make test-spark`).
+HAS_DELTA = importlib.util.find_spec("delta") is not None
+_WITH_DELTA = _HERE / "spark" / "delta"
 
 
 if TIER != "full":
@@ -70,6 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = kept
     for item in items:
+        if not HAS_DELTA and (_WITH_DELTA in item.path.parents or item.get_closest_marker("delta")):
+            item.add_marker(pytest.mark.skip(reason="needs Delta, which is not installed: it is for another Spark"))
         item.add_marker(pytest.mark.xdist_group("spark" if _is_in_session(item) else item.path.stem))
     order = {folder: at for at, folder in enumerate(_BEGIN_WITH)}
     items.sort(key=lambda item: order.get(_folder(item.path), len(order)))
@@ -158,19 +164,21 @@ def root_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RootP
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session: local, two cores, UTC, Arrow batches small enough that a test's rows fill several.
 
-    Other kinds of sessions are in spark/test_source_sessions.py. This one has Delta's jars and SQL extension, but not
-    its catalog, which knows no Python data sources (spark/delta/conftest.py).
+    Other kinds of sessions are in spark/test_source_sessions.py. If Delta is installed, this one has its jars and SQL
+    extension, but not its catalog, which knows no Python data sources (spark/delta/conftest.py).
     """
-    from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
 
     from pyspark_kafkalog.maintenance.jobs.session import EXTENSION
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder
+    if HAS_DELTA:
+        from delta import configure_spark_with_delta_pip
+
+        builder = configure_spark_with_delta_pip(builder).config("spark.sql.extensions", EXTENSION)
     session = (
-        configure_spark_with_delta_pip(SparkSession.builder)
-        .config("spark.sql.extensions", EXTENSION)
-        .master("local[2]")
+        builder.master("local[2]")
         .appName("kafkalog-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
