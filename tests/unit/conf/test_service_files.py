@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shlex
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark_kafkalog.tools.main import COMMANDS, command_parser
 
 CONF = Path(__file__).parents[3] / "conf"
 SERVICES = sorted((CONF / "systemd").glob("*.service"))
+RECIPES = sorted((CONF / "container").glob("Containerfile*"))
 TIMERS = sorted((CONF / "systemd").glob("*.timer"))
 KNOWN_COMMANDS = {name for group in COMMANDS.values() for name in group}
 HARDENING = {
@@ -130,16 +132,20 @@ def test_scrape_configuration_has_port_of_metrics_service() -> None:
     assert f'"127.0.0.1:{port}"' in (CONF / "prometheus" / "scrape.yml").read_text(encoding="utf-8")
 
 
-def test_container_recipe_runs_valid_kafkalog_commands() -> None:
-    recipe = (CONF / "container" / "Containerfile").read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_container_recipe_runs_valid_kafkalog_commands(path: Path) -> None:
+    recipe = path.read_text(encoding="utf-8")
     (warm_up,) = re.findall(r"^RUN (kafkalog [\w-]+)", recipe, re.M)
     check_command(warm_up)
-    (example,) = re.findall(r"docker run .* kafkalog (\w+ --path \S+)$", recipe, re.M)
+    (image, named) = re.findall(r"^#     docker build -t ([\w-]+) -f conf/container/(\S+) \.$", recipe, re.M)[0]
+    assert named == path.name
+    (example,) = re.findall(rf"docker run .* {image} (\w+ --path \S+)$", recipe, re.M)
     check_command(f"kafkalog {example}")
 
 
-def test_container_has_a_versioned_base_and_a_user_of_its_own() -> None:
-    recipe = (CONF / "container" / "Containerfile").read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_container_has_a_versioned_base_and_a_user_of_its_own(path: Path) -> None:
+    recipe = path.read_text(encoding="utf-8")
     (base,) = re.findall(r"^FROM (\S+)$", recipe, re.M)
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+", base)
     steps = re.findall(r"^([A-Z]+) (.*)$", recipe, re.M)
@@ -148,6 +154,43 @@ def test_container_has_a_versioned_base_and_a_user_of_its_own() -> None:
     assert f"--shell /usr/sbin/nologin {user}" in recipe
     assert [step for step, _ in steps][-3:] == ["USER", "ENTRYPOINT", "CMD"]
     assert not re.search(r"chmod.*(777|\+w|a\+rwx)", recipe)
+
+
+@pytest.mark.parametrize(("name", "has_spark"), [("Containerfile", True), ("Containerfile.serve", False)])
+def test_container_has_spark_and_java_or_neither(name: str, has_spark: bool) -> None:
+    recipe = (CONF / "container" / name).read_text(encoding="utf-8")
+    setup = configparser.ConfigParser()
+    setup.read(CONF.parent / "setup.cfg")
+    (extras,) = re.findall(r"pip install --no-cache-dir '/tmp/source\[([\w,-]+)\]'", recipe)
+    assert set(extras.split(",")) <= set(setup["options.extras_require"])
+    assert ("spark" in extras.split(",")) == ("openjdk" in recipe) == has_spark
+
+
+def test_services_of_compose_file_run_valid_commands_in_the_small_image() -> None:
+    text = (CONF / "container" / "compose.yaml").read_text(encoding="utf-8")
+    commands = {}
+    for name, body in re.findall(r"^  (\w+):\n((?:    .*\n)+)", text.partition("\nservices:\n")[2], re.M):
+        (command,) = re.findall(r"^    command: (\[.*\])$", body, re.M)
+        commands[name] = json.loads(command)
+        check_command(shlex.join(["kafkalog", *commands[name]]))
+    assert {name: command[0] for name, command in commands.items()} == {"serve": "serve", "follow": "follow"}
+    (dockerfile,) = re.findall(r"^    dockerfile: (\S+)$", text, re.M)
+    assert CONF.parent / dockerfile == CONF / "container" / "Containerfile.serve"
+    assert {command[command.index("--path") + 1] for command in commands.values()} == set(
+        re.findall(r"^    - \$\{KAFKALOG_ROOT:[^}]*\}:(\S+)$", text, re.M)
+    )
+
+
+def test_server_of_compose_file_is_published_on_this_machine_only_and_asked_for_its_health() -> None:
+    text = (CONF / "container" / "compose.yaml").read_text(encoding="utf-8")
+    (command,) = (json.loads(each) for each in re.findall(r"^    command: (\[\"serve\".*\])$", text, re.M))
+    (published,) = (json.loads(each) for each in re.findall(r"^    ports: (\[.*\])$", text, re.M))
+    (check,) = (json.loads(each) for each in re.findall(r"^      test: (\[.*\])$", text, re.M))
+    options = dict(zip(command[1::2], command[2::2], strict=False))
+    listened = options["--listen"].rpartition(":")[2]
+    assert published == [f"127.0.0.1:{listened}:{listened}"]
+    assert f"http://{options['--status']}/health" in check[-1]
+    compile(check[-1], "healthcheck", "exec")
 
 
 def test_build_context_is_what_the_package_is_built_of_without_keys() -> None:
