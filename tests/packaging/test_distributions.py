@@ -5,21 +5,17 @@ The dependencies come from the environment of the tests, by a path entry: they a
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from distributions import REPOSITORY, Distributions, Environment, environment, run, sources, wheel_metadata
 
 import pyspark_kafkalog
 
-REPOSITORY = Path(__file__).parents[2]
 COUNT_BY_SPARK = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -27,68 +23,6 @@ spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("kafkalog"
     "topic", "orders").save("{root}")
 print("rows", spark.read.format("kafkalog").option("subscribe", "orders").load("{root}").count())
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Distributions:
-    wheel: Path
-    sdist: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """A virtual environment of its own."""
-
-    path: Path
-
-    def run(self, *command: str) -> str:
-        """What the command prints, run outside of the repository. Fails the test when the command fails."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
-        environment = {**inherited, "PATH": f"{self.path}/bin:{os.environ['PATH']}"}
-        done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    def python(self, code: str) -> str:
-        return self.run("python", "-c", code)
-
-
-def run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def sources(into: Path) -> Path:
-    """A copy of what is tracked or new, so that builds leave nothing in the repository."""
-    listed = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
-    for name in names:
-        path = REPOSITORY / name
-        if not name or name.startswith("tests/") or not path.is_file():
-            continue
-        copy = into / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
-    return into
-
-
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    source, out = sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("dist")
-    run([sys.executable, "-m", "build", "--outdir", str(out), str(source)])
-    (wheel,) = out.glob("*.whl")
-    (sdist,) = out.glob("*.tar.gz")
-    return Distributions(wheel, sdist)
-
-
-def environment(path: Path, *installed: str) -> Environment:
-    run([sys.executable, "-m", "venv", str(path)])
-    pip = [f"{path}/bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-    run([*pip, *installed])
-    tests_packages = sysconfig.get_paths()["purelib"]
-    (site_packages,) = path.glob("lib/python3*/site-packages")
-    (site_packages / "dependencies.pth").write_text(tests_packages + "\n")
-    return Environment(path)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +42,12 @@ def test_wheel_holds_types_schemas_jobs_and_conf(distributions: Distributions) -
                               check=True, capture_output=True, text=True).stdout.split()  # fmt: skip
         assert len(kept) >= 8
         assert {f"{data}/{name}" for name in kept} <= names
+
+
+def test_wheel_states_licence_by_its_spdx_name_and_linux_as_platform(distributions: Distributions) -> None:
+    metadata = wheel_metadata(distributions.wheel)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert "Operating System :: POSIX :: Linux" in metadata.get_all("Classifier", [])
 
 
 def test_wheel_holds_only_package_and_its_data(distributions: Distributions) -> None:

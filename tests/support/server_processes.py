@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,15 +40,21 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def serving(
-    root: Path | str | None, *options: str, listen: str = "127.0.0.1:0", files_max: int | None = None
+    root: Path | str | None,
+    *options: str,
+    listen: str = "127.0.0.1:0",
+    files_max: int | None = None,
+    program: Sequence[str | Path] = (sys.executable, "-m", "pyspark_kafkalog"),
 ) -> Iterator[ServerProcess]:
     """Serve `root`, or what the options name, while the block runs, with `files_max` descriptors if given.
+
+    `program` begins the command line. Servers of a test's own environment begin with another one.
 
     Raises AssertionError with its log if it does not start.
     """
     limited = [] if files_max is None else ["sh", "-c", f'ulimit -S -n {files_max} && exec "$@"', "sh"]
     path = [] if root is None else ["--path", str(root)]
-    command = [*limited, sys.executable, "-m", "pyspark_kafkalog", "serve", *path]
+    command = [*limited, *map(str, program), "serve", *path]
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "server.log"
         with log.open("wb") as output:

@@ -188,6 +188,10 @@ def test_versions_in_pages_are_those_of_the_package() -> None:
     sparks = {f"4.{minor}" for minor in range(int(lowest), int(below))}
     (delta,) = re.findall(r"^delta-spark==([\d.]+)$", extras["delta"], re.M)
     (oldest, beyond) = re.findall(r"3\.(\d+)", SETUP["options"]["python_requires"])
+    supported = [f"3.{minor}" for minor in range(int(oldest), int(beyond))]
+    assert (
+        re.findall(r"^Programming Language :: Python :: (3\.\d+)$", SETUP["metadata"]["classifiers"], re.M) == supported
+    )
     assert re.fullmatch(rf"io\.delta:delta-spark_4\.{lowest}_2\.13:{delta}", PACKAGE)
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
