@@ -1,7 +1,8 @@
 """The APIs of Kafka's protocol that this package has messages for: keys, versions and message classes.
 
-Versions are those that a broker of Kafka 4.1 offers. With Produce it offers more than it has (KAFKA-18659), because old
-clients judge from Produce 0 to 2 which compression they may use.
+Versions are those that a broker of Kafka 4.4 offers; `since` in the schemas says which ones older releases lack. With
+Produce it offers more than it has (KAFKA-18659), because old clients judge from Produce 0 to 2 which compression they
+may use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The error codes of Kafka's protocol, as of Kafka 4.1: org.apache.kafka.common.protocol.Errors.
+"""The error codes of Kafka's protocol, as of Kafka 4.4: org.apache.kafka.common.protocol.Errors.
 
 Numbers and names are Kafka's, and so is which errors a client may answer by sending the request again. The texts say
 the same as Kafka's, for logs and for responses that carry a text.
@@ -160,3 +160,6 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The epoch of the topology is invalid."
     STREAMS_TOPOLOGY_FENCED = 132, "The epoch of the topology is old."
     SHARE_SESSION_LIMIT_REACHED = 133, "No more share sessions are allowed.", _RETRIABLE
+    GROUP_DELETION_FAILED = 134, "The group was not deleted: its own error message says why."
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, "The description of the topology was not updated."
+    CONTROLLER_ID_NOT_REGISTERED = 136, "No controller with this id is registered."

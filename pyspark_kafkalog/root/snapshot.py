@@ -159,6 +159,18 @@ class PartitionSnapshot:
         return -1 if self.remote is None else self.remote.log.highest_offset
 
     @property
+    def earliest_pending_upload_offset(self) -> int:
+        """The first offset that waits for its copy in remote storage; -1 if remote storage is not known.
+
+        Source of the rule: UnifiedLog.fetchEarliestPendingUploadOffset.
+        """
+        if self.remote is None or (
+            self.latest_tiered_offset < 0 and self.local_log_start_offset > self.log_start_offset
+        ):
+            return -1
+        return max(self.latest_tiered_offset + 1, self.log_start_offset)
+
+    @property
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, else the high watermark: the end of read_committed.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_oracle import dump_log
+from kafka_oracle import KAFKA_VERSION, SCHEMAS_VERSION, dump_log
 from message_fields import kafka_text
 
 from pyspark_kafkalog.metadata.image import partition_state_record
@@ -23,6 +23,7 @@ from pyspark_kafkalog.root.admin import alter_configs, create_topic, delete_topi
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import encode_uuid
+from pyspark_kafkalog.version import KafkaVersion
 
 _BITS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "uint32": 32, "int64": 63}
 _STRINGS = ("", "plain", 'quote " and \\', "tab\tbell\x07del\x7f", "é Ж 漢 😀 \u2028")
@@ -58,8 +59,8 @@ def message(rng: random.Random, schema: MessageSchema, version: int) -> dict[str
     return {field.name: value(rng, field, version) for field in schema.spec.fields}
 
 
-def dumped(file: Path, option: str, pattern: str) -> list[tuple[str, ...]]:
-    result = dump_log([file], option)
+def dumped(file: Path, option: str, pattern: str, version: KafkaVersion = SCHEMAS_VERSION) -> list[tuple[str, ...]]:
+    result = dump_log([file], option, version=version)
     assert result.returncode == 0, result.stderr
     assert "isvalid: true" in result.stdout
     return re.findall(rf"^\| offset: \d+ .*? headerKeys: \[\] {pattern}$", result.stdout, re.MULTILINE)
@@ -85,14 +86,17 @@ def test_kafka_prints_every_metadata_record_as_we_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema_file", "option"),
+    ("schema_file", "option", "version"),
     [
-        ("group_coordinator", "--offsets-decoder"),
-        ("transaction_coordinator", "--transaction-log-decoder"),
-        ("share_coordinator", "--share-group-state-decoder"),
+        ("group_coordinator", "--offsets-decoder", SCHEMAS_VERSION),
+        # Kafka 4.4 prints names of statuses.
+        ("transaction_coordinator", "--transaction-log-decoder", min(KAFKA_VERSION, KafkaVersion(4, 3, 1))),
+        ("share_coordinator", "--share-group-state-decoder", SCHEMAS_VERSION),
     ],
 )
-def test_kafka_prints_every_coordinator_record_as_we_do(tmp_path: Path, schema_file: str, option: str) -> None:
+def test_kafka_prints_every_coordinator_record_as_we_do(
+    tmp_path: Path, schema_file: str, option: str, version: KafkaVersion
+) -> None:
     rng = random.Random(4)
     batch, expected = [], []
     for spec in load_schema_file(schema_file).values():
@@ -119,7 +123,7 @@ def test_kafka_prints_every_coordinator_record_as_we_do(tmp_path: Path, schema_f
                 )
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(encode_batch(batch))
-    assert dumped(file, option, "key: (.*) payload: (.*)") == expected
+    assert dumped(file, option, "key: (.*) payload: (.*)", version) == expected
 
 
 def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:

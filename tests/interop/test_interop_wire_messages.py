@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from kafka_messages import KafkaMessages
-from kafka_oracle import SCHEMAS_VERSION, kafka_lib
+from kafka_messages import KafkaMessages, schema_jars
+from kafka_oracle import KAFKA_VERSION, OLDEST_VERSION, SCHEMAS_VERSION
 from message_fields import fields_of
 from random_messages import RandomMessages
 from tiers import SEED, examples
@@ -23,9 +23,10 @@ from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.headers import encode_request, encode_response, joined
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.version import KafkaVersion
 
 REPOSITORY: Final = Path(__file__).parents[2]
-SCRIPT: Final = REPOSITORY / "scripts" / "make_wire_schemas.py"
+SCRIPT: Final = REPOSITORY / "scripts" / "make_schemas.py"
 EXAMPLES: Final = examples(25)
 CLASSES: Final = [cls for api in APIS.values() for cls in (api.request, api.response)]
 #: Each message in each of its versions.
@@ -59,10 +60,10 @@ def is_message(answer: str, encoded: str, message: ApiMessage, version: int) -> 
     return found == encoded and (text == ours or json.loads(text) == json.loads(ours))
 
 
-def test_schemas_are_those_of_kafkas_jar() -> None:
-    jar = kafka_lib(SCHEMAS_VERSION) / f"kafka-clients-{SCHEMAS_VERSION}.jar"
-    done = subprocess.run([sys.executable, str(SCRIPT), str(jar), "--check"], check=False)
-    assert done.returncode == 0, f"run python {SCRIPT.relative_to(REPOSITORY)} {jar.name}"
+def test_schemas_are_those_of_kafkas_jars() -> None:
+    jars = schema_jars()
+    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, jars), "--check"], check=False)
+    assert done.returncode == 0, f"run python {SCRIPT.relative_to(REPOSITORY)} with {', '.join(map(str, jars))}"
 
 
 def test_random_messages_are_decoded_and_encoded_as_by_kafka(kafka: KafkaMessages, source: random.Random) -> None:
@@ -142,12 +143,16 @@ def test_headers_are_those_of_kafka(kafka: KafkaMessages) -> None:
         assert [each.hex() for each in ours] == answer.split(" "), f"{api.key.name} of version {version}"
 
 
-def test_versions_are_those_that_a_broker_of_kafka_offers(kafka: KafkaMessages) -> None:
-    (answer,) = kafka.answers(["versions"])
+@pytest.mark.parametrize("version", [OLDEST_VERSION, KAFKA_VERSION, SCHEMAS_VERSION], ids=str)
+def test_versions_are_those_that_a_broker_of_kafka_offers(tmp_path: Path, version: KafkaVersion) -> None:
+    with KafkaMessages(tmp_path, version) as kafka:
+        (answer,) = kafka.answers(["versions"])
     offered = {int(key): versions for key, _, versions in (each.partition(":") for each in answer.split(" "))}
     for api in APIS.values():
+        since = api.request.schema().spec.since
+        expected = [each for each in api.versions if since.get(each, OLDEST_VERSION) <= version]
         if api.key != ApiKey.FETCH_SNAPSHOT:  # of controllers
-            assert f"{api.versions[0]}-{api.versions[-1]}" == offered[api.key], api.key.name
+            assert f"{expected[0]}-{expected[-1]}" == offered[api.key], api.key.name
 
 
 def test_error_codes_are_those_of_kafka(kafka: KafkaMessages) -> None:

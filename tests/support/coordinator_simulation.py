@@ -511,7 +511,7 @@ class Member:
             group_id=GROUP,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
-            generation_id=self._generation,
+            generation_id_or_member_epoch=self._generation,
             member_id=self._id,
             topics=(transactions.TxnOffsetCommitRequestTopic(name="in", partitions=(one,)),),
         )

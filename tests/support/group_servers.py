@@ -168,7 +168,7 @@ class GroupServer:
             group_id=GROUP,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
-            generation_id=generation,
+            generation_id_or_member_epoch=generation,
             member_id=member,
             topics=(TxnOffsetCommitRequestTopic(name="a", partitions=(one,)),),
         )

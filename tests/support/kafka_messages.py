@@ -9,19 +9,45 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from java_processes import QUICK_START, java
+from java_processes import QUICK_START, cache_dir, fetch_jars, java
 from kafka_oracle import SCHEMAS_VERSION, kafka_lib
+
+from pyspark_kafkalog.version import KafkaVersion
 
 _PROGRAM: Final = Path(__file__).parents[1] / "data" / "KafkaMessages.java"
 _ANSWER_SECONDS_MAX: Final = 120
+#: The releases that scripts/make_schemas.py compares: the last patch of each minor version.
+RELEASES: Final = (KafkaVersion(4, 1, 0), KafkaVersion(4, 2, 1), KafkaVersion(4, 3, 1), SCHEMAS_VERSION)
+_SCHEMA_JARS: Final = (
+    "kafka-clients",
+    "kafka-metadata",
+    "kafka-group-coordinator",
+    "kafka-transaction-coordinator",
+    "kafka-share-coordinator",
+    "kafka-storage",
+)
+
+
+def schema_jars() -> list[Path]:
+    """The jars with the schemas of all `RELEASES`, 13 MB a release."""
+    jars = []
+    for version in RELEASES:
+        wanted = [f"{name}-{version}.jar" for name in _SCHEMA_JARS]
+        dependencies = "".join(
+            f'    <dependency org="org.apache.kafka" name="{name}" rev="{version}" transitive="false"/>\n'
+            for name in _SCHEMA_JARS
+        )
+        lib = fetch_jars(cache_dir() / f"kafka-schemas-{version}", dependencies, wanted)
+        jars += [lib / each for each in wanted]
+    return jars
 
 
 class KafkaMessages:
     """See KafkaMessages.java. `scratch` is a directory for its files."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, version: KafkaVersion = SCHEMAS_VERSION) -> None:
         self._requests, self._answers = scratch / "requests", scratch / "answers"
-        command = [java(), *QUICK_START, "-cp", f"{kafka_lib(SCHEMAS_VERSION)}/*", str(_PROGRAM)]
+        command = [java(), *QUICK_START, "-cp", f"{kafka_lib(version)}/*", str(_PROGRAM)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> KafkaMessages:

@@ -35,7 +35,7 @@ KAFKA_VERSION: Final = KafkaVersion.parse(os.environ.get("KAFKALOG_KAFKA_VERSION
 #: The oldest version that brokers and tools of this module are run at, by a sample of the tests.
 OLDEST_VERSION: Final = KafkaVersion(4, 1, 0)
 #: The version of which the package has the schemas of requests and of metadata records.
-SCHEMAS_VERSION: Final = KafkaVersion(4, 1, 0)
+SCHEMAS_VERSION: Final = KafkaVersion(4, 4, 0)
 CONFIG_COMMAND: Final = "org.apache.kafka.tools.ConfigCommand"
 DUMP_LOG: Final = "org.apache.kafka.tools.DumpLogSegments"
 

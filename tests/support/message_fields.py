@@ -30,8 +30,8 @@ def _value(value: Any, spec: FieldSpec) -> Any:
 
 
 def kafka_text(record: MetadataRecord, version: int | None = None) -> str:
-    """What Kafka's dump tool prints for a record of the metadata log, by default of its type's newest version."""
+    """What Kafka's dump tool prints for a record of the metadata log, by default in the version that is written."""
     schema = record.schema()
-    version = schema.highest_version if version is None else version
+    version = schema.written_version if version is None else version
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", schema.name).upper()
     return json_text({"type": name, "version": version, "data": schema.to_json(version, fields_of(record))})

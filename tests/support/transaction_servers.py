@@ -146,7 +146,7 @@ class AnyMember:
         self._served = served
 
     async def validate_transactional_commit(
-        self, group_id: str, member_id: str, generation: int, instance_id: str | None
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, knows_epochs: bool
     ) -> Permission:
         if "__consumer_offsets" not in self._served.root.topics():
             self._served.root.create_topic("__consumer_offsets", 3, {"cleanup.policy": "compact"})

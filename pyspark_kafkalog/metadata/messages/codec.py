@@ -117,6 +117,15 @@ class MessageSchema:
     def highest_version(self) -> int:
         return self.spec.versions[-1]
 
+    @property
+    def written_version(self) -> int:
+        """The newest version that Kafka 4.1 knows, which metadata.version 27 allows, and that roots and exports have.
+
+        Of a message that came later it is the newest.
+        """
+        known = [each for each in self.spec.versions if each not in self.spec.since]
+        return known[-1] if known else self.highest_version
+
     def codec(self, version: int, *, form: type[Message] | None = None) -> StructCodec:
         """The codec of `version` for messages of the class `form`, or dicts. Raises InvalidRecordError."""
         codec = self._codecs.get((version, form))

@@ -153,6 +153,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
     """ConsumerGroupTargetAssignmentMetadataValue: api key 6, version 0."""
 
     assignment_epoch: int = 0
+    assignment_timestamp: int = 0
     unknown_tags: UnknownTags = ()
 
 
@@ -196,6 +197,7 @@ class TopicPartitions(Message):
 
     topic_id: str = ZERO_UUID
     partitions: tuple[int, ...] = ()
+    assignment_epochs: tuple[int, ...] | None = ()
     unknown_tags: UnknownTags = ()
 
 

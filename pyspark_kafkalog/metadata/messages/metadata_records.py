@@ -40,7 +40,7 @@ class BrokerFeature(Message):
 
 
 class RegisterBrokerRecord(MetadataRecord):
-    """RegisterBrokerRecord: api key 0, versions 0 to 3."""
+    """RegisterBrokerRecord: api key 0, versions 0 to 4."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "end_points": BrokerEndpoint,
@@ -57,6 +57,7 @@ class RegisterBrokerRecord(MetadataRecord):
     fenced: bool = True
     in_controlled_shutdown: bool = False  # from version 1
     log_dirs: tuple[str, ...] = ()  # from version 3
+    cordoned_log_dirs: tuple[str, ...] | None = None  # from version 4
     unknown_tags: UnknownTags = ()
 
 
@@ -210,13 +211,14 @@ class ProducerIdsRecord(MetadataRecord):
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """BrokerRegistrationChangeRecord: api key 17, versions 0 to 2."""
+    """BrokerRegistrationChangeRecord: api key 17, versions 0 to 3."""
 
     broker_id: int = 0
     broker_epoch: int = 0
     fenced: int = 0
     in_controlled_shutdown: int = 0  # from version 1
     log_dirs: tuple[str, ...] = ()  # from version 2
+    cordoned_log_dirs: tuple[str, ...] | None = None  # from version 3
     unknown_tags: UnknownTags = ()
 
 
@@ -328,6 +330,13 @@ class ClearElrRecord(MetadataRecord):
     """ClearElrRecord: api key 28, version 0."""
 
     topic_name: str = ""
+    unknown_tags: UnknownTags = ()
+
+
+class UnregisterControllerRecord(MetadataRecord):
+    """UnregisterControllerRecord: api key 29, version 0."""
+
+    controller_id: int = 0
     unknown_tags: UnknownTags = ()
 
 
@@ -621,6 +630,7 @@ METADATA_RECORDS: Final = (
     RemoveDelegationTokenRecord,
     RegisterControllerRecord,
     ClearElrRecord,
+    UnregisterControllerRecord,
     FormatRecord,
     CommitRecord,
     WriteCommitRecord,

@@ -63,12 +63,12 @@ def _types_by_api_key() -> Mapping[int, type[MetadataRecord]]:
 
 
 def encode_record(record: Message, *, version: int | None = None) -> bytes:
-    """The value of a metadata record, or one of `__remote_log_metadata`, in `version` or the newest of its type.
+    """The value of a metadata record, or one of `__remote_log_metadata`, in `version` or the one that Kafka 4.1 writes.
 
     Raises InvalidRecordError for values that its schema does not allow.
     """
     schema = record.schema()
-    version = schema.highest_version if version is None else version
+    version = schema.written_version if version is None else version
     out = bytearray(_frame(schema.api_key, version))
     record.encode_to(out, version)
     return bytes(out)
@@ -101,7 +101,7 @@ def decode_framed(
     api_key = reader.unsigned_varint("the record type")
     record_type = types.get(api_key)
     if record_type is None:
-        raise _unsupported(reader, f"a {kind} record type of Kafka 4.1 or of this package", f"type {api_key}")
+        raise _unsupported(reader, f"a {kind} record type of Kafka 4.4 or of this package", f"type {api_key}")
     version = reader.unsigned_varint("the record version")
     return record_type.decode_from(reader, version)
 

@@ -7,6 +7,7 @@
 
 - `versions`: the versions that exist
 - `flexible`: the versions with compact lengths and tagged fields; "none" for no version
+- `since`: the release of Kafka that has a version first, by version, where that is later than 4.1
 
 Each field has:
 
@@ -18,10 +19,11 @@ Each field has:
 - `default`: zero or empty if omitted
 - `tag`: its number if it is a tagged field
 - `ignorable`: whether a version without the field may drop its value
+- `since`: the release of Kafka that has the field first, of a tagged field that came without a new version
 
 `cluster_metadata` are the records of `__cluster_metadata`, the coordinators' those of `__consumer_offsets`,
 `__transaction_state` and `__share_group_state`, `remote_log_metadata` those of `__remote_log_metadata`; all as of Kafka
-4.1. `kafkalog` are this project's own (see records.py). Kafka's requests and responses lie in `protocol/schemas`, in
+4.4. `kafkalog` are this project's own (see records.py). Kafka's requests and responses lie in `protocol/schemas`, in
 the same form. Fields have the order of Kafka's JSON; on the wire, untagged fields come first, then tagged ones by tag.
 
 On the wire: big-endian integers; unsigned varints of at most 5 bytes; strings and bytes with an int16 or int32 length
@@ -42,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
+from pyspark_kafkalog.version import KafkaVersion
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer  # loads numpy, which parsing options does not need
@@ -108,16 +111,21 @@ class FieldSpec:
     default: Any
     tag: int | None
     ignorable: bool
+    since: KafkaVersion | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSpec:
-    """One message: `versions` that exist, `flexible` ones among them, fields in declared order."""
+    """One message: `versions` that exist, `flexible` ones among them, fields in declared order.
+
+    `since` are the releases of Kafka that have a version first, by version; the others are older than all of these.
+    """
 
     name: str
     api_key: int | None
     versions: range
     flexible: range
+    since: Mapping[int, KafkaVersion]
     fields: tuple[FieldSpec, ...]
 
 
@@ -144,6 +152,7 @@ def _parse_field(source: Mapping[str, Any]) -> FieldSpec:
         default=default,
         tag=source.get("tag"),
         ignorable=source.get("ignorable", False),
+        since=KafkaVersion.parse(source["since"]) if "since" in source else None,
     )
 
 
@@ -180,6 +189,7 @@ def load_schema_file(file: str, package: str = __package__) -> Mapping[str, Mess
             api_key=source.get("apiKey"),
             versions=_parse_versions(source["versions"]),
             flexible=_parse_versions(source["flexible"]),
+            since={int(version): KafkaVersion.parse(first) for version, first in source.get("since", {}).items()},
             fields=tuple(_parse_field(field) for field in source["fields"]),
         )
         for name, source in json.loads(text).items()

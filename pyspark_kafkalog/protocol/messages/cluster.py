@@ -17,10 +17,12 @@ from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
 
 class ApiVersionsRequest(ApiMessage):
-    """ApiVersionsRequest: api key 18, versions 0 to 4."""
+    """ApiVersionsRequest: api key 18, versions 0 to 5."""
 
     client_software_name: str = ""  # from version 3
     client_software_version: str = ""  # from version 3
+    cluster_id: str | None = None  # from version 5
+    node_id: int = -1  # from version 5
     unknown_tags: UnknownTags = ()
 
 
@@ -52,7 +54,7 @@ class FinalizedFeatureKey(Message):
 
 
 class ApiVersionsResponse(ApiMessage):
-    """ApiVersionsResponse: api key 18, versions 0 to 4."""
+    """ApiVersionsResponse: api key 18, versions 0 to 5."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "api_keys": ApiVersion,

@@ -288,7 +288,7 @@ class ListGroupsResponse(ApiMessage):
 
 
 class DeleteGroupsRequest(ApiMessage):
-    """DeleteGroupsRequest: api key 42, versions 0 to 2."""
+    """DeleteGroupsRequest: api key 42, versions 0 to 3."""
 
     groups_names: tuple[str, ...] = ()
     unknown_tags: UnknownTags = ()
@@ -299,11 +299,12 @@ class DeletableGroupResult(Message):
 
     group_id: str = ""
     error_code: int = 0
+    error_message: str | None = None  # from version 3
     unknown_tags: UnknownTags = ()
 
 
 class DeleteGroupsResponse(ApiMessage):
-    """DeleteGroupsResponse: api key 42, versions 0 to 2."""
+    """DeleteGroupsResponse: api key 42, versions 0 to 3."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "results": DeletableGroupResult,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
 
@@ -32,13 +32,14 @@ class OffsetCommitRequestTopic(Message):
         "partitions": OffsetCommitRequestPartition,
     }
 
-    name: str = ""
+    name: str = ""  # versions 0 to 9
+    topic_id: str = ZERO_UUID  # from version 10
     partitions: tuple[OffsetCommitRequestPartition, ...] = ()
     unknown_tags: UnknownTags = ()
 
 
 class OffsetCommitRequest(ApiMessage):
-    """OffsetCommitRequest: api key 8, versions 2 to 9."""
+    """OffsetCommitRequest: api key 8, versions 2 to 10."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": OffsetCommitRequestTopic,
@@ -68,13 +69,14 @@ class OffsetCommitResponseTopic(Message):
         "partitions": OffsetCommitResponsePartition,
     }
 
-    name: str = ""
+    name: str = ""  # versions 0 to 9
+    topic_id: str = ZERO_UUID  # from version 10
     partitions: tuple[OffsetCommitResponsePartition, ...] = ()
     unknown_tags: UnknownTags = ()
 
 
 class OffsetCommitResponse(ApiMessage):
-    """OffsetCommitResponse: api key 8, versions 2 to 9."""
+    """OffsetCommitResponse: api key 8, versions 2 to 10."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": OffsetCommitResponseTopic,
@@ -96,7 +98,8 @@ class OffsetFetchRequestTopic(Message):
 class OffsetFetchRequestTopics(Message):
     """A struct of OffsetFetchRequest."""
 
-    name: str = ""
+    name: str = ""  # versions 8 to 9
+    topic_id: str = ZERO_UUID  # from version 10
     partition_indexes: tuple[int, ...] = ()
     unknown_tags: UnknownTags = ()
 
@@ -116,7 +119,7 @@ class OffsetFetchRequestGroup(Message):
 
 
 class OffsetFetchRequest(ApiMessage):
-    """OffsetFetchRequest: api key 9, versions 1 to 9."""
+    """OffsetFetchRequest: api key 9, versions 1 to 10."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": OffsetFetchRequestTopic,
@@ -171,7 +174,8 @@ class OffsetFetchResponseTopics(Message):
         "partitions": OffsetFetchResponsePartitions,
     }
 
-    name: str = ""
+    name: str = ""  # versions 8 to 9
+    topic_id: str = ZERO_UUID  # from version 10
     partitions: tuple[OffsetFetchResponsePartitions, ...] = ()
     unknown_tags: UnknownTags = ()
 
@@ -190,7 +194,7 @@ class OffsetFetchResponseGroup(Message):
 
 
 class OffsetFetchResponse(ApiMessage):
-    """OffsetFetchResponse: api key 9, versions 1 to 9."""
+    """OffsetFetchResponse: api key 9, versions 1 to 10."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": OffsetFetchResponseTopic,

@@ -300,7 +300,7 @@ class ListOffsetsTopic(Message):
 
 
 class ListOffsetsRequest(ApiMessage):
-    """ListOffsetsRequest: api key 2, versions 1 to 10."""
+    """ListOffsetsRequest: api key 2, versions 1 to 11."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": ListOffsetsTopic,
@@ -337,7 +337,7 @@ class ListOffsetsTopicResponse(Message):
 
 
 class ListOffsetsResponse(ApiMessage):
-    """ListOffsetsResponse: api key 2, versions 1 to 10."""
+    """ListOffsetsResponse: api key 2, versions 1 to 11."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": ListOffsetsTopicResponse,

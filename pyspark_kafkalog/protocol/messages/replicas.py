@@ -25,7 +25,7 @@ class DescribableLogDirTopic(Message):
 
 
 class DescribeLogDirsRequest(ApiMessage):
-    """DescribeLogDirsRequest: api key 35, versions 1 to 4."""
+    """DescribeLogDirsRequest: api key 35, versions 1 to 5."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": DescribableLogDirTopic,
@@ -69,11 +69,12 @@ class DescribeLogDirsResult(Message):
     topics: tuple[DescribeLogDirsTopic, ...] = ()
     total_bytes: int = -1  # from version 4
     usable_bytes: int = -1  # from version 4
+    is_cordoned: bool = False  # from version 5
     unknown_tags: UnknownTags = ()
 
 
 class DescribeLogDirsResponse(ApiMessage):
-    """DescribeLogDirsResponse: api key 35, versions 1 to 4."""
+    """DescribeLogDirsResponse: api key 35, versions 1 to 5."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "results": DescribeLogDirsResult,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
 
@@ -177,13 +177,14 @@ class TxnOffsetCommitRequestTopic(Message):
         "partitions": TxnOffsetCommitRequestPartition,
     }
 
-    name: str = ""
+    name: str = ""  # versions 0 to 5
+    topic_id: str = ZERO_UUID  # from version 6
     partitions: tuple[TxnOffsetCommitRequestPartition, ...] = ()
     unknown_tags: UnknownTags = ()
 
 
 class TxnOffsetCommitRequest(ApiMessage):
-    """TxnOffsetCommitRequest: api key 28, versions 0 to 5."""
+    """TxnOffsetCommitRequest: api key 28, versions 0 to 6."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": TxnOffsetCommitRequestTopic,
@@ -193,7 +194,7 @@ class TxnOffsetCommitRequest(ApiMessage):
     group_id: str = ""
     producer_id: int = 0
     producer_epoch: int = 0
-    generation_id: int = -1  # from version 3
+    generation_id_or_member_epoch: int = -1  # from version 3
     member_id: str = ""  # from version 3
     group_instance_id: str | None = None  # from version 3
     topics: tuple[TxnOffsetCommitRequestTopic, ...] = ()
@@ -215,13 +216,14 @@ class TxnOffsetCommitResponseTopic(Message):
         "partitions": TxnOffsetCommitResponsePartition,
     }
 
-    name: str = ""
+    name: str = ""  # versions 0 to 5
+    topic_id: str = ZERO_UUID  # from version 6
     partitions: tuple[TxnOffsetCommitResponsePartition, ...] = ()
     unknown_tags: UnknownTags = ()
 
 
 class TxnOffsetCommitResponse(ApiMessage):
-    """TxnOffsetCommitResponse: api key 28, versions 0 to 5."""
+    """TxnOffsetCommitResponse: api key 28, versions 0 to 6."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "topics": TxnOffsetCommitResponseTopic,
@@ -252,11 +254,12 @@ class WritableTxnMarker(Message):
     transaction_result: bool = False
     topics: tuple[WritableTxnMarkerTopic, ...] = ()
     coordinator_epoch: int = 0
+    transaction_version: int = 0  # from version 2
     unknown_tags: UnknownTags = ()
 
 
 class WriteTxnMarkersRequest(ApiMessage):
-    """WriteTxnMarkersRequest: api key 27, version 1."""
+    """WriteTxnMarkersRequest: api key 27, versions 1 to 2."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "markers": WritableTxnMarker,
@@ -299,7 +302,7 @@ class WritableTxnMarkerResult(Message):
 
 
 class WriteTxnMarkersResponse(ApiMessage):
-    """WriteTxnMarkersResponse: api key 27, version 1."""
+    """WriteTxnMarkersResponse: api key 27, versions 1 to 2."""
 
     STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
         "markers": WritableTxnMarkerResult,

@@ -79,8 +79,8 @@ class PartitionPlan:
             )
         sets_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         batches = list(producer_batches(checked.data, checked.batches, data_position=0, file=REQUEST))
-        begins_at_zero = append.is_transaction_v2
-        duplicate = self.producers.add(batches, is_client=is_client, begins_at_zero=begins_at_zero) if batches else None
+        is_v2 = append.is_transaction_v2
+        duplicate = self.producers.add(batches, is_client=is_client, is_transaction_v2=is_v2) if batches else None
         if duplicate is not None:
             return AppendedRange(
                 first_offset=duplicate.first_offset,

@@ -40,8 +40,9 @@ class LeaderAppend:
 
     `topic_id`: the topic must still have this id; None: it is not checked. `data` may be a view of a request's frame;
     it is not changed and not kept. `is_transaction_v2`: the batch is of a transaction of version 2 (KIP-890): a
-    producer without batches in the log must begin with sequence 0. `prepared`: the batches of `data` if they were
-    checked before; if the topic's configuration has changed since, they are checked again.
+    producer without batches in the log must begin with sequence 0, and markers have a newer epoch. `prepared`: the
+    batches of `data` if they were checked before; if the topic's configuration has changed since, they are checked
+    again.
     """
 
     topic_partition: TopicPartition

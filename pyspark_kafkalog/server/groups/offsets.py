@@ -6,14 +6,15 @@
               that an open transaction has written answer UNSTABLE_OFFSET_COMMIT
     delete    of topics that no member of the group subscribes to
 
-Offsets of a topic that was deleted, or deleted and created again, are not there.
+Offsets of a topic that was deleted, or deleted and created again, are not there. From version 10 on, topics of a commit
+and a fetch are ids: those that no topic has are UNKNOWN_TOPIC_ID, and offsets are committed of that topic alone.
 
 Source of the rules: kafka.server.KafkaApis, org.apache.kafka.coordinator.group.OffsetMetadataManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.groups.offset_records import (
@@ -25,6 +26,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
 )
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
 from pyspark_kafkalog.server.context import Request, Session
@@ -33,7 +35,7 @@ from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat as consum
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
-from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.metadata.known_topics import known_topics, with_names
 from pyspark_kafkalog.server.transactions.offsets import Permission
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
 _GROUPS_FROM: Final = 8
 _TOP_LEVEL_ERROR_FROM: Final = 2
 _EPOCHS_FROM: Final = 9
+_TOPIC_IDS_FROM: Final = 10
 _NO_OFFSET: Final = -1
+_ERRORS_OF_EPOCHS: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
 def validate_commit(
@@ -72,8 +76,7 @@ def validate_commit(
         elif generation < 0:
             return
         else:
-            is_new = api_version >= _EPOCHS_FROM and not is_transactional
-            error = ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION
+            error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= _EPOCHS_FROM else ErrorCode.ILLEGAL_GENERATION
     if error is not ErrorCode.NONE:
         raise GroupRequestError(error)
 
@@ -85,16 +88,20 @@ class TransactionalCommits:
         self._coordinator = coordinator
 
     async def validate_transactional_commit(
-        self, group_id: str, member_id: str, generation: int, instance_id: str | None
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, knows_epochs: bool
     ) -> Permission:
-        """Whether the member may commit offsets for the group. The topic `__consumer_offsets` exists afterwards."""
+        """Whether the member may commit offsets for the group. The topic `__consumer_offsets` exists afterwards.
+
+        A client that does not know of epochs of members gets ILLEGAL_GENERATION in place of their errors.
+        """
         try:
             shard = await self._coordinator.read_shard_of(group_id)
             validate_commit(
                 shard, group_id, member_id, instance_id, generation, api_version=_EPOCHS_FROM, is_transactional=True
             )
         except GroupRequestError as refused:
-            return Permission(refused.code)
+            is_hidden = refused.code in _ERRORS_OF_EPOCHS and not knows_epochs
+            return Permission(ErrorCode.ILLEGAL_GENERATION if is_hidden else refused.code)
         return Permission(ErrorCode.NONE, shard.unchanged(group_id))
 
 
@@ -113,9 +120,13 @@ class OffsetHandlers:
         accepted: dict[TopicPartition, wire.OffsetCommitRequestPartition] = {}
         if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
             return await _committed(body, errors, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        await _know_topics(context, body.topics)
+        has_ids = request.api_version >= _TOPIC_IDS_FROM
+        if has_ids:
+            body = body.replace(topics=await with_names(context, body.topics))
+        known = [topic for topic in body.topics if topic.name or not has_ids]
+        await _know_topics(context, known)
         turn = Turn()
-        for topic in body.topics:
+        for topic in known:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
                 await turn.step()
@@ -132,7 +143,7 @@ class OffsetHandlers:
             await self._commit(context, request.api_version, body, accepted)
         except GroupRequestError as refused:
             errors |= dict.fromkeys(accepted, refused.code)
-        return await _committed(body, errors, ErrorCode.NONE)
+        return await _committed(body, errors, ErrorCode.UNKNOWN_TOPIC_ID)
 
     async def _commit(
         self,
@@ -145,7 +156,11 @@ class OffsetHandlers:
         now_ms = context.clock()
         expires_ms = NO_EXPIRY if body.retention_time_ms == -1 else now_ms + body.retention_time_ms
         known = known_topics(context)
-        topic_ids = {each.topic: known.topic_id(each.topic) for each in accepted}
+        has_ids = api_version >= _TOPIC_IDS_FROM
+        if has_ids:
+            topic_ids: Mapping[str, str | None] = {topic.name: topic.topic_id for topic in body.topics if topic.name}
+        else:
+            topic_ids = {each.topic: known.topic_id(each.topic) for each in accepted}
         changes: dict[bytes, bytes | None] = {}
         async for named, each in in_turns(accepted.items()):
             offset = OffsetAndMetadata(
@@ -157,7 +172,7 @@ class OffsetHandlers:
             )
             changes |= offset_changes(context, body.group_id, {named: offset})
         # A value with an expiry time has no room for the topic's id: the topic must still be the same in the commit.
-        held_ids = {} if expires_ms == NO_EXPIRY else topic_ids
+        held_ids = {} if expires_ms == NO_EXPIRY and not has_ids else topic_ids
 
         def plan() -> Planned:
             validate_commit(
@@ -169,7 +184,7 @@ class OffsetHandlers:
                 api_version=api_version,
             )
             if any(known_topics(context).topic_id(name) != held for name, held in held_ids.items()):
-                raise GroupRequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                raise GroupRequestError(ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return Planned(changes, topic_ids=held_ids)
 
         await shard.write(body.group_id, plan)
@@ -207,9 +222,17 @@ class OffsetHandlers:
             _check_fetch(shard, asked)
         except GroupRequestError as refused:
             return wire.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refused.code)
-        wanted = _all_topics(shard.log.records(asked.group_id)) if asked.topics is None else asked.topics
+        has_ids = request.api_version >= _TOPIC_IDS_FROM
+        if asked.topics is None:
+            wanted = _all_topics(context, shard.log.records(asked.group_id))
+        else:
+            wanted = await with_names(context, asked.topics) if has_ids else asked.topics
         topics: list[wire.OffsetFetchResponseTopics] = []
         async for topic in in_turns(wanted):
+            if has_ids and not topic.name:
+                unknown = [_unknown_offset(number, ErrorCode.UNKNOWN_TOPIC_ID) for number in topic.partition_indexes]
+                topics.append(wire.OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=tuple(unknown)))
+                continue
             is_allowed = _may(context, request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
             if not is_allowed and asked.topics is None:
                 continue
@@ -222,7 +245,11 @@ class OffsetHandlers:
             if asked.topics is None:  # offsets of topics that do not exist any more are left out
                 partitions = [each for each in partitions if each.committed_offset >= 0 or each.error_code]
             if partitions or asked.topics is not None:
-                topics.append(wire.OffsetFetchResponseTopics(name=topic.name, partitions=tuple(partitions)))
+                topics.append(
+                    wire.OffsetFetchResponseTopics(
+                        name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions)
+                    )
+                )
         return wire.OffsetFetchResponseGroup(group_id=asked.group_id, topics=tuple(topics))
 
     # OffsetDelete
@@ -326,7 +353,9 @@ async def _committed(
             partitions.append(wire.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code))
             await turn.step()
         if partitions:
-            topics.append(wire.OffsetCommitResponseTopic(name=topic.name, partitions=tuple(partitions)))
+            topics.append(
+                wire.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions))
+            )
     return wire.OffsetCommitResponse(topics=tuple(topics))
 
 
@@ -341,12 +370,16 @@ def _check_fetch(shard: Shard, asked: wire.OffsetFetchRequestGroup) -> None:
         raise GroupRequestError(error)
 
 
-def _all_topics(live: Mapping[bytes, bytes]) -> Iterable[wire.OffsetFetchRequestTopics]:
+def _all_topics(context: ServerContext, live: Mapping[bytes, bytes]) -> Sequence[wire.OffsetFetchRequestTopics]:
     by_topic: dict[str, list[int]] = {}
     for named in sorted({found for key in live if (found := parse_offset_key(key)) is not None}):
         by_topic.setdefault(named.topic, []).append(named.partition)
+    known = known_topics(context)
     return [
-        wire.OffsetFetchRequestTopics(name=name, partition_indexes=tuple(numbers)) for name, numbers in by_topic.items()
+        wire.OffsetFetchRequestTopics(
+            name=name, topic_id=known.topic_id(name) or ZERO_UUID, partition_indexes=tuple(numbers)
+        )
+        for name, numbers in by_topic.items()
     ]
 
 

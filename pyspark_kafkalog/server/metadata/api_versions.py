@@ -1,10 +1,12 @@
-"""ApiVersions: the APIs that this server handles, with the version ranges of a Kafka 4.1 broker, and its features.
+"""ApiVersions: the APIs that this server handles, with the version ranges of a Kafka 4.4 broker, and its features.
 
 Clients derive much from this answer: librdkafka turns features on by ranges, kafka-python infers the broker's version,
-Java producers use the second version of the transaction protocol if transaction.version 2 is finalized.
+Java producers use the second version of the transaction protocol if transaction.version 2 is finalized. From version 5
+on a client says which cluster and node it means: one that has reached another, say after a cut-over or behind an
+address that has moved, is told to connect to its bootstrap servers again.
 
-Source of the rules: org.apache.kafka.common.requests.ApiVersionsResponse and ApiVersionsRequest.isValid; KIP-511,
-KIP-584.
+Source of the rules: org.apache.kafka.common.requests.ApiVersionsResponse and ApiVersionsRequest.isValid,
+kafka.server.KafkaApis.handleApiVersionsRequest; KIP-511, KIP-584, KIP-1242.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ FEATURES_EPOCH: Final = 1
 _FEATURES_WITH_MIN_0: Final = 4
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _HAS_SOFTWARE: Final = 3
+_HAS_NODE: Final = 5
+_NO_NODE: Final = -1
 
 
 def api_versions_handler(handled: Collection[int]) -> Handler:
@@ -61,6 +65,8 @@ def api_versions_handler(handled: Collection[int]) -> Handler:
             names = (body.client_software_name, body.client_software_version)
             if not all(map(_SOFTWARE.fullmatch, names)):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if request.api_version >= _HAS_NODE and (error := _node_error(context, body)) is not ErrorCode.NONE:
+            return ApiVersionsResponse(error_code=error)
         return ApiVersionsResponse(
             api_keys=keys,
             supported_features=tuple(
@@ -76,6 +82,17 @@ def api_versions_handler(handled: Collection[int]) -> Handler:
         )
 
     return handle
+
+
+def _node_error(context: ServerContext, body: ApiVersionsRequest) -> ErrorCode:
+    """Whether the client means this server; it names both cluster and node, or neither."""
+    if (body.cluster_id is None) != (body.node_id == _NO_NODE):
+        return ErrorCode.INVALID_REQUEST
+    is_meant = body.cluster_id in (None, context.cluster.cluster_id) and body.node_id in (
+        _NO_NODE,
+        context.cluster.node_id,
+    )
+    return ErrorCode.NONE if is_meant else ErrorCode.REBOOTSTRAP_REQUIRED
 
 
 def unsupported_version() -> ApiVersionsResponse:

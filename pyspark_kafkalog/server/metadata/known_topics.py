@@ -7,15 +7,22 @@ broker was older than 2.8, and with the partitions whose directories are there.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.metadata.image import may_be_elsewhere
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.protocol.messages.offsets import OffsetCommitRequestTopic, OffsetFetchRequestTopics
+from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestTopic
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
+from pyspark_kafkalog.server.turns import in_turns
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
     from pyspark_kafkalog.server.context import ServerContext
+
+
+_T = TypeVar("_T", OffsetCommitRequestTopic, OffsetFetchRequestTopics, TxnOffsetCommitRequestTopic)
 
 
 class KnownTopics(Protocol):
@@ -60,6 +67,20 @@ def current_topic_name(context: ServerContext, topic_id: str) -> str | None:
         context.root.refresh()
         name = known_topics(context).name(topic_id)
     return name
+
+
+async def with_names(context: ServerContext, topics: Sequence[_T]) -> tuple[_T, ...]:
+    """Topics that a request states by id, with their names; the name is empty where no topic has the id.
+
+    Another server may have created a topic a moment ago.
+    """
+    known = known_topics(context)
+    async for each in in_turns(topics):
+        if each.topic_id != ZERO_UUID and known.name(each.topic_id) is None:
+            context.root.refresh()
+            known = known_topics(context)
+            break
+    return tuple([each.replace(name=known.name(each.topic_id) or "") async for each in in_turns(topics)])
 
 
 class ImageTopics:

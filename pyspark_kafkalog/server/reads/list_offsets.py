@@ -5,6 +5,7 @@
     -3  max timestamp   the first record with the largest timestamp, from version 7
     -4  earliest local  the first offset that is not in remote storage only, from version 8
     -5  latest tiered   the last offset in remote storage, from version 9
+    -6  earliest that waits for its copy   the first offset that is not in remote storage yet, from version 11
     >=0                 the first record with this timestamp or a later one
 
 Records at or above the end for the isolation level are not found. Other times are UNSUPPORTED_VERSION.
@@ -42,7 +43,15 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
-_FROM_VERSION: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+EARLIEST_PENDING_UPLOAD: Final = -6
+_FROM_VERSION: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 _EPOCHS_FROM_VERSION: Final = 4
 _READ_COMMITTED: Final = 1
 _UNKNOWN: Final = -1
@@ -67,7 +76,7 @@ class OffsetLists:
         self._partitions = partitions
 
     async def handle(self, context: ServerContext, request: Request) -> Message:
-        """Versions 1 to 10."""
+        """Versions 1 to 11."""
         body = request.body
         assert isinstance(body, ListOffsetsRequest)
         names = Counter((topic.name, each.partition_index) for topic in body.topics for each in topic.partitions)
@@ -129,6 +138,7 @@ def _offset_at(context: ServerContext, of: PartitionSnapshot, timestamp_ms: int,
         MAX_TIMESTAMP: lambda: _reader(of).offset_of_max_timestamp(of.readable_start_offset, end_offset),
         EARLIEST_LOCAL: lambda: _with_epoch(context, of, of.local_log_start_offset),
         LATEST_TIERED: lambda: _with_epoch(context, of, of.latest_tiered_offset),
+        EARLIEST_PENDING_UPLOAD: lambda: _with_epoch(context, of, of.earliest_pending_upload_offset),
     }
     if timestamp_ms in special:
         found = special[timestamp_ms]()

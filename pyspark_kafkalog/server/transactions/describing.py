@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pyspark_kafkalog.errors import (
@@ -50,7 +51,7 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.leader.units import CommitUnit
 from pyspark_kafkalog.root.transactions.appends import coordinator_append, marker_batch
 from pyspark_kafkalog.root.transactions.ending import Markers
-from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TransactionMetadata, by_topic
+from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TV2, TransactionMetadata, by_topic
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, status_name
 from pyspark_kafkalog.server.context import Request, ServerContext
@@ -246,7 +247,8 @@ async def _write(context: ServerContext, marker: WritableTxnMarker, may_write: b
             coordinator_epoch=marker.coordinator_epoch,
             now_ms=context.clock(),
         )
-        by_partition = await _append(context, partitions, data)
+        is_v2 = marker.transaction_version >= TV2
+        by_partition = await _append(context, partitions, data, is_v2=is_v2)
     else:
         by_partition = dict.fromkeys(partitions, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return WritableTxnMarkerResult(
@@ -280,13 +282,14 @@ async def _refused(
 
 
 async def _append(
-    context: ServerContext, partitions: Sequence[TopicPartition], data: bytes
+    context: ServerContext, partitions: Sequence[TopicPartition], data: bytes, *, is_v2: bool
 ) -> dict[TopicPartition, ErrorCode]:
     """Write the marker to the partitions, to each in a unit of its own; the error of each."""
     image = context.image()
     known = [each async for each in in_turns(partitions) if image.find(each.topic, each.partition) is not None]
     submitted = [
-        context.committer.submit(CommitUnit.of(coordinator_append(each, data, None))) async for each in in_turns(known)
+        context.committer.submit(CommitUnit.of(replace(coordinator_append(each, data, None), is_transaction_v2=is_v2)))
+        async for each in in_turns(known)
     ]
     errors = dict.fromkeys(partitions, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     results = await results_in_turns(submitted)

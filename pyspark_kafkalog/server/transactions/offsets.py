@@ -3,7 +3,8 @@
 The offsets are one transactional batch of the producer in the group's partition of `__consumer_offsets`, as Kafka's
 group coordinator writes it, but with the topics' ids: so the offsets end with their topics. The marker that ends the
 transaction decides about them like about all its records. From version 5 on the same unit adds that partition to the
-transaction; before, AddOffsetsToTxn must have added it.
+transaction; before, AddOffsetsToTxn must have added it. From version 6 on topics are ids (KIP-1319): those that no
+topic has are UNKNOWN_TOPIC_ID.
 
 Whether the member may commit for its group is the group coordinator's to say (`TransactionalCommits`). That is looked
 at once more inside of the commit: if the group has changed meanwhile, at any server, the coordinator is asked again. So
@@ -16,7 +17,7 @@ GroupCoordinatorService and OffsetMetadataManager.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
@@ -33,6 +34,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -40,6 +42,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.transactions.appends import coordinator_append
 from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.metadata.known_topics import with_names
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import joining_unit
@@ -49,6 +52,7 @@ from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITION_FROM: Final = 5
+_TOPIC_IDS_FROM: Final = 6
 _KNOWS_ABORTABLE_FROM: Final = 4
 #: What is committed of a partition, and the id of its topic.
 OffsetOfTopic: TypeAlias = tuple[TxnOffsetCommitRequestPartition, str]
@@ -69,10 +73,11 @@ class TransactionalCommits(Protocol):
     """The group coordinator, as transactions need it."""
 
     def validate_transactional_commit(
-        self, group_id: str, member_id: str, generation: int, instance_id: str | None
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, knows_epochs: bool
     ) -> Awaitable[Permission]:
         """Whether the member may commit offsets for the group; without member and generation, -1, anyone may while the
-        group has no members. The topic `__consumer_offsets` exists afterwards."""
+        group has no members. The topic `__consumer_offsets` exists afterwards. `knows_epochs`: whether the client knows
+        the errors of epochs of members."""
         ...
 
 
@@ -86,17 +91,21 @@ class OffsetHandlers:
     async def commit(self, context: ServerContext, request: Request) -> TxnOffsetCommitResponse:
         body = request.body
         assert isinstance(body, TxnOffsetCommitRequest)
+        error = self._check(context, request, body)
+        if error is not ErrorCode.NONE:
+            return await _response(body.topics, {}, error)
+        has_ids = request.api_version >= _TOPIC_IDS_FROM
+        topics = await with_names(context, body.topics) if has_ids else body.topics
+        known = [topic for topic in topics if topic.name or not has_ids]
         wanted: dict[TopicPartition, TxnOffsetCommitRequestPartition] = {}
         turn = Turn()
-        for topic in body.topics:
+        for topic in known:
             for each in topic.partitions:
                 wanted[TopicPartition(topic.name, each.partition_index)] = each
                 await turn.step()
-        error = self._check(context, request, body)
-        if error is not ErrorCode.NONE:
-            return await _response(dict.fromkeys(wanted, error))
         image = await image_with(context, wanted)
-        errors = await _offset_errors(context, request, wanted, image)
+        topic_ids = {topic.name: topic.topic_id for topic in known} if has_ids else {}
+        errors = await _offset_errors(context, request, wanted, topic_ids, image)
         accepted = {
             named: (wanted[named], image.topic(named.topic).topic_id)
             for named, found in errors.items()
@@ -104,7 +113,7 @@ class OffsetHandlers:
         }
         if accepted:
             errors |= dict.fromkeys(accepted, await self._commit(context, request, body, accepted))
-        return await _response(errors)
+        return await _response(topics, errors, ErrorCode.UNKNOWN_TOPIC_ID)
 
     async def _commit(
         self,
@@ -115,7 +124,11 @@ class OffsetHandlers:
     ) -> ErrorCode:
         for _ in range(_TRIES_MAX):
             permission = await self._groups.validate_transactional_commit(
-                body.group_id, body.member_id, body.generation_id, body.group_instance_id
+                body.group_id,
+                body.member_id,
+                body.generation_id_or_member_epoch,
+                body.group_instance_id,
+                knows_epochs=request.api_version >= _TOPIC_IDS_FROM,
             )
             if permission.error is not ErrorCode.NONE:
                 return permission.error
@@ -207,9 +220,10 @@ async def _offset_errors(
     context: ServerContext,
     request: Request,
     wanted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
+    topic_ids: Mapping[str, str],
     image: MetadataImage,
 ) -> dict[TopicPartition, ErrorCode]:
-    """The error of each partition."""
+    """The error of each partition. `topic_ids`: those that the request states, by name."""
     metadata_max = context.broker_config().offset_metadata_max_bytes
     errors = {}
     async for each, offset in in_turns(wanted.items()):
@@ -218,20 +232,35 @@ async def _offset_errors(
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif image.find(each.topic, each.partition) is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif topic_ids.get(each.topic, topic_id := image.topic(each.topic).topic_id) != topic_id:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
         elif len(offset.committed_metadata or "") > metadata_max:
             error = ErrorCode.OFFSET_METADATA_TOO_LARGE
         errors[each] = error
     return errors
 
 
-async def _response(errors: Mapping[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
-    by_topic: dict[str, list[TxnOffsetCommitResponsePartition]] = {}
-    async for each, error in in_turns(errors.items()):
-        by_topic.setdefault(each.topic, []).append(
-            TxnOffsetCommitResponsePartition(partition_index=each.partition, error_code=error)
-        )
+async def _response(
+    topics: Iterable[TxnOffsetCommitRequestTopic], errors: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode
+) -> TxnOffsetCommitResponse:
+    """The answer, with the error of each partition, or `otherwise`."""
+    by_topic: dict[tuple[str, str], dict[int, ErrorCode]] = {}
+    turn = Turn()
+    for topic in topics:
+        of_topic = by_topic.setdefault((topic.name, topic.topic_id), {})
+        for each in topic.partitions:
+            of_topic[each.partition_index] = errors.get(TopicPartition(topic.name, each.partition_index), otherwise)
+            await turn.step()
     return TxnOffsetCommitResponse(
         topics=tuple(
-            TxnOffsetCommitResponseTopic(name=topic, partitions=tuple(results)) for topic, results in by_topic.items()
+            TxnOffsetCommitResponseTopic(
+                name=name,
+                topic_id=topic_id,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(partition_index=number, error_code=error)
+                    for number, error in of_topic.items()
+                ),
+            )
+            for (name, topic_id), of_topic in by_topic.items()
         )
     )

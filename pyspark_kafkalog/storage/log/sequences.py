@@ -3,7 +3,8 @@
 A batch that repeats one of the producer's last five, with the same epoch and sequences, is a duplicate: its sender has
 not seen the answer. Any other batch has the sequence after the last one, or is the first of a new epoch with sequence
 0. A producer that the log does not know, or has forgotten, may begin with any sequence, but with 0 alone in a
-transaction of version 2 (KIP-890): there an earlier batch that is missing has been refused, or is late.
+transaction of version 2 (KIP-890): there an earlier batch that is missing has been refused, or is late. The marker of
+such a transaction has a newer epoch than its batches (KIP-1228), so a marker of the epoch that is there ends nothing.
 
 Nothing here changes the log's producer state. A `ProducerView` holds the state as it will be after batches that are to
 be appended, so that many appends of one commit can be checked before the first of them is stored.
@@ -16,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspark_kafkalog.errors import OutOfOrderSequenceError
+from pyspark_kafkalog.errors import OutOfOrderSequenceError, ProducerFencedError
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, next_sequence
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET
 from pyspark_kafkalog.storage.log.producers import (
     BATCHES_TO_RETAIN,
     BatchMetadata,
@@ -25,6 +27,7 @@ from pyspark_kafkalog.storage.log.producers import (
     ProducerBatch,
     ProducerState,
 )
+from pyspark_kafkalog.units import INT16_MAX
 
 
 class ProducerView:
@@ -69,13 +72,13 @@ class ProducerView:
         self._changed.update(child._changed)
 
     def add(
-        self, batches: Sequence[ProducerBatch], *, is_client: bool = True, begins_at_zero: bool = False
+        self, batches: Sequence[ProducerBatch], *, is_client: bool = True, is_transaction_v2: bool = False
     ) -> BatchMetadata | None:
         """Count in the batches of one append; if one is a duplicate, change nothing and return the batch it repeats.
 
-        Only the batches of clients have their sequences checked. `begins_at_zero`: a producer without batches must
-        begin with sequence 0. Raises OutOfOrderSequenceError, ProducerFencedError, InvalidTransactionStateError; then
-        nothing has changed.
+        Only the batches of clients have their sequences checked. `is_transaction_v2`: a producer without batches must
+        begin with sequence 0, and markers have a newer epoch. Raises OutOfOrderSequenceError, ProducerFencedError,
+        InvalidTransactionStateError; then nothing has changed.
         """
         appends: dict[int, ProducerAppend] = {}
         for batch in batches:
@@ -89,12 +92,14 @@ class ProducerView:
                 append = ProducerAppend(known or ProducerState(batch.producer_id), is_fencing=True)
                 appends[batch.producer_id] = append
             if is_client:
-                if begins_at_zero and batch.base_sequence and (known is None or not known.batches):
+                if is_transaction_v2 and batch.base_sequence and (known is None or not known.batches):
                     raise OutOfOrderSequenceError(
                         f"producer {batch.producer_id} has no batches here and begins a transaction "
                         f"with sequence {batch.base_sequence}, expected 0"
                     )
                 _check_sequence(known, append.updated, batch)
+            if is_transaction_v2 and batch.marker is not None:
+                _check_marker_epoch(append.updated, batch)
             append.append(batch)
         for producer_id, append in appends.items():
             known = self.get(producer_id)
@@ -120,6 +125,20 @@ def find_duplicate(producer: ProducerState, batch: ProducerBatch) -> BatchMetada
         if known.last_sequence == last_sequence and known.first_sequence == batch.base_sequence:
             return known
     return None
+
+
+def _check_marker_epoch(updated: ProducerState, batch: ProducerBatch) -> None:
+    """Check the epoch of a marker of a transaction of version 2; a marker that is repeated has the epoch of the first.
+
+    The last epoch of all cannot rise.
+    """
+    is_open = updated.current_txn_first_offset != NO_OFFSET
+    may_repeat = not is_open or batch.producer_epoch == INT16_MAX
+    if batch.producer_epoch == updated.producer_epoch and not may_repeat:
+        raise ProducerFencedError(
+            f"the marker of producer {batch.producer_id} has epoch {batch.producer_epoch}, expected a newer one: its "
+            "transaction of version 2 was written with that epoch"
+        )
 
 
 def _check_sequence(known: ProducerState | None, updated: ProducerState, batch: ProducerBatch) -> None:

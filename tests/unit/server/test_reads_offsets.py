@@ -31,7 +31,14 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderTopic,
 )
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED, end_of_epoch, epoch_at
-from pyspark_kafkalog.server.reads.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from pyspark_kafkalog.server.reads.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -109,7 +116,8 @@ def test_offsets_of_brokers_directories_are_those_that_the_broker_answered(part:
 
 
 def test_special_times_need_the_version_that_brought_them(server: ReadServer) -> None:
-    since = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, -6: 99, -7: 99}
+    since = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+    since |= {EARLIEST_PENDING_UPLOAD: 11, -7: 99}
     for version in find_api(ApiKey.LIST_OFFSETS).versions:
         for found, from_version in zip(list_offsets(server, list(since), version=version), since.values(), strict=True):
             expected = ErrorCode.NONE if version >= from_version else ErrorCode.UNSUPPORTED_VERSION
@@ -119,10 +127,11 @@ def test_special_times_need_the_version_that_brought_them(server: ReadServer) ->
 def test_offsets_of_a_native_root(server: ReadServer, log_dir: LogDir) -> None:
     delete_records(log_dir.root, {TopicPartition(TOPIC, 0): 25})
     server.context.root.refresh()
-    latest, earliest, local, tiered, late, early = list_offsets(
-        server, [LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, 1 << 60, 0]
+    latest, earliest, local, tiered, pending, late, early = list_offsets(
+        server, [LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD, 1 << 60, 0]
     )
-    assert [each.offset for each in (latest, earliest, local, tiered, late, early)] == [60, 25, 25, -1, -1, 25]
+    found = [each.offset for each in (latest, earliest, local, tiered, pending, late, early)]
+    assert found == [60, 25, 25, -1, -1, -1, 25]
     assert early.timestamp > 0
     assert (latest.leader_epoch, tiered.leader_epoch, late.leader_epoch) == (early.leader_epoch, -1, -1)
 
@@ -135,8 +144,9 @@ def test_offsets_of_a_tiered_partition(tmp_path: Path) -> None:
     apply_retention(log_dir.root)
     found = log_dir.partition(TOPIC, 0)
     with ReadServer(log_dir) as server:
-        answers = list_offsets(server, [EARLIEST, EARLIEST_LOCAL, LATEST_TIERED])
-        assert [each.offset for each in answers] == [0, found.local_log_start_offset, found.latest_tiered_offset]
+        answers = list_offsets(server, [EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD])
+        expected = [0, found.local_log_start_offset, found.latest_tiered_offset, found.latest_tiered_offset + 1]
+        assert [each.offset for each in answers] == expected
         assert found.local_log_start_offset > 0
         assert all(each.leader_epoch == found.leader_epoch for each in answers)
 

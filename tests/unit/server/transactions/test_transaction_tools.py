@@ -143,3 +143,26 @@ def test_producers_of_a_partition_are_described_with_their_open_transactions(sta
         assert {each.error_code for each in first.partitions} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
     run(scenario())
+
+
+def test_marker_of_a_transaction_of_version_2_has_a_newer_epoch_than_its_batches(start: Start) -> None:
+    async def scenario() -> None:
+        server = start()
+        producer = await server.begin()
+        await server.produce(producer, [b"1"])
+        (marker,) = marker_request(producer, coordinator_epoch=0).markers
+
+        async def write(epoch: int) -> int:
+            body = WriteTxnMarkersRequest(markers=(marker.replace(producer_epoch=epoch, transaction_version=2),))
+            (answer,) = (await server.ask(ApiKey.WRITE_TXN_MARKERS, 2, body)).markers
+            return int(answer.topics[0].partitions[0].error_code)
+
+        assert await write(producer.producer_epoch) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert [each.topic for each in server.unstable()] == ["a"]
+        assert await write(producer.producer_epoch + 1) == ErrorCode.NONE
+        assert server.unstable() == []
+        # A marker that is repeated after its transaction has ended ends nothing, and is no error.
+        assert await write(producer.producer_epoch + 1) == ErrorCode.NONE
+        assert await write(producer.producer_epoch) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+    run(scenario())
