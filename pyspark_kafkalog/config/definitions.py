@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.units import DAY_MS, INT32_MAX, INT64_MAX
+from pyspark_kafkalog.version import KafkaVersion
 
 ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
@@ -26,6 +27,8 @@ _LIST_SEPARATOR = re.compile(r"\s*,\s*")
 
 #: Ends the description of a config that a broker uses and this package does not.
 NO_EFFECT: Final = "Accepted, has no effect here."
+#: The version that configurations without another one name: these are at least as old.
+FIRST_VERSION: Final = KafkaVersion(4, 1)
 #: Maximum length of a value: Kafka's records of configurations cannot hold a longer one.
 VALUE_CHARS_MAX: Final = 32767
 #: Default of producer.id.expiration.ms.
@@ -99,13 +102,17 @@ def each_matches_or(pattern: str, other: str, text: str) -> Allowed:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
-    """One configuration. `default` is None if it is not set by default, `allowed` is None for any value of the type."""
+    """One configuration. `default` is None if it is not set by default, `allowed` is None for any value of the type.
+
+    `since`: the first version of Kafka that has it. Older brokers refuse it.
+    """
 
     name: str
     type: ConfigType
     default: ConfigValue
     doc: str
     allowed: Allowed | None = None
+    since: KafkaVersion = FIRST_VERSION
 
     def parse(self, value: str) -> ConfigValue:
         """Parse the text of a value. Raises InvalidConfigError, which lists what is allowed."""

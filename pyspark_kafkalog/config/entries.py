@@ -125,8 +125,11 @@ def group_entries(own: Mapping[str, str], broker: Mapping[str, str]) -> list[Con
     entries = []
     for name, definition in sorted(GROUP_CONFIGS.items()):
         source = ConfigSource.DYNAMIC_GROUP_CONFIG if name in own else ConfigSource.DEFAULT_CONFIG
-        value = own.get(name, broker.get(BROKER_NAMES[name], definition.default_text))
-        entries.append(_entry(definition, value, (Synonym(source, name, value),)))
+        value = own.get(name, broker.get(BROKER_NAMES.get(name, ""), definition.default_text))
+        if not value and definition.default is None:
+            entries.append(_entry(definition, None, ()))
+        else:
+            entries.append(_entry(definition, value, (Synonym(source, name, value),)))
     return entries
 
 

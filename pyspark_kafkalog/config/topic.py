@@ -1,4 +1,4 @@
-"""Topic configurations: the table of all that Kafka 4.1 has, and a topic's effective values.
+"""Topic configurations: the table of all that Kafka 4.4 has, and a topic's effective values.
 
 A topic's own value comes first, then the first of the broker-level names that is set, then the default. Source of the
 names, defaults and limits: org.apache.kafka.storage.internals.log.LogConfig (also the cross-checks of values); of the
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pyspark_kafkalog.config.definitions import (
+    FIRST_VERSION,
     NO_EFFECT,
     Allowed,
     ConfigDefinition,
@@ -30,7 +31,8 @@ from pyspark_kafkalog.config.definitions import (
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.record.codecs.codec import CODECS, TOPIC_CODEC_NAMES, CompressionType, Levels, codec_named
 from pyspark_kafkalog.record.header import TimestampType
-from pyspark_kafkalog.units import DAY_MS, HOUR_MS, INT64_MAX, MIB, MINUTE_MS
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS, INT32_MAX, INT64_MAX, MIB, MINUTE_MS
+from pyspark_kafkalog.version import KafkaVersion
 
 __all__ = ["TOPIC_CONFIGS", "LogConfig", "topic_config_values", "validate_topic_config", "validate_topic_configs"]
 
@@ -42,6 +44,8 @@ CLEANUP_POLICY_DELETE: Final = "delete"
 COMPRESSION_PRODUCER: Final = "producer"
 
 _LOG_OVERHEAD_BYTES: Final = 12
+#: The longest array of a JVM.
+_RECORD_BYTES_MAX: Final = INT32_MAX - 8
 _DERIVED: Final = -2
 
 _THROTTLED: Final = each_matches_or(r"([0-9]+:[0-9]+)?", "*", "* or a list of partition:broker pairs")
@@ -68,11 +72,17 @@ class TopicConfig:
 
 
 def _config(
-    name: str, type_: ConfigType, default: ConfigValue, allowed: Allowed | None, doc: str, *broker_names: str
+    name: str,
+    type_: ConfigType,
+    default: ConfigValue,
+    allowed: Allowed | None,
+    doc: str,
+    *broker_names: str,
+    since: KafkaVersion = FIRST_VERSION,
 ) -> TopicConfig:
-    """A topic config whose broker-level names have its own type, limits and unit."""
-    synonyms = (BrokerSynonym(ConfigDefinition(broker, type_, default, doc, allowed)) for broker in broker_names)
-    return TopicConfig(ConfigDefinition(name, type_, default, doc, allowed), tuple(synonyms))
+    """A topic config whose broker-level names have its own type, limits, unit and age."""
+    synonyms = (BrokerSynonym(ConfigDefinition(broker, type_, default, doc, allowed, since)) for broker in broker_names)
+    return TopicConfig(ConfigDefinition(name, type_, default, doc, allowed, since), tuple(synonyms))
 
 
 def _time_config(
@@ -224,6 +234,15 @@ def _message_configs() -> Iterator[TopicConfig]:
         "message.max.bytes",
     )
     yield _config(
+        "max.decompressed.message.bytes",
+        ConfigType.INT,
+        _RECORD_BYTES_MAX,
+        between(1, _RECORD_BYTES_MAX),
+        "Maximum size of a record in a compressed batch, after decompression: a batch with a larger one is refused.",
+        "max.decompressed.message.bytes",
+        since=KafkaVersion(4, 4),
+    )
+    yield _config(
         "message.timestamp.type",
         ConfigType.STRING,
         "CreateTime",
@@ -361,10 +380,46 @@ def _remote_configs() -> Iterator[TopicConfig]:
         None,
         "Whether remote.storage.enable may be switched off, which deletes the copies in remote storage.",
     )
+    yield _config(
+        "remote.copy.lag.ms",
+        ConfigType.LONG,
+        0,
+        at_least(-1),
+        f"Age of its latest record at which a broker copies a segment to remote storage. {NO_EFFECT}",
+        "log.remote.copy.lag.ms",
+        since=KafkaVersion(4, 4),
+    )
+    yield _config(
+        "remote.copy.lag.bytes",
+        ConfigType.LONG,
+        -1,
+        at_least(-1),
+        f"Bytes after a segment at which a broker copies it to remote storage. {NO_EFFECT}",
+        "log.remote.copy.lag.bytes",
+        since=KafkaVersion(4, 4),
+    )
+
+
+def _share_group_configs() -> Iterator[TopicConfig]:
+    yield _config(
+        "errors.deadletterqueue.group.enable",
+        ConfigType.BOOLEAN,
+        False,
+        None,
+        f"Whether share groups may write records to the topic that they could not deliver. {NO_EFFECT}",
+        since=KafkaVersion(4, 4),
+    )
 
 
 def _all_configs() -> dict[str, TopicConfig]:
-    groups = (_segment_configs, _retention_configs, _message_configs, _durability_configs, _remote_configs)
+    groups = (
+        _segment_configs,
+        _retention_configs,
+        _message_configs,
+        _durability_configs,
+        _remote_configs,
+        _share_group_configs,
+    )
     return {config.name: config for group in groups for config in group()}
 
 
@@ -403,6 +458,7 @@ class LogConfig:
     max_compaction_lag_ms: int = _default("max.compaction.lag.ms")
     min_cleanable_dirty_ratio: float = _default("min.cleanable.dirty.ratio")
     max_message_bytes: int = _default("max.message.bytes")
+    max_decompressed_message_bytes: int = _default("max.decompressed.message.bytes")
     message_timestamp_type: TimestampType = _TIMESTAMP_TYPES[_default("message.timestamp.type")]
     message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
     message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")

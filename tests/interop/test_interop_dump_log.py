@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from interop_samples import sample_records
 from kafka_clients import producing
-from kafka_oracle import KAFKA_VERSION, OLDEST_VERSION, SCHEMAS_VERSION, Broker, dump_log
+from kafka_oracle import KAFKA_VERSION, OLDEST_VERSION, Broker, dump_log
 from tiers import rest_full
 
 from pyspark_kafkalog.version import KafkaVersion
@@ -96,7 +96,7 @@ def test_dump_of_fresh_files_equals_kafkas_line_for_line(
     [
         (KAFKA_VERSION, "__consumer_offsets-0", "--offsets-decoder"),
         (KAFKA_VERSION, "__transaction_state-0", "--transaction-log-decoder"),
-        (SCHEMAS_VERSION, "__cluster_metadata-0", "--cluster-metadata-decoder"),
+        (KAFKA_VERSION, "__cluster_metadata-0", "--cluster-metadata-decoder"),
         (OLDEST_VERSION, "__consumer_offsets-0", "--offsets-decoder"),
         (OLDEST_VERSION, "__transaction_state-0", "--transaction-log-decoder"),
         (OLDEST_VERSION, "dump-zstd-0", "--deep-iteration"),

@@ -24,10 +24,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from hostile_clients import answer_or_end, frame_of, sized
-from kafka_oracle import Broker
+from kafka_oracle import KAFKA_VERSION, Broker
 from patience import wait_until
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
+from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
@@ -145,6 +146,8 @@ def defaults_of_brokers(client: WireClient) -> dict[str, tuple[str | None, bool]
 def test_requests_change_the_settings_that_they_change_at_a_broker(clients: tuple[WireClient, WireClient]) -> None:
     kind, changed = ConfigResourceType.BROKER, []
     for name, definition in sorted(BROKER_CONFIGS.items()):
+        if definition.since > KAFKA_VERSION:
+            continue
         value = definition.default_text or "1000000"
         broker, own = (set_configs(client, kind, "", name, value) for client in clients)
         assert own == (broker if name not in OWN_SETTINGS else ErrorCode.INVALID_REQUEST), name
@@ -166,11 +169,35 @@ def test_topics_take_the_configurations_that_they_take_at_a_broker(
     for bootstrap in servers:
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         assert results(admin.create_topics([NewTopic("settings", 1, 1)])) == {"settings": None}
+    kind = ConfigResourceType.TOPIC
     for name in sorted({*TOPIC_CONFIGS, *OWN_SETTINGS, "authorizer.class.name", "rsm.config.dir", "nope"}):
         known = TOPIC_CONFIGS.get(name)
         value = "1" if known is None else known.definition.default_text or "1000000"
-        broker, own = (set_configs(client, ConfigResourceType.TOPIC, "settings", name, value) for client in clients)
-        assert own == broker, name
+        broker, own = (set_configs(client, kind, "settings", name, value) for client in clients)
+        is_later = known is not None and known.definition.since > KAFKA_VERSION
+        assert own == (ErrorCode.NONE if is_later else broker), name
+
+
+def test_groups_take_the_configurations_that_they_take_at_a_broker(clients: tuple[WireClient, WireClient]) -> None:
+    kind = ConfigResourceType.GROUP
+    refused = {"share.auto.offset.reset": "LATEST", "share.isolation.level": "none", "nope": "1"}
+    for name in sorted({*GROUP_CONFIGS, "nope"}):
+        known = GROUP_CONFIGS.get(name)
+        if known is not None and known.since > KAFKA_VERSION:
+            continue
+        values = {"1" if known is None else known.default_text, refused.get(name, "x"), "-5"}
+        for value in sorted(values):
+            broker, own = (set_configs(client, kind, "group", name, value) for client in clients)
+            assert own == broker, f"{name}={value}"
+    broker, own = (described(client, kind, "group") for client in clients)
+    assert {name: own[name] for name in broker} == broker
+
+
+def described(client: WireClient, kind: ConfigResourceType, resource: str) -> dict[str, tuple[str | None, int]]:
+    """The values of all configurations of a resource and their sources, by name."""
+    asked = DescribeConfigsResource(resource_type=kind, resource_name=resource, configuration_keys=None)
+    (found,) = client.call(DescribeConfigsRequest(resources=(asked,)), DescribeConfigsResponse).results
+    return {each.name: (each.value, each.config_source) for each in found.configs}
 
 
 def outcomes(bootstrap: str) -> dict[str, object]:

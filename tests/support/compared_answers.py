@@ -1,8 +1,9 @@
 """What must be equal of the answers of a broker and of a server, and how long a broker may take to agree.
 
 Not compared are addresses, times of a server's clock, positions of the metadata log, ids of directories and clusters,
-the texts of errors and of documentation, and the order of entries. Ids that a server makes are compared by the order of
-their appearance. `min.insync.replicas` is left out: a broker with eligible leader replicas sets it for all brokers.
+the texts of errors and of documentation, the order of entries, and configurations that the broker's version lacks. Ids
+that a server makes are compared by the order of their appearance. `min.insync.replicas` is left out: a broker with
+eligible leader replicas sets it for all brokers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from kafka_oracle import KAFKA_VERSION
+
+from pyspark_kafkalog.config.group import GROUP_CONFIGS
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey
@@ -42,6 +47,12 @@ _NOT_COMPARED: Final = frozenset(
         "throttle_time_ms",
         "finalized_features_epoch",
     }
+)
+#: Configurations of topics and groups that the broker does not have.
+_LATER: Final = frozenset(
+    each.name
+    for each in (*GROUP_CONFIGS.values(), *(config.definition for config in TOPIC_CONFIGS.values()))
+    if each.since > KAFKA_VERSION
 )
 #: Fields that are not compared in one kind of message.
 _NOT_COMPARED_OF: Final[Mapping[type[Message], frozenset[str]]] = {
@@ -147,7 +158,8 @@ class ComparableAnswers:
             return self._fields(value)
         if isinstance(value, tuple):
             found = [self.comparable(each) for each in value]
-            found = [each for each in found if not isinstance(each, dict) or each.get("name") != "min.insync.replicas"]
+            left_out = {"min.insync.replicas", *_LATER}
+            found = [each for each in found if not isinstance(each, dict) or each.get("name") not in left_out]
             is_sorted = found and isinstance(found[0], dict) and name not in _IN_ORDER
             return sorted(found, key=repr) if is_sorted or (found and isinstance(found[0], int)) else found
         if name == "records":

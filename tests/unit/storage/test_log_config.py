@@ -20,52 +20,6 @@ from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 _SERVER_PROPERTIES = Path(__file__).parents[3] / "conf" / "server.properties"
 _HOUR_MS = 3_600_000
 
-#: Name, default as Kafka 4.1 writes it, broker-level name that counts first.
-_KAFKA_4_1 = """
-cleanup.policy delete log.cleanup.policy
-compression.gzip.level -1 compression.gzip.level
-compression.lz4.level 9 compression.lz4.level
-compression.type producer compression.type
-compression.zstd.level 3 compression.zstd.level
-delete.retention.ms 86400000 log.cleaner.delete.retention.ms
-file.delete.delay.ms 60000 log.segment.delete.delay.ms
-flush.messages 9223372036854775807 log.flush.interval.messages
-flush.ms 9223372036854775807 log.flush.interval.ms
-follower.replication.throttled.replicas - -
-index.interval.bytes 4096 log.index.interval.bytes
-internal.segment.bytes - -
-leader.replication.throttled.replicas - -
-local.retention.bytes -2 log.local.retention.bytes
-local.retention.ms -2 log.local.retention.ms
-max.compaction.lag.ms 9223372036854775807 log.cleaner.max.compaction.lag.ms
-max.message.bytes 1048588 message.max.bytes
-message.timestamp.after.max.ms 3600000 log.message.timestamp.after.max.ms
-message.timestamp.before.max.ms 9223372036854775807 log.message.timestamp.before.max.ms
-message.timestamp.type CreateTime log.message.timestamp.type
-min.cleanable.dirty.ratio 0.5 log.cleaner.min.cleanable.ratio
-min.compaction.lag.ms 0 log.cleaner.min.compaction.lag.ms
-min.insync.replicas 1 min.insync.replicas
-preallocate false log.preallocate
-remote.log.copy.disable false -
-remote.log.delete.on.disable false -
-remote.storage.enable false -
-retention.bytes -1 log.retention.bytes
-retention.ms 604800000 log.retention.ms
-segment.bytes 1073741824 log.segment.bytes
-segment.index.bytes 10485760 log.index.size.max.bytes
-segment.jitter.ms 0 log.roll.jitter.ms
-segment.ms 604800000 log.roll.ms
-unclean.leader.election.enable false unclean.leader.election.enable
-"""
-
-
-def test_topic_configs_have_kafkas_names_defaults_and_broker_names() -> None:
-    ours = [
-        (name, config.definition.default_text or "-", config.synonyms[0].definition.name if config.synonyms else "-")
-        for name, config in sorted(TOPIC_CONFIGS.items())
-    ]
-    assert ours == [tuple(line.split(" ")) for line in _KAFKA_4_1.strip().splitlines()]
-
 
 def test_every_config_has_documentation_and_allowed_values() -> None:
     for definition in [config.definition for config in TOPIC_CONFIGS.values()] + list(BROKER_CONFIGS.values()):
