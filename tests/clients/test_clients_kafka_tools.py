@@ -158,10 +158,10 @@ def console_consumer(bootstrap: str, topic: str, *options: str) -> list[str]:
 def test_console_consumer_prints_what_console_producer_was_given(bootstrap: str) -> None:
     lines = "".join(f"h:{i}\tk{i}\tv{i}\n" for i in range(50))
     parse = ("parse.key=true", "parse.headers=true")
-    options = [argument for each in parse for argument in ("--property", each)]
+    options = [argument for each in parse for argument in ("--reader-property", each)]
     tool(TOOLS + "ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", "console", *options, stdin=lines)
     show = ("print.key=true", "print.headers=true", "print.offset=true", "print.partition=true")
-    options = [argument for each in show for argument in ("--property", each)]
+    options = [argument for each in show for argument in ("--formatter-property", each)]
     expected = [f"Partition:0\tOffset:{i}\th:{i}\tk{i}\tv{i}" for i in range(50)]
     assert console_consumer(bootstrap, "console", *options) == expected
 
