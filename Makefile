@@ -11,7 +11,7 @@
 # make test-clients  clients in Java, Python, Go and JavaScript at the server (needs Go and npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
 # make docs   the reference of the Python API, build/docs/index.html
-# Requirements: Python 3.10 to 3.13 and make. Java 17 or newer is looked for, and installed when that is
+# Requirements: Python 3.10 to 3.14 and make. Java 17 or newer is looked for, and installed when that is
 # possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.
 
 SHELL := /bin/sh

@@ -36,22 +36,22 @@ apt_install_any() {
 
 is_suitable_python() {
     command -v "$1" >/dev/null 2>&1 &&
-        "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' >/dev/null 2>&1
+        "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' >/dev/null 2>&1
 }
 
 find_python() {
     if [ -n "${1:-}" ]; then
-        is_suitable_python "$1" || die "PYTHON=$1 is not a Python 3.10 to 3.13"
+        is_suitable_python "$1" || die "PYTHON=$1 is not a Python 3.10 to 3.14"
         echo "$1"
         return
     fi
-    for candidate in python3 python3.13 python3.12 python3.11 python3.10 python; do
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do
         if is_suitable_python "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    die "no Python 3.10 to 3.13 found: install one (for example: apt-get install python3 python3-venv), or name it with PYTHON=/path/to/python3"
+    die "no Python 3.10 to 3.14 found: install one (for example: apt-get install python3 python3-venv), or name it with PYTHON=/path/to/python3"
 }
 
 has_venv() {
