@@ -8,6 +8,8 @@ of --bootstrap-server. --time takes
   max-timestamp  -3   the first record with the largest timestamp, of those in the directory
   earliest-local -4   the first offset in the directory: above the log start only where the topic is tiered
   latest-tiered  -5   the last offset in remote storage; of a broker's directory with --remote-storage
+  earliest-pending-upload -6
+                      the first offset that is not in remote storage yet
   <time>              the first record with this timestamp or a later one: ms since 1970, or ISO 8601, in UTC unless
                       it names an offset
 
@@ -52,7 +54,14 @@ if TYPE_CHECKING:
 _Found = tuple[int, "int | None"]
 #: The same with the partition.
 _FoundIn = tuple["PartitionSnapshot", int, "int | None"]
-_NAMES: Final = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
+_NAMES: Final = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,8 +145,8 @@ def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionS
     time_ms = _NAMES.get(text) or parse_time_ms(text)
     if time_ms is None or time_ms < -len(_NAMES):
         raise UsageError(
-            f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp / "
-            "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp, or ISO 8601"
+            f"Malformed time argument {text}. Please use {' / '.join(f'{n} or {name}' for name, n in _NAMES.items())}, "
+            "or a specified long format timestamp, or ISO 8601"
         )
     if time_ms >= 0:
         return lambda log_dir, each: _at_time(log_dir, each, time_ms, local_only=local_only)
@@ -146,9 +155,14 @@ def _offset_spec(text: str, *, local_only: bool) -> Callable[[LogDir, PartitionS
         -2: lambda _, each: (each.log_start_offset, None),
         -3: _at_max_timestamp,
         -4: lambda _, each: (each.local_log_start_offset, None),
-        -5: lambda _, each: (each.latest_tiered_offset, None) if each.latest_tiered_offset >= 0 else None,
+        -5: lambda _, each: _known(each.latest_tiered_offset),
+        -6: lambda _, each: _known(each.earliest_pending_upload_offset),
     }
     return specs[time_ms]
+
+
+def _known(offset: int) -> _Found | None:
+    return (offset, None) if offset >= 0 else None
 
 
 def _at_time(log_dir: LogDir, partition: PartitionSnapshot, time_ms: int, *, local_only: bool) -> _Found | None:

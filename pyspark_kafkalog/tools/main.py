@@ -181,12 +181,14 @@ def command_parser(command: str) -> _Parser:
 def _advise(parser: _Parser, command: str, arguments: Sequence[str]) -> None:
     """Refuse options of Kafka's tools that do not exist here, and state the alternative."""
     given = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
-    unknown = sorted(given - parser._option_string_actions.keys())
-    if unknown:
-        for option in unknown:
-            said = option_advice(command, option)
-            if said is not None:
-                parser.error(said)
+    known = set(parser._option_string_actions)
+    for each in parser._actions:
+        if isinstance(each, argparse._SubParsersAction):
+            known.update(*(subcommand._option_string_actions for subcommand in each.choices.values()))
+    for option in sorted(given - known):
+        said = option_advice(command, option)
+        if said is not None:
+            parser.error(said)
 
 
 def _let_path_follow(parser: _Parser) -> None:
@@ -308,12 +310,7 @@ _OPTIONS_NOT_HERE: Final[dict[str, str]] = {
 
 #: Advice for options that a command has only in Kafka.
 _OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
-    "configs": {
-        **dict.fromkeys(("--user", "--user-defaults", "--client", "--client-defaults"), _NO_QUOTAS),
-        **dict.fromkeys(("--ip", "--ip-defaults"), _NO_QUOTAS),
-        **dict.fromkeys(("--broker-logger", "--client-metrics"), _NO_BROKER),
-        "--group": _NO_MEMBERS,
-    },
+    "configs": dict.fromkeys(("--broker-logger", "--client-metrics"), _NO_BROKER),
     "consumer-groups": {"--validate-regex": _NO_MEMBERS},
     "dump-log": {"--remote-log-metadata-decoder": "kafkalog verify --remote-storage shows what they say"},
     "topics": {

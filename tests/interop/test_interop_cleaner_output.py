@@ -160,7 +160,7 @@ def test_java_consumer_reads_same_records_as_librdkafka(cleaned: Cleaned) -> Non
     served = cleaned.served[topic]
     options = ("--from-beginning", "--max-messages", str(len(served)), "--timeout-ms", "20000")
     printing = ("print.key=true", "print.offset=true", "key.separator=|", "null.literal=N")
-    formatting = [argument for each in printing for argument in ("--property", each)]
+    formatting = [argument for each in printing for argument in ("--formatter-property", each)]
     done = run_tool(CONSUMER, "--bootstrap-server", cleaned.broker.bootstrap, "--topic", topic, *options, *formatting)
     assert done.returncode == 0, done.stderr
     expected = [f"Offset:{each.offset}|{_text(each.key)}|{_text(each.value)}" for each in served]

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from compared_answers import without_later_configs
 from kafka_oracle import CONFIG_COMMAND, Broker, run_tool
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
@@ -70,7 +71,7 @@ def printed(servers: Sequence[str], main_class: str, *arguments: str) -> tuple[t
     def run(bootstrap: str) -> tuple[int, str]:
         command, rest = (arguments[:1], arguments[1:]) if main_class.endswith("ClusterTool") else ((), arguments)
         done = run_tool(main_class, *command, "--bootstrap-server", bootstrap, *rest)
-        text = done.stdout
+        text = without_later_configs(done.stdout)
         for pattern, replacement in _OWN:
             text = re.sub(pattern, replacement, text)
         return done.returncode, text

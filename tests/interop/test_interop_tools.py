@@ -47,7 +47,7 @@ COMMITTED: Final = 20
 
 
 def properties(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(argument for name in names for argument in ("--property", name))
+    return tuple(argument for name in names for argument in ("--formatter-property", name))
 
 
 def ours(command: str, path: Path, *arguments: str, stdin: str = "") -> str:
@@ -148,7 +148,7 @@ EXAMPLES = {
         "console-consumer",
         CONSUMER,
         (
-            *("--topic", "numbers", *FROM_START, "3", "--property", "print.key=true"),
+            *("--topic", "numbers", *FROM_START, "3", "--formatter-property", "print.key=true"),
             *("--key-deserializer", "org.apache.kafka.common.serialization.LongDeserializer"),
             *("--value-deserializer", "org.apache.kafka.common.serialization.DoubleDeserializer"),
         ),
@@ -338,8 +338,8 @@ def test_console_producer_makes_same_records_as_kafkas(live: Live, tmp_path: Pat
 def test_perf_test_prints_lines_in_kafkas_form(live: Live, tmp_path: Path) -> None:
     live.broker.create_topic("perf", 1)
     shape = ("--topic", "perf", "--num-records", "1200", "--record-size", "1024", "--throughput", "-1")
-    server = ("--producer-props", f"bootstrap.servers={live.broker.bootstrap}")
-    read = ("--topic", "perf", "--messages", "1200")
+    server = ("--command-property", f"bootstrap.servers={live.broker.bootstrap}")
+    read = ("--topic", "perf", "--num-records", "1200")
     theirs = run_tool(TOOLS + "ProducerPerformance", *shape, *server).stdout
     theirs += run_tool(TOOLS + "ConsumerPerformance", "--bootstrap-server", live.broker.bootstrap, *read).stdout
     own = ours("perf-test", tmp_path / "root", "producer", *shape)

@@ -8,6 +8,7 @@ eligible leader replicas sets it for all brokers.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -114,6 +115,11 @@ _REPEATABLE: Final = frozenset(
         ApiKey.LIST_CONFIG_RESOURCES,
     }
 )
+
+
+def without_later_configs(text: str) -> str:
+    """A description by kafka-configs without the configurations that the broker does not have, a line each."""
+    return re.sub(rf"(?m)^  ({'|'.join(map(re.escape, sorted(_LATER)))})=.*\n", "", text) if _LATER else text
 
 
 def asked_until_equal(key: ApiKey, ask_both: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:

@@ -130,13 +130,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-message-on-error", action="store_true", help="skip records that cannot be formatted")
     parser.add_argument(
         "--consumer-property",
+        "--command-property",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="group.id, auto.offset.reset, enable.auto.commit or auto.commit.interval.ms; others have no effect",
     )
     parser.add_argument(
-        "--consumer.config", dest="consumer_config", metavar="FILE", type=Path, help="a file of such properties"
+        "--consumer.config",
+        "--command-config",
+        dest="consumer_config",
+        metavar="FILE",
+        type=Path,
+        help="a file of such properties",
     )
     add_output(parser, "one object a line, by record")
 

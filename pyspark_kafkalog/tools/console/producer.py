@@ -55,6 +55,8 @@ _WITHOUT_EFFECT: Final = (
     "socket-buffer-size",
     "producer-property",
     "producer.config",
+    "command-property",
+    "command-config",
 )
 
 

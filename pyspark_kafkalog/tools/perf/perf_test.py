@@ -10,8 +10,8 @@ the time from when it was due to the end of its commit, after which it can be re
 examples:
   kafkalog perf-test --path /data/log producer --topic perf --num-records 5000000 --record-size 100 --throughput -1
   kafkalog perf-test --path /data/log producer --topic perf --num-records 100000 --record-size 100 --throughput 10000 \\
-      --producer-props compression.type=lz4 linger.ms=20 flush=os
-  kafkalog perf-test --path /data/log consumer --topic perf --messages 5000000
+      --command-property compression.type=lz4 linger.ms=20 flush=os
+  kafkalog perf-test --path /data/log consumer --topic perf --num-records 5000000
 """
 
 from __future__ import annotations
@@ -34,7 +34,14 @@ from pyspark_kafkalog.tools.command import (
 )
 from pyspark_kafkalog.tools.output import add_output, output_of
 
-_CONSUMER_OPTIONS_WITHOUT_EFFECT: Final = ("fetch-size", "socket-buffer-size", "consumer.config", "threads")
+_CONSUMER_OPTIONS_WITHOUT_EFFECT: Final = (
+    "fetch-size",
+    "socket-buffer-size",
+    "consumer.config",
+    "command-config",
+    "command-property",
+    "threads",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +69,20 @@ def _add_producer(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--producer-props",
+        "--command-property",
         nargs="+",
+        action="extend",
         default=[],
         metavar="NAME=VALUE",
         help="compression.type, linger.ms, transactional.id, and flush (fsync or os); others have no effect",
     )
-    parser.add_argument("--producer.config", dest="producer_config", metavar="FILE", type=Path, help="a file of those")
+    parser.add_argument(
+        *("--producer.config", "--command-config"),
+        dest="producer_config",
+        metavar="FILE",
+        type=Path,
+        help="a file of those",
+    )
     parser.add_argument("--transactional-id", metavar="ID", help="write with this transactional id")
     parser.add_argument("--transaction-duration-ms", type=positive, metavar="MS", help="collect records for this time")
     parser.add_argument("--print-metrics", action="store_true", help=argparse.SUPPRESS)
@@ -77,7 +92,14 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
     add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
     parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to read")
-    parser.add_argument("--messages", required=True, type=positive, metavar="N", help="how many records to read")
+    parser.add_argument(
+        *("--num-records", "--messages"),
+        dest="num_records",
+        required=True,
+        type=positive,
+        metavar="N",
+        help="how many records to read",
+    )
     parser.add_argument(
         "--group", metavar="GROUP", help="start at this group's committed offsets; nothing is committed"
     )
@@ -139,7 +161,7 @@ def _consume(options: argparse.Namespace) -> None:
     measure.consume(
         log_dir,
         options.topic,
-        messages=options.messages,
+        messages=options.num_records,
         group=options.group,
         from_latest=options.from_latest,
         local_only=options.local_only,

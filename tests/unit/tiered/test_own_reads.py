@@ -306,7 +306,15 @@ def test_plan_of_many_segments_carries_few_to_each_task(
 
 
 @pytest.mark.parametrize(
-    ("time", "offset"), [("earliest", 0), ("earliest-local", 2), ("latest-tiered", 1), ("latest", 3)]
+    ("time", "offset"),
+    [
+        ("earliest", 0),
+        ("earliest-local", 2),
+        ("latest-tiered", 1),
+        ("-6", 4),
+        ("earliest-pending-upload", 4),
+        ("latest", 3),
+    ],
 )
 def test_get_offsets_tells_where_each_part_begins_and_ends(
     log_dir: LogDir, capsys: pytest.CaptureFixture[str], time: str, offset: int
@@ -314,7 +322,7 @@ def test_get_offsets_tells_where_each_part_begins_and_ends(
     copied = copy_closed(log_dir, 20)
     delete_local(log_dir, bases(log_dir)[8])
     log_dir.refresh()
-    offsets = [0, copied - 1, bases(log_dir)[0], log_dir.partition(*_of()).high_watermark]
+    offsets = [0, copied - 1, bases(log_dir)[0], log_dir.partition(*_of()).high_watermark, copied]
     assert main(["get-offsets", "--path", str(log_dir.path), "--topic", "orders", "--time", time]) == 0
     said = capsys.readouterr()
     assert said.out == f"orders:0:{offsets[offset]}\n"

@@ -288,8 +288,9 @@ def test_read_only_root_rejects_group_before_first_record(capsys: pytest.Capture
     exit_code, out, err = consumer.try_to(*reading)
     assert (exit_code, out) == (1, "")
     assert "no group's progress can be committed" in err
-    exit_code, out, _ = consumer.try_to(*reading, "--consumer-property", "enable.auto.commit=false")
-    assert (exit_code, len(out.splitlines())) == (0, 2)
+    for option in ("--consumer-property", "--command-property"):
+        exit_code, out, _ = consumer.try_to(*reading, option, "enable.auto.commit=false")
+        assert (exit_code, len(out.splitlines())) == (0, 2)
 
 
 def test_later_records_and_topics_are_printed(filled: Console) -> None:

@@ -94,7 +94,7 @@ def test_topic_partition_rules_select_their_partitions(tool: Command, rules: str
         (("--topic-partitions", "orders:a"), "Invalid rule specification: orders:a"),
         (("--topic", "a("), "not a Java regular expression"),
         (("--time", "noon"), "Malformed time argument noon"),
-        (("--time", "-6"), "Malformed time argument -6"),
+        (("--time", "-7"), "Malformed time argument -7"),
         (("--time", "1_000"), "Malformed time argument 1_000"),
         (("--time", "9223372036854775808"), "Malformed time argument 9223372036854775808"),
     ],

@@ -41,7 +41,7 @@ def test_producer_writes_all_records_and_prints_like_kafka(tool: Command) -> Non
 
 def test_throughput_is_limited(tool: Command) -> None:
     shape = ("--num-records", "400", "--record-size", "9", "--throughput", "1000")
-    match = TOTAL.fullmatch(tool("producer", "--topic", "p", *shape, "--producer-props", "linger.ms=20", "flush=os"))
+    match = TOTAL.fullmatch(tool("producer", "--topic", "p", *shape, "--command-property", "linger.ms=20", "flush=os"))
     assert match is not None
     assert 400 / float(match[2]) >= 0.35
     writes = [each for each in LogDir.open(tool.root).history() if each.operation == "write"]
@@ -64,7 +64,7 @@ def test_payloads_are_monotonic_or_from_file(tool: Command, tmp_path: Path) -> N
 
 def test_consumer_counts_records_and_bytes(tool: Command) -> None:
     tool("producer", "--topic", "p", "--num-records", "1000", "--record-size", "100", "--throughput", "-1")
-    header, line = tool("consumer", "--topic", "p", "--messages", "900").splitlines()
+    header, line = tool("consumer", "--topic", "p", "--num-records", "900").splitlines()
     assert header == (
         "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, "
         "fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
@@ -78,6 +78,19 @@ def test_consumer_counts_records_and_bytes(tool: Command) -> None:
     assert warning.startswith("WARNING: Exiting before consuming the expected number of messages: timeout (50 ms)")
     assert line.split(", ")[4] == "1000"
     assert tool("consumer", "--topic", "p", "--messages", "9", "--show-detailed-stats").startswith("time, threadId, ")
+
+
+def test_properties_come_from_several_options_and_files(tool: Command, tmp_path: Path) -> None:
+    """`--command-property` and `--command-config` are the names since Kafka 4.2; the older ones mean the same."""
+    (tmp_path / "given").write_text("linger.ms=-1\ntransactional.id=filed\n")
+    shape = ("--num-records", "5", "--record-size", "9", "--throughput", "-1")
+    given = ("--command-property", "flush=os", "--producer-props", "linger.ms=20")
+    for config in ("--command-config", "--producer.config"):
+        tool("producer", "--topic", "p", *shape, *given, config, str(tmp_path / "given"))
+    assert len(values(tool)) == 10
+    assert LogDir.open(tool.root).last_version("filed") == 1
+    consumer = ("consumer", "--topic", "p", "--hide-header", "--command-property", "a=b", "--command-config", "none")
+    assert tool(*consumer, "--num-records", "10").split(", ")[4] == "10"
 
 
 def test_date_is_formatted_like_java() -> None:
