@@ -87,6 +87,19 @@ def check_sections(addresses, sizes, batches, timestamps, has_key, is_numbered, 
     return NO_FAULT
 
 
+@kernel(types.int64(types.int64, types.int64, types.int64))
+def largest_record(source, size, records):
+    """The length of the largest record of a section, without the length field; of those before a fault, if any."""
+    at, end, largest = source, source + size, np.int64(0)
+    for _ in range(records):
+        length, body = read_varint(at, end)
+        if length < 0 or length > end - body or body <= at:
+            return largest
+        largest = max(largest, length)
+        at = body + length
+    return largest
+
+
 #: Slots of the `rules` array of `accept_batches`.
 NEXT_OFFSET = 0
 NEW_LEADER_EPOCH = 1
@@ -94,6 +107,8 @@ BATCH_BYTES_LIMIT = 2
 EARLIEST_TIMESTAMP = 3
 LATEST_TIMESTAMP = 4
 NEEDS_KEYS = 5
+#: Of records of a compressed batch, with the length field.
+RECORD_BYTES_LIMIT = 6
 
 
 @kernel(types.int64(types.int64, UINT8, types.int64, types.int64, INT64_IN, BATCH_TABLE_OUT))
@@ -132,6 +147,7 @@ def accept_batches(crc_function, data, records, records_size, rules, table):
             record_at, end = records, records + records_size
         largest = np.int64(NO_TIMESTAMP)
         for record in range(count):
+            start = record_at
             (
                 fault, _, record_at, timestamp_delta, _,
                 _, key_length, _, _, _, _,
@@ -142,6 +158,7 @@ def accept_batches(crc_function, data, records, records_size, rules, table):
                 or (key_length < 0 and rules[NEEDS_KEYS])
                 or (timestamp < rules[EARLIEST_TIMESTAMP] and timestamp != NO_TIMESTAMP)
                 or timestamp > rules[LATEST_TIMESTAMP]
+                or (row.attributes & COMPRESSION_MASK and record_at - start > rules[RECORD_BYTES_LIMIT])
             ):
                 return -1
             largest = max(largest, timestamp)

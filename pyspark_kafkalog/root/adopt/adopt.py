@@ -42,6 +42,7 @@ from pyspark_kafkalog.metadata.access.acl import acl_record
 from pyspark_kafkalog.metadata.access.client_quotas import quota_records
 from pyspark_kafkalog.metadata.access.scram import credential_record
 from pyspark_kafkalog.metadata.image import (
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     BrokerImage,
     MetadataImage,
@@ -399,6 +400,11 @@ def _commits(
     records.extend(acl_record(acl_id, acl) for acl_id, acl in plan.acls.items())
     records.extend(credential_record(*key, credential) for key, credential in plan.scram_credentials.items())
     records.extend(quota_records(plan.client_quotas))
+    records.extend(
+        ConfigRecord(resource_type=GROUP_RESOURCE, resource_name=group_id, name=name, value=value)
+        for group_id, configs in plan.group_configs.items()
+        for name, value in configs.items()
+    )
     partitions = 0
     for topic in plan.topics:
         records.append(topic_record(topic.name, topic.topic_id, _offsets_ends(topic, logs), is_final=True))

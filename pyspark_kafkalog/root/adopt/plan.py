@@ -28,6 +28,7 @@ from pyspark_kafkalog.config.broker import (
     STANDARD_AUTHORIZER,
     BrokerConfig,
 )
+from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.access.acl import Acl
@@ -134,6 +135,7 @@ class AdoptionPlan:
     acls: Mapping[str, Acl]
     scram_credentials: ScramCredentials
     client_quotas: Quotas
+    group_configs: Mapping[str, Mapping[str, str]]
     clean_shutdown: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
@@ -196,6 +198,7 @@ def make_plan(root: Path, *, server_properties: Path | None, create_missing: boo
         acls={} if metadata is None else metadata.acls,
         scram_credentials={} if metadata is None else metadata.scram_credentials,
         client_quotas={} if metadata is None else metadata.client_quotas,
+        group_configs=_group_configs(metadata, notes),
         clean_shutdown=was_clean_shutdown(root),
         recovery_points=checkpoints[RECOVERY_POINT_CHECKPOINT] or {},
         log_starts=checkpoints[LOG_START_OFFSET_CHECKPOINT] or {},
@@ -305,7 +308,7 @@ def _agreed_topic_id(
 def _usable_configs(
     name: str, configs: Mapping[str, str], broker_config: BrokerConfig, notes: list[str]
 ) -> Mapping[str, str]:
-    """`configs` without names and values that Kafka 4.1 does not accept."""
+    """`configs` without names and values that Kafka 4.4 does not accept."""
     usable = {}
     for config, value in sorted(configs.items()):
         try:
@@ -319,6 +322,21 @@ def _usable_configs(
     except InvalidConfigError as error:
         raise InvalidConfigError(f"the configuration of topic {name} is not allowed here: {error}") from None
     return usable
+
+
+def _group_configs(metadata: BrokerMetadata | None, notes: list[str]) -> Mapping[str, Mapping[str, str]]:
+    """The configurations of groups. Those with a name that only later brokers know are kept for them."""
+    found: dict[str, dict[str, str]] = {}
+    for group_id, configs in sorted(({} if metadata is None else metadata.group_configs).items()):
+        for name, value in sorted(configs.items()):
+            try:
+                if name in GROUP_CONFIGS:
+                    GROUP_CONFIGS[name].parse(value)
+            except InvalidConfigError as error:
+                notes.append(f"group {group_id}: left out {name}={value}: {error}")
+            else:
+                found.setdefault(group_id, {})[name] = value
+    return found
 
 
 def adopted_broker_config(

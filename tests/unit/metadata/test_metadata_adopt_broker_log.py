@@ -11,6 +11,7 @@ from adopted_roots import ID_A, ID_B, ID_C, clock, config_record, contents, copy
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.broker import STANDARD_AUTHORIZER
 from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.image import GROUP_RESOURCE
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -64,6 +65,26 @@ def test_adoption_takes_configs_and_ids_from_metadata_log_and_keeps_it(broker_ro
     assert any("elsewhere" in note for note in outcome.notes)
     assert outcome.kept_metadata == broker_root / KEPT_METADATA_DIR
     assert {path.name: path.read_bytes() for path in outcome.kept_metadata.iterdir()} == files
+
+
+def test_configurations_of_groups_are_adopted(broker_root: Path) -> None:
+    write_metadata_log(
+        broker_root,
+        [
+            *topic_records("codecs-none", topic_id_of(broker_root), {}, {}, {}),
+            config_record(GROUP_RESOURCE, "readers", "consumer.session.timeout.ms", "50000"),
+            config_record(GROUP_RESOURCE, "readers", "share.isolation.level", "none"),
+            config_record(GROUP_RESOURCE, "readers", "share.of.a.later.version", "1"),
+            config_record(GROUP_RESOURCE, "others", "share.isolation.level", "read_committed"),
+            config_record(GROUP_RESOURCE, "others", "share.isolation.level", None),
+        ],
+    )
+    outcome = adopt(broker_root, clock=clock)
+    assert LogDir.open(broker_root).group_configs() == {
+        "readers": {"consumer.session.timeout.ms": "50000", "share.of.a.later.version": "1"}
+    }
+    (note,) = (each for each in outcome.notes if "left out" in each)
+    assert note.startswith("group readers: left out share.isolation.level=none: ")
 
 
 def test_server_properties_are_adopted_and_yield_to_dynamic_configs(broker_root: Path, tmp_path: Path) -> None:

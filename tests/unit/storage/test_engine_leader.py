@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +22,13 @@ from pyspark_kafkalog.errors import (
     ProducerFencedError,
     UnsupportedFormatError,
 )
-from pyspark_kafkalog.record.codecs.codec import CompressionType
+from pyspark_kafkalog.record.codecs.codec import Codec, CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, TimestampType, parse_header
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch, seal
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records, truncated_state
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, indexed_transactions
+from pyspark_kafkalog.storage.log.leader_append import validate_batches
 from pyspark_kafkalog.storage.log.producers import (
     AppendedProducers,
     ProducerBatch,
@@ -460,3 +462,49 @@ def test_first_undecided_offset_is_the_smallest_one_in_whatever_order_transactio
         assert manager.first_undecided_offset == first
         assert not ends or stable[-1] == (offset + 1 if first is None else first)
     assert stable
+
+
+def validated(data: bytes, **overrides: str) -> int:
+    """How many batches a leader accepts."""
+    config = LogConfig.from_properties({name.replace("_", "."): value for name, value in overrides.items()})
+    return len(validate_batches(data, next_offset=0, leader_epoch=0, config=config, now_ms=T0))
+
+
+def sized_batch(codec: CompressionType, *sizes: int) -> bytes:
+    """A batch with values of these sizes."""
+    records = [Record(offset=at, timestamp_ms=T0, key=b"k", value=b"v" * size) for at, size in enumerate(sizes)]
+    return encode_batch(records, compression=codec)
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("codec", list(CompressionType))
+def test_record_of_a_compressed_batch_is_no_larger_than_the_topic_allows(
+    codec: CompressionType, timestamp_type: str
+) -> None:
+    """LogAppendTime takes the way of batches that no kernel accepts at once."""
+    data = sized_batch(codec, 10, 200, 30)
+    largest = len(sized_batch(CompressionType.NONE, 200)) - RECORD_BATCH_OVERHEAD_BYTES - 2
+    for limit, is_accepted in ((largest, True), (largest - 1, codec is CompressionType.NONE)):
+        settings = {"max_decompressed_message_bytes": str(limit), "message_timestamp_type": timestamp_type}
+        if is_accepted:  # whatever is not compressed, as by a broker
+            assert validated(data, **settings) == 1
+        else:
+            with pytest.raises(InvalidRecordError, match=f"max.decompressed.message.bytes={limit}"):
+                validated(data, **settings)
+
+
+@pytest.mark.parametrize("codec", list(CompressionType)[1:])
+def test_batch_is_decompressed_no_further_than_its_records_may_be_large(
+    codec: CompressionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, decompress = [], Codec.decompress
+
+    def noting(self: Codec, data: Buffer, **options: Any) -> Any:
+        limits.append(options["max_bytes"])
+        return decompress(self, data, **options)
+
+    data = sized_batch(codec, 10, 1_000_000)
+    monkeypatch.setattr(Codec, "decompress", noting)
+    with pytest.raises(InvalidRecordError, match=r"a batch of 2 records: expected .*bytes=1000"):
+        validated(data, max_decompressed_message_bytes="1000")
+    assert set(limits) == {2010}

@@ -28,7 +28,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, Invalid
 from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
 from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
-from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
@@ -225,15 +225,16 @@ class BrokerTopic:
 class BrokerMetadata:
     """The state that a broker's metadata log adds up to.
 
-    `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes), `acls` by id. `damage`
-    describes why something may be missing; None if the whole log was read. `undecoded`: the first record of a type or
-    version that this package does not know, which is damage, too. `hides_entries`: access control entries may be
-    missing.
+    `topic_configs` by topic name, `broker_configs` by node id as text ("" for all nodes), `group_configs` by group,
+    `acls` by id. `damage` describes why something may be missing; None if the whole log was read. `undecoded`: the
+    first record of a type or version that this package does not know, which is damage, too. `hides_entries`: access
+    control entries may be missing.
     """
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     acls: dict[str, Acl] = field(default_factory=dict)
     scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
@@ -341,7 +342,11 @@ class BrokerMetadata:
             self._not_decoded(str(error))
 
     def _config(self, record: ConfigRecord) -> None:
-        by_resource = {TOPIC_RESOURCE: self.topic_configs, BROKER_RESOURCE: self.broker_configs}
+        by_resource = {
+            TOPIC_RESOURCE: self.topic_configs,
+            BROKER_RESOURCE: self.broker_configs,
+            GROUP_RESOURCE: self.group_configs,
+        }
         resources = by_resource.get(record.resource_type)
         if resources is None:
             return
