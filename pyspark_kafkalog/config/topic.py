@@ -238,7 +238,7 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         _RECORD_BYTES_MAX,
         between(1, _RECORD_BYTES_MAX),
-        "Maximum size of a record in a compressed batch, after decompression: a batch with a larger one is refused.",
+        "Maximum size of a record in a client's compressed batch, after decompression: a server refuses larger ones.",
         "max.decompressed.message.bytes",
         since=KafkaVersion(4, 4),
     )
