@@ -51,7 +51,8 @@ log_dir = LogDir.open(sys.argv[1])
 for _ in range(100):
     log_dir.append("orders", pa.table({"key": ["k"], "value": ["x"]}), partition=3, flush="os")
 """
-_COMMAND: Final = ("-m", "pyspark_kafkalog")
+#: Revisions before 0.2.0 cannot be run as `python -m pyspark_kafkalog`.
+_COMMAND: Final = ("-c", "import sys; from pyspark_kafkalog.tools.main import main; sys.exit(main())")
 
 
 def of_partitions(root: str) -> dict[str, tuple[str, ...]]:
