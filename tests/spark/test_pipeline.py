@@ -20,6 +20,12 @@ from pyspark_kafkalog import LogDir
 pytest.importorskip("yaml", reason="pyyaml, which spark-pipelines imports: of the extra pipelines")
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 
+#: On a busy machine Spark's limit of 10 s for the start of a streaming source's Python process is often too short.
+PATIENCE = """\
+configuration:
+  spark.sql.pipelines.maxFlowRetryAttempts: "30"
+  spark.sql.pipelines.execution.maxConcurrentFlows: "1"
+"""
 PROJECT = Path(__file__).parents[2] / "jobs" / "pipeline"
 RUN_SECONDS_MAX = 400
 CHANGES: list[tuple[str, str | None]] = [
@@ -60,6 +66,7 @@ class Project:
         shutil.copytree(PROJECT, home / "project")
         project = cls(home)
         project.change("/data/", f"{home}/data/")
+        project.change("configuration:\n", PATIENCE)
         log_dir = LogDir.create(home / "data" / "log")
         log_dir.create_topic("customers", partitions=2)
         return project
