@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_clients import consume, producing
-from kafka_oracle import Broker, run_tool
+from kafka_oracle import OLDEST_VERSION, Broker, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
@@ -100,7 +100,9 @@ def committed(bootstrap: str) -> dict[str, Rows]:
 
 @pytest.fixture(scope="module")
 def killed(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    broker = start_broker()
+    # A starting broker of 4.3 may complete pay-prepared without its markers: it takes partitions whose leaders it does
+    # not know yet for deleted ("can be skipped").
+    broker = start_broker(version=OLDEST_VERSION)
     for topic, partitions in TOPICS.items():
         broker.create_topic(topic, partitions)
     with producing(broker.bootstrap) as producer:

@@ -46,8 +46,8 @@ EVERYTHING: Final = (*PRINTED, "print.timestamp=true", "print.epoch=true", "prin
 COMMITTED: Final = 20
 
 
-def properties(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(argument for name in names for argument in ("--formatter-property", name))
+def properties(names: Sequence[str], option: str = "--formatter-property") -> tuple[str, ...]:
+    return tuple(argument for name in names for argument in (option, name))
 
 
 def ours(command: str, path: Path, *arguments: str, stdin: str = "") -> str:
@@ -322,7 +322,7 @@ def test_quorum_of_broker_is_described_as_by_kafka(live: Live) -> None:
 
 def test_console_producer_makes_same_records_as_kafkas(live: Live, tmp_path: Path) -> None:
     server = ("--bootstrap-server", live.broker.bootstrap)
-    given = ("--topic", "lines", *properties(LINE_PROPERTIES))
+    given = ("--topic", "lines", *properties(LINE_PROPERTIES, "--reader-property"))
     done = run_tool(TOOLS + "ConsoleProducer", *server, *given, stdin=LINES)
     assert done.returncode == 0, done.stderr
     ours("console-producer", tmp_path / "root", *given, stdin=LINES)
