@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from client_programs import run_client, streams_jars
+from client_programs import STREAMS_VERSION, run_client, streams_jars
 from confluent_kafka.admin import AdminClient, NewTopic
 from java_processes import start_server
 from kafka_oracle import java_command
@@ -43,7 +43,7 @@ def command(driver: str, bootstrap: str, home: Path, instance: str, what: str) -
     }
     file = home / f"{instance}.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return java_command(DRIVERS + driver, str(file), what, more_jars=streams_jars())
+    return java_command(DRIVERS + driver, str(file), what, more_jars=streams_jars(), version=STREAMS_VERSION)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from typing import Final
 from java_processes import cache_dir, fetch_jars
 from kafka_oracle import KAFKA_VERSION
 
+from pyspark_kafkalog.version import KafkaVersion
+
 PROGRAMS: Final = Path(__file__).parents[1] / "clients" / "programs"
 PYTHON_CLIENTS: Final = ("kafka-python==3.0.12", "aiokafka==0.14.0")
 #: Their dependencies contradict each other, so each has an environment of its own.
@@ -27,11 +29,13 @@ NODE_CLIENT: Final = "kafkajs@2.2.4"
 _INSTALL_SECONDS_MAX: Final = 900
 _RUN_SECONDS_MAX: Final = 300
 
+#: Later jars of kafka-streams lack the drivers of its system tests.
+STREAMS_VERSION: Final = KafkaVersion(4, 1, 0)
 #: The drivers of Kafka's system tests are in jars with the classifier `test`, and use a class of kafka-clients' one.
 _JARS: Final = (
     "".join(
         f"""\
-    <dependency org="org.apache.kafka" name="{name}" rev="{KAFKA_VERSION}" transitive="false">
+    <dependency org="org.apache.kafka" name="{name}" rev="{STREAMS_VERSION}" transitive="false">
       <artifact name="{name}" type="jar" ext="jar"/>
       <artifact name="{name}" type="jar" ext="jar" m:classifier="test"/>
     </dependency>
@@ -54,8 +58,8 @@ _MIRROR_MAKER: Final = f"""\
 
 def streams_jars() -> Path:
     """The folder with Kafka Streams and the drivers of its system tests."""
-    wanted = (f"kafka-streams-{KAFKA_VERSION}-test.jar", f"kafka-clients-{KAFKA_VERSION}-test.jar")
-    return fetch_jars(cache_dir() / f"kafka-streams-{KAFKA_VERSION}", _JARS, wanted)
+    wanted = (f"kafka-streams-{STREAMS_VERSION}-test.jar", f"kafka-clients-{STREAMS_VERSION}-test.jar")
+    return fetch_jars(cache_dir() / f"kafka-streams-{STREAMS_VERSION}", _JARS, wanted)
 
 
 def file_connectors() -> Path:
