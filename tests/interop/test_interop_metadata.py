@@ -86,7 +86,7 @@ def test_kafka_prints_every_metadata_record_as_we_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema_file", "option", "version"),
+    ("schema_file", "option", "kafka_version"),
     [
         ("group_coordinator", "--offsets-decoder", SCHEMAS_VERSION),
         # Kafka 4.4 prints names of statuses.
@@ -95,7 +95,7 @@ def test_kafka_prints_every_metadata_record_as_we_do(tmp_path: Path) -> None:
     ],
 )
 def test_kafka_prints_every_coordinator_record_as_we_do(
-    tmp_path: Path, schema_file: str, option: str, version: KafkaVersion
+    tmp_path: Path, schema_file: str, option: str, kafka_version: KafkaVersion
 ) -> None:
     rng = random.Random(4)
     batch, expected = [], []
@@ -123,7 +123,7 @@ def test_kafka_prints_every_coordinator_record_as_we_do(
                 )
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(encode_batch(batch))
-    assert dumped(file, option, "key: (.*) payload: (.*)", version) == expected
+    assert dumped(file, option, "key: (.*) payload: (.*)", kafka_version) == expected
 
 
 def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from group_scripts import SCRIPTS as GROUP_SCRIPTS
-from kafka_oracle import Broker
+from kafka_oracle import SCHEMAS_VERSION, Broker
 from known_answers import KNOWN, NOT_ADVERTISED, OTHER_FEATURES
 from record_scripts import SCRIPTS as RECORD_SCRIPTS
 from scripted_calls import Difference, Script, run, wait_for_coordinators
@@ -35,7 +35,7 @@ def servers(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.mktemp("served") / "log"
     LogDir.create(path).alter_broker_configs(add=SETTINGS)
     with serve(path, ServerConfig(listen=Address("127.0.0.1", 0), node_id=NODE_ID, flush="os")) as bootstrap:
-        both = start_broker(SETTINGS).bootstrap, bootstrap
+        both = start_broker(SETTINGS, SCHEMAS_VERSION).bootstrap, bootstrap
         for each in both:
             wait_for_coordinators(each)
         yield both
@@ -78,7 +78,7 @@ def test_each_api_and_feature_said_to_be_missing_is_offered_by_a_broker_alone(se
 
 @pytest.mark.full
 def test_unknown_versions_are_refused_as_by_a_broker(servers: tuple[str, str]) -> None:
-    for request in ("00120005", "0012 7fff", "0003 7fff", "0001 0003", "0000 0002", "03e7 0000", "0012 ffff"):
+    for request in ("00120006", "0012 7fff", "0003 7fff", "0001 0003", "0000 0002", "03e7 0000", "0012 ffff"):
         broker, own = (first_bytes(each, bytes.fromhex(request)) for each in servers)
         assert own == broker, request
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from record_scripts import UNKNOWN_ID
-from scripted_calls import Answer, Assigned, Call, Name, Saved, Script, Subscription, TopicId
+from scripted_calls import Answer, Assigned, Call, Name, Saved, Script, Subscription, TopicId, named_and_known_by_id
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 
@@ -119,7 +119,7 @@ def commit(
         "member_id": member,
         "group_instance_id": instance,
         "retention_time_ms": -1,
-        "topics": [{"name": Name("t") if topic is None else topic, "partitions": partitions}],
+        "topics": [{**named_and_known_by_id(Name("t") if topic is None else topic), "partitions": partitions}],
     }
     return Call(name=name, key=ApiKey.OFFSET_COMMIT, fields=fields)
 
@@ -132,7 +132,10 @@ def committed(
 ) -> Call:
     """All offsets of the group if there are no `topics`."""
     listed = None if topics is None else [{"name": each, "partition_indexes": at} for each, at in topics]
-    groups = [{"group_id": group, "member_id": None, "member_epoch": -1, **member, "topics": listed}]
+    of_group = None
+    if topics is not None:
+        of_group = [{**named_and_known_by_id(each), "partition_indexes": at} for each, at in topics]
+    groups = [{"group_id": group, "member_id": None, "member_epoch": -1, **member, "topics": of_group}]
     fields = {"group_id": group, "topics": listed, "groups": groups, "require_stable": False}
     return Call(name=name, key=ApiKey.OFFSET_FETCH, fields=fields)
 

@@ -46,6 +46,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch, seal
+from pyspark_kafkalog.storage.names import encode_uuid
 
 TIMEOUT_S: Final = 20.0
 CLOSED: Final = "the server closed the connection"
@@ -53,6 +54,7 @@ _READY_SECONDS_MAX: Final = 20
 #: LEADER_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS.
 _TRANSIENT: Final = frozenset({5, 14, 15, 51})
 _NOT_COORDINATOR: Final = 16
+_NO_TOPIC: Final = encode_uuid(b"no topic has it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """The id of a topic of the script."""
+    """The id of a topic of the script; one that no topic has for any other name."""
 
     topic: str
+
+
+def named_and_known_by_id(topic: Name | str) -> dict[str, Any]:
+    """The fields by which a request names a topic, of which a version has one: its name and its id."""
+    return {"name": topic, "topic_id": TopicId(topic.name if isinstance(topic, Name) else topic)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +315,7 @@ class Side:
         if isinstance(value, Name):
             return f"{self._prefix}-{value.name}"
         if isinstance(value, TopicId):
-            return self._topic_ids[value.topic]
+            return self._topic_ids.get(value.topic, _NO_TOPIC)
         if isinstance(value, Saved):
             saved = self._saved[value.name]
             return saved + value.plus if isinstance(saved, int) else saved

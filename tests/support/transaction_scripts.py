@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from record_scripts import batch, fetch, listed, produce
-from scripted_calls import Call, Name, Saved, Script
+from scripted_calls import Call, Name, Saved, Script, named_and_known_by_id
 
 from pyspark_kafkalog.protocol.api import ApiKey
 
@@ -62,11 +62,14 @@ def offsets(name: str, offset: int, *, who: Any = _X, producer_id: Any = _P, epo
         "group_id": Name("g"),
         "producer_id": producer_id,
         "producer_epoch": epoch,
-        "generation_id": -1,
+        "generation_id_or_member_epoch": -1,
         "member_id": "",
         "group_instance_id": None,
         "topics": [
-            {"name": Name("t"), "partitions": [{"partition_index": 0, "committed_offset": offset, **partition}]}
+            {
+                **named_and_known_by_id(Name("t")),
+                "partitions": [{"partition_index": 0, "committed_offset": offset, **partition}],
+            }
         ],
     }
     return Call(name=name, key=ApiKey.TXN_OFFSET_COMMIT, fields={**request, **fields})
@@ -74,7 +77,8 @@ def offsets(name: str, offset: int, *, who: Any = _X, producer_id: Any = _P, epo
 
 def committed_offsets(name: str, *, require_stable: bool = False) -> Call:
     topics = [{"name": Name("t"), "partition_indexes": (0,)}]
-    group = {"group_id": Name("g"), "member_id": None, "member_epoch": -1, "topics": topics}
+    of_group = [{**named_and_known_by_id(Name("t")), "partition_indexes": (0,)}]
+    group = {"group_id": Name("g"), "member_id": None, "member_epoch": -1, "topics": of_group}
     fields = {"group_id": Name("g"), "topics": topics, "groups": [group], "require_stable": require_stable}
     return Call(name=name, key=ApiKey.OFFSET_FETCH, fields=fields)
 

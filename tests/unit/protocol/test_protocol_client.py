@@ -12,7 +12,7 @@ import pytest
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, NetworkError, UnsupportedApiError
-from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.headers import FRAME_SIZE, ParsedRequest, joined, parse_request
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
@@ -23,6 +23,9 @@ from pyspark_kafkalog.protocol.messages.groups import (
     LeaveGroupResponse,
 )
 from pyspark_kafkalog.protocol.messages.records import ProduceRequest
+
+#: The newest version of ApiVersions, in which a server is asked first.
+NEWEST = APIS[ApiKey.API_VERSIONS].versions[-1]
 
 Answer = Callable[[ParsedRequest], bytes]
 
@@ -97,24 +100,24 @@ def offered(key: ApiKey, low: int, high: int) -> ApiVersion:
 
 @pytest.mark.parametrize(("server", "agreed"), [((0, 4), 4), ((0, 2), 2), ((3, 9), 4)])
 def test_requests_have_the_newest_version_of_both(connect: Connect, server: tuple[int, int], agreed: int) -> None:
-    client, other = connect(answering(offered(ApiKey.API_VERSIONS, 0, 4), offered(ApiKey.HEARTBEAT, *server)))
+    client, other = connect(answering(offered(ApiKey.API_VERSIONS, 0, NEWEST), offered(ApiKey.HEARTBEAT, *server)))
     client.negotiate()
     assert client.version(ApiKey.HEARTBEAT) == agreed
     assert client.call(HeartbeatRequest(generation_id=7), HeartbeatResponse).error_code == 7
-    assert [each.api_version for each in other.requests] == [4, agreed]
+    assert [each.api_version for each in other.requests] == [NEWEST, agreed]
     assert other.requests[-1].client_id == "c"
 
 
-@pytest.mark.parametrize("newest", [0, 2, 3])
+@pytest.mark.parametrize("newest", [0, 2, 3, 4])
 def test_older_server_is_asked_for_its_versions_again(connect: Connect, newest: int) -> None:
     client, other = connect(answering(offered(ApiKey.API_VERSIONS, 0, newest), offered(ApiKey.HEARTBEAT, 0, 1)))
     client.negotiate()
     assert client.version(ApiKey.HEARTBEAT) == 1
-    assert [each.api_version for each in other.requests] == [4, newest]
+    assert [each.api_version for each in other.requests] == [NEWEST, newest]
 
 
 def test_api_that_the_server_lacks_is_refused(connect: Connect) -> None:
-    client, _ = connect(answering(offered(ApiKey.API_VERSIONS, 0, 4), offered(ApiKey.HEARTBEAT, 5, 7)))
+    client, _ = connect(answering(offered(ApiKey.API_VERSIONS, 0, NEWEST), offered(ApiKey.HEARTBEAT, 5, 7)))
     client.negotiate()
     for key in (ApiKey.HEARTBEAT, ApiKey.FETCH):
         with pytest.raises(UnsupportedApiError, match=key.name):

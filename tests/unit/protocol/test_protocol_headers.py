@@ -88,7 +88,7 @@ def test_response_of_api_versions_has_a_header_without_tagged_fields() -> None:
     assert frame[4:10] == bytes.fromhex("00000009 0023")
 
 
-@pytest.mark.parametrize("version", [5, 400, -1])
+@pytest.mark.parametrize("version", [6, 400, -1])
 def test_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
     start = (18).to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + bytes.fromhex("00000007 ffff 00 ee")
     parsed = parse_request(start)
@@ -174,7 +174,7 @@ def test_produce_is_advertised_from_0_though_it_has_no_such_messages() -> None:
 
 
 def test_error_codes_have_the_numbers_texts_and_retries_of_kafka() -> None:
-    assert [int(each) for each in ErrorCode] == list(range(-1, 134))
+    assert [int(each) for each in ErrorCode] == list(range(-1, 137))
     assert ErrorCode(3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ErrorCode.NOT_COORDINATOR.retriable
     assert not ErrorCode.PRODUCER_FENCED.retriable

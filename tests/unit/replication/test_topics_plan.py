@@ -186,11 +186,11 @@ def test_configurations_of_groups_become_the_leaders_and_stay_where_they_are_not
 def test_configurations_of_groups_that_this_root_cannot_have_are_left_out_and_reported() -> None:
     odd = {
         "long": {SESSION: "99999999", INTERVAL: "6000"},
-        "share": {"share.session.timeout.ms": "50000", INTERVAL: "6000"},
+        "newer": {"newer.timeout.ms": "50000", INTERVAL: "6000"},
     }
     planned = plan(EMPTY, leader(group_configs=odd))
     assert kinds(planned) == [EventKind.CONFIGS_REFUSED, EventKind.CONFIGS_REFUSED, EventKind.CONFIGS_CHANGED]
-    assert applied(EMPTY, planned).group_configs == {"share": {INTERVAL: "6000"}}
+    assert applied(EMPTY, planned).group_configs == {"newer": {INTERVAL: "6000"}}
 
 
 def test_many_partitions_are_created_in_several_commits() -> None:
