@@ -43,7 +43,7 @@ _WAIT_SECONDS_MAX = 90
 def source(tmp_path: Path) -> Iterator[str]:
     """The address of a broker with a topic of transactions, a group in the middle of it, and an entry for it."""
     with Broker(tmp_path / "broker", ACCESS_CONTROL) as broker:
-        broker.create_topic("orders", 2, {"retention.ms": "123456789", "compression.type": "zstd"})
+        broker.create_topic("orders", 2, {"retention.ms": "1234567890123", "compression.type": "zstd"})
         write_transactions(broker.bootstrap)
         commit_offset(broker.bootstrap, READ)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -151,7 +151,7 @@ def check_copy(source: str, target: str, log: Path) -> None:
     assert committed(target) <= sum(each.partition == 0 for each in read)
     configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "source.orders")])
     (described,) = (each.result(30) for each in configs.values())
-    assert (described["retention.ms"].value, described["compression.type"].value) == ("123456789", "zstd")
+    assert (described["retention.ms"].value, described["compression.type"].value) == ("1234567890123", "zstd")
     wait_for(lambda: admin.describe_acls(EVERY).result(30) == [entry("source.orders")], log)
 
 

@@ -27,6 +27,12 @@ SETTINGS: Final = {
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+#: A broker of Kafka 4.3 and later waits a second before it assigns partitions again, and does so in another thread.
+AT_ONCE: Final = {
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.min.assignment.interval.ms": "0",
+    "group.consumer.assignor.offload.enable": "false",
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +41,7 @@ def servers(start_broker: Callable[..., Broker], tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.mktemp("served") / "log"
     LogDir.create(path).alter_broker_configs(add=SETTINGS)
     with serve(path, ServerConfig(listen=Address("127.0.0.1", 0), node_id=NODE_ID, flush="os")) as bootstrap:
-        both = start_broker(SETTINGS, SCHEMAS_VERSION).bootstrap, bootstrap
+        both = start_broker(SETTINGS | AT_ONCE, SCHEMAS_VERSION).bootstrap, bootstrap
         for each in both:
             wait_for_coordinators(each)
         yield both

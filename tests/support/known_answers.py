@@ -34,8 +34,11 @@ _DAMAGE: Final = "a header that no batch can have is damage, whatever check of a
 _FAILURE: Final = "a broker fails with UNKNOWN_SERVER_ERROR at what no client sends; a server answers what it can"
 _DUPLICATE: Final = "a broker tells a timestamp of the earlier batch as append time, also without LogAppendTime"
 
+_EPOCHS: Final = "a broker of Kafka 4.4 begins groups with another epoch; members see that epochs rise, not by how much"
+
 _TOKENS: Final = "there are no delegation tokens: users have SCRAM credentials or certificates"
 _SHARE: Final = "there are no share groups (KIP-932)"
+_STREAMS: Final = "there are no streams groups (KIP-1071)"
 _SHARE_STATE: Final = "the state of share groups is kept by their coordinators, for other brokers"
 _VOTERS: Final = "the metadata log has no voters: every server commits to it"
 #: The APIs of a broker that a server does not offer. Of all others it offers exactly a broker's versions.
@@ -44,6 +47,10 @@ NOT_ADVERTISED: Final = {
     "RENEW_DELEGATION_TOKEN": _TOKENS,
     "EXPIRE_DELEGATION_TOKEN": _TOKENS,
     "DESCRIBE_DELEGATION_TOKEN": _TOKENS,
+    "STREAMS_GROUP_HEARTBEAT": _STREAMS,
+    "STREAMS_GROUP_DESCRIBE": _STREAMS,
+    "API 93": _STREAMS,
+    "API 94": _VOTERS,
     "UNREGISTER_BROKER": "a server that has ended is forgotten after some seconds, by itself",
     "ADD_RAFT_VOTER": _VOTERS,
     "REMOVE_RAFT_VOTER": _VOTERS,
@@ -63,10 +70,23 @@ NOT_ADVERTISED: Final = {
 #: The features whose levels differ.
 OTHER_FEATURES: Final = {
     "eligible.leader.replicas.version": "there are no replicas that could be eligible",
+    "metadata.version": "log directories have the records of Kafka 4.1",
     "share.version": _SHARE,
+    "streams.version": _STREAMS,
 }
 
 KNOWN: Final = (
+    KnownAnswer(
+        name="partitions that move",
+        reason="a broker of Kafka 4.4 shows partitions that a member has to give up as the member's until it has",
+        script="consumer protocol",
+        calls=("while partitions move",),
+        fields=("*epoch", "*.assignment.topic_partitions*"),
+    ),
+    *(
+        KnownAnswer(name=f"epochs, {script}", reason=_EPOCHS, script=script, calls=("*",), fields=("*epoch",))
+        for script in ("consumer protocol", "static members of the consumer protocol")
+    ),
     KnownAnswer(
         name="topic without partitions",
         reason="a topic that a Produce names without partitions is answered without partitions",

@@ -145,7 +145,7 @@ _COMMITTED: Final = Script(
         add_offsets("offsets", Name("g")),
         add_offsets("offsets of an empty group", ""),
         offsets("of the transaction", 5),
-        offsets("of a member that there is not", 5, member_id="m", generation_id=3),
+        offsets("of a member that there is not", 5, member_id="m", generation_id_or_member_epoch=3),
         offsets("of no producer", 5, producer_id=-1, epoch=-1),
         offsets("of a negative producer", 5, producer_id=-5, epoch=-1),
         committed_offsets("in the middle"),
