@@ -212,12 +212,12 @@ class Release:
 
     def versions(self, message: str) -> range:
         """The versions of a message; of a request and its response, those that a broker of this release offers."""
-        schema = self.schemas.get(message)
+        name = f"{message.removesuffix('Response')}Request" if message.endswith("Response") else message
+        schema = self.schemas.get(name)
         if schema is None:
             return range(0)
-        request = self.schemas.get(f"{message.removesuffix('Response')}Request", schema)
-        versions = _range((request if message.endswith("Response") else schema)["validVersions"])
-        return versions[:-1] if request.get("latestVersionUnstable") else versions
+        versions = _range(schema["validVersions"])
+        return versions[:-1] if schema.get("latestVersionUnstable") else versions
 
     def tagged_fields(self, message: str) -> frozenset[tuple[str, ...]]:
         """The paths of the message's tagged fields."""

@@ -39,7 +39,7 @@ HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
 _V4_2: Final = KafkaVersion(4, 2)
 _V4_3: Final = KafkaVersion(4, 3)
 _V4_4: Final = KafkaVersion(4, 4)
-#: Of durations, java.time.Duration takes negative parts too, which nobody needs here.
+#: In Kafka a duration may also have negative parts (java.time.Duration), which make no sense here.
 _RESET: Final = re.compile(
     r"latest|earliest|by_duration:(?i:P(?=[0-9T])([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]{0,9})?S)?)?)"
 )
@@ -186,10 +186,8 @@ def validate_group_configs(configs: Mapping[str, str], broker: BrokerConfig) -> 
     if HEARTBEAT_INTERVAL in configs:
         least = broker.group_consumer_min_heartbeat_interval_ms
         _check(HEARTBEAT_INTERVAL, config.heartbeat_interval_ms, least, broker.group_consumer_max_heartbeat_interval_ms)
-    if {
-        SESSION_TIMEOUT,
-        HEARTBEAT_INTERVAL,
-    } & configs.keys() and config.session_timeout_ms <= config.heartbeat_interval_ms:
+    is_timed = SESSION_TIMEOUT in configs or HEARTBEAT_INTERVAL in configs
+    if is_timed and config.session_timeout_ms <= config.heartbeat_interval_ms:
         raise InvalidConfigError(
             f"{SESSION_TIMEOUT}={config.session_timeout_ms} is not allowed: expected more than "
             f"{HEARTBEAT_INTERVAL}, which is {config.heartbeat_interval_ms}"

@@ -11,6 +11,7 @@ from typing import Final
 
 from java_processes import QUICK_START, cache_dir, fetch_jars, java
 from kafka_oracle import SCHEMAS_VERSION, kafka_lib
+from make_schemas import ARTIFACTS
 
 from pyspark_kafkalog.version import KafkaVersion
 
@@ -18,24 +19,16 @@ _PROGRAM: Final = Path(__file__).parents[1] / "data" / "KafkaMessages.java"
 _ANSWER_SECONDS_MAX: Final = 120
 #: The releases that scripts/make_schemas.py compares: the last patch of each minor version.
 RELEASES: Final = (KafkaVersion(4, 1, 0), KafkaVersion(4, 2, 1), KafkaVersion(4, 3, 1), SCHEMAS_VERSION)
-_SCHEMA_JARS: Final = (
-    "kafka-clients",
-    "kafka-metadata",
-    "kafka-group-coordinator",
-    "kafka-transaction-coordinator",
-    "kafka-share-coordinator",
-    "kafka-storage",
-)
 
 
 def schema_jars() -> list[Path]:
     """The jars with the schemas of all `RELEASES`, 13 MB a release."""
     jars = []
     for version in RELEASES:
-        wanted = [f"{name}-{version}.jar" for name in _SCHEMA_JARS]
+        wanted = [f"{name}-{version}.jar" for name in ARTIFACTS]
         dependencies = "".join(
             f'    <dependency org="org.apache.kafka" name="{name}" rev="{version}" transitive="false"/>\n'
-            for name in _SCHEMA_JARS
+            for name in ARTIFACTS
         )
         lib = fetch_jars(cache_dir() / f"kafka-schemas-{version}", dependencies, wanted)
         jars += [lib / each for each in wanted]

@@ -12,14 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-REPOSITORY = Path(__file__).parents[3]
-sys.path.insert(0, str(REPOSITORY / "scripts"))
-
-from make_api_reference import PUBLIC_MODULES  # noqa: E402
+from make_api_reference import PUBLIC_MODULES
 
 pytestmark = pytest.mark.all_cases
 
+REPOSITORY = Path(__file__).parents[3]
 PACKAGE = REPOSITORY / "pyspark_kafkalog"
 MODULES_WITH_EXAMPLES = sorted(
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
