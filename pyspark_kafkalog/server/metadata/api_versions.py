@@ -2,8 +2,8 @@
 
 Clients derive much from this answer: librdkafka turns features on by ranges, kafka-python infers the broker's version,
 Java producers use the second version of the transaction protocol if transaction.version 2 is finalized. From version 5
-on a client says which cluster and node it means: one that has reached another, say after a cut-over or behind an
-address that has moved, is told to connect to its bootstrap servers again.
+on a client says which cluster and node it means. If it has reached another one, say after a cut-over or behind an
+address that has moved, the answer asks it to connect to its bootstrap servers again.
 
 Source of the rules: org.apache.kafka.common.requests.ApiVersionsResponse and ApiVersionsRequest.isValid,
 kafka.server.KafkaApis.handleApiVersionsRequest; KIP-511, KIP-584, KIP-1242.

@@ -1,7 +1,7 @@
 """The transaction coordinator: transactional ids, transactions over partitions and groups, and their timeouts.
 
 The records of `__transaction_state` are the only lasting state, as Kafka's coordinator writes them; any server decides
-about any id, and commits say who was first. An id with its transitions, the end of a transaction, and the log of a
+about any id, and the order of commits counts. An id with its transitions, the end of a transaction, and the log of a
 partition's ids are in root/transactions. In reading order:
 
 - decisions: what each request does to an id, and the markers that follow: pure functions

@@ -1,4 +1,4 @@
-"""ApiVersions at the handler: clients that mean another cluster or node are told so (KIP-1242)."""
+"""ApiVersions at the handler: the answer to clients that mean another cluster or node (KIP-1242)."""
 
 from __future__ import annotations
 
