@@ -11,7 +11,7 @@ For a number of partitions at a time, each kept from other runs (a partition tha
 
 then, once, remove what deleted topics left, delete from remote storage what is not needed there, forget the ids of
 writers that were not used for writer.id.expiration.ms, and remove the commits that are older than
-metadata.max.retention.ms (metadata/store.py). What these steps do to files is in files.py, to objects in
+metadata.max.retention.ms (metadata/store.py). What these steps do to files is in logs.py, to objects in
 maintenance/objects/retention.py. All of them work on a full disk: the commit uses the reserve, and other writes without
 room are left to the next run. Removing the files frees the space, so a run after the delay does.
 
@@ -36,7 +36,7 @@ from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.objects.retention import ObjectLogs
-from pyspark_kafkalog.maintenance.retention.files import FileLogs
+from pyspark_kafkalog.maintenance.retention.logs import FileLogs
 from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, RetainedLogs
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.log_starts import move_log_starts
