@@ -314,10 +314,11 @@ def _files(staged: Sequence[Staged]) -> list[StagedFile]:
     return files
 
 
-_EXPORT: Final = "`kafkalog export --path URL --to DIR` copies it to files"
+#: What to do instead with a root on an object store.
+EXPORT_ADVICE: Final = "`kafkalog export --path URL --to DIR` copies it to files"
 
 
-def on_file_system(root: Root, *, instead: str = _EXPORT) -> FileRoot:
+def on_file_system(root: Root, *, instead: str = EXPORT_ADVICE) -> FileRoot:
     """The native root on a file system that `root` is, for work on its files.
 
     `instead` tells what to do with one on an object store. Raises ReadOnlyLogDirError for a broker's directory,
@@ -333,7 +334,7 @@ def directory_of(root: Root) -> Path:
     """The root's directory, for work on its files. Raises LogDirError for a root on an object store."""
     if isinstance(root.path, Path):
         return root.path
-    raise _no_files_error(root, _EXPORT)
+    raise _no_files_error(root, EXPORT_ADVICE)
 
 
 def _no_files_error(root: Root, instead: str) -> LogDirError:

@@ -9,5 +9,4 @@ jobs       merge-segments and the clean-up with a root's settings
 reindex    rebuilds the indexes of segment objects
 replace    commits that new segment objects take the place of extents
 stored     sizes and times of a partition's extents
-retention  which segment objects and runs retention deletes, and the clean-up as its last step
 """

@@ -2,6 +2,6 @@
 
 delete_records  Kafka's DeleteRecords; the files below a log start offset, and Kafka's files that depend on it
 plan            which segments are deleted by Kafka's rules
-files           what retention does to the files of a log
+logs            the logs of file roots and of object roots, as retention plans and removes their parts
 delete          retention: the commit, the job over all partitions
 """

@@ -11,9 +11,9 @@ For a number of partitions at a time, each kept from other runs (a partition tha
 
 then, once, remove what deleted topics left, delete from remote storage what is not needed there, forget the ids of
 writers that were not used for writer.id.expiration.ms, and remove the commits that are older than
-metadata.max.retention.ms (metadata/store.py). What these steps do to files is in logs.py, to objects in
-maintenance/objects/retention.py. All of them work on a full disk: the commit uses the reserve, and other writes without
-room are left to the next run. Removing the files frees the space, so a run after the delay does.
+metadata.max.retention.ms (metadata/store.py). What these steps do to files and objects is in logs.py. All of them work
+on a full disk: the commit uses the reserve, and other writes without room are left to the next run. Removing the files
+frees the space, so a run after the delay does.
 
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
 because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
@@ -35,13 +35,12 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once
 from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
-from pyspark_kafkalog.maintenance.objects.retention import ObjectLogs
-from pyspark_kafkalog.maintenance.retention.logs import FileLogs
+from pyspark_kafkalog.maintenance.kinds import logs_of
+from pyspark_kafkalog.maintenance.retention.logs import FileLogs, ObjectLogs
 from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, RetainedLogs
-from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.log_starts import move_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.transactions.state_log import expire_ids
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
@@ -87,7 +86,7 @@ def finish(root: Root, *, now_ms: int | None = None, dry_run: bool = False) -> l
     native = root.native()
     if not dry_run:
         try:
-            _logs_of(native, now_ms=None, dry_run=False).finish(now_ms)
+            _logs_of(native, now_ms=now_ms, dry_run=False).finish()
         except (KafkalogError, OSError) as error:
             _LOG.warning(
                 "what was deleted or abandoned, or the commit log's reserve, is left to the next run: %s", error
@@ -147,9 +146,10 @@ def retain(
 
 
 def _logs_of(root: NativeRoot, *, now_ms: int | None, dry_run: bool) -> RetainedLogs:
-    if isinstance(root, ObjectRoot):
-        return ObjectLogs(root, now_ms)
-    return FileLogs(on_file_system(root), root.clock() if now_ms is None else now_ms, dry_run=dry_run)
+    def files(root: FileRoot) -> RetainedLogs:
+        return FileLogs(root, now_ms, dry_run=dry_run)
+
+    return logs_of(root, files, lambda root: ObjectLogs(root, now_ms))
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,6 @@
-"""What retention does to the files of a log on a file system, and to what of the log is in remote storage.
+"""The logs that retention works on: segments of a file root with their remote copies, and logs in an object store.
+
+*On a file system*
 
 plan      under the partition's maintenance lock, from the image, the directory and the time indexes
 remove    rename the files below the local log start to `.deleted` (delete_records.py); remove files renamed at least
@@ -6,7 +8,11 @@ remove    rename the files below the local log start to `.deleted` (delete_recor
 finish    remove staged files of writes that were abandoned for staging.retention.ms; delete from remote storage what
           commits have dropped, and what killed copies have left (objects/clean_up.py)
 
-The commit that raises log starts drops the remote segments below, as in an object store (objects/retention.py).
+*In an object store* whole segment objects and runs are deleted, by the rules for segments. The commit that raises log
+starts drops the extents below from the image (metadata/extent_changes.trimmed), which lists their objects as dropped.
+No lock is held: log starts only rise, so that the plans of two runs agree. The end of the run cleans up the root
+(objects/clean_up.py), which deletes objects that any commit has dropped, and those of abandoned writes. The remote
+segments of a file root are dropped and deleted in the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.stored import stored_extents
 from pyspark_kafkalog.maintenance.retention.delete_records import (
     first_base_if_done,
     mark_deleted_below_log_start,
@@ -29,6 +36,7 @@ from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
@@ -42,9 +50,10 @@ _LOG: Final = logging.getLogger(__name__)
 class FileLogs:
     """The logs of a root on a file system, for one run."""
 
-    def __init__(self, root: FileRoot, now_ms: int, *, dry_run: bool) -> None:
+    def __init__(self, root: FileRoot, now_ms: int | None, *, dry_run: bool) -> None:
         self._root = root
-        self._now_ms = now_ms
+        self._asked_ms = now_ms
+        self._now_ms = root.clock() if now_ms is None else now_ms
         self._dry_run = dry_run
         #: The base offsets of the first segments of the partitions of the present task.
         self._first_bases: dict[TopicPartition, int] = {}
@@ -123,10 +132,10 @@ class FileLogs:
         except (KafkalogError, OSError) as error:
             _LOG.warning("log-start-offset-checkpoint is not updated: %s", error)
 
-    def finish(self, now_ms: int | None) -> None:
+    def finish(self) -> None:
         self._remove_abandoned()  # first: on a full disk this makes room for what follows
-        self._root.remove_deleted_topics(now_ms)
-        clean_up_root(self._root, now_ms=now_ms)
+        self._root.remove_deleted_topics(self._asked_ms)
+        clean_up_root(self._root, now_ms=self._asked_ms)
 
     def _remove_abandoned(self) -> None:
         """Remove the staged files of writes that were abandoned for staging.retention.ms."""
@@ -136,3 +145,33 @@ class FileLogs:
             retention_ms = root.broker_config().staging_retention_ms
             now_ns = file_system_time_ns(root.path, root.fs)
             remove_abandoned(root.path, staged, now_ns=now_ns, retention_ms=retention_ms, fs=root.fs)
+
+
+class ObjectLogs:
+    """The logs of a root in an object store, for one run."""
+
+    def __init__(self, root: ObjectRoot, now_ms: int | None) -> None:
+        self._root = root
+        self._asked_ms = now_ms
+        self._now_ms = root.clock() if now_ms is None else now_ms
+
+    def take(self, topic_partition: TopicPartition, locks: ExitStack) -> bool:
+        return True
+
+    def plan(self, topic_partition: TopicPartition) -> PlannedRetention:
+        image = self._root.store.image
+        topic = image.topic(topic_partition.topic)
+        state = image.partition(topic_partition.topic, topic_partition.partition).state
+        config = self._root.log_config(topic_partition.topic)
+        extents = stored_extents(self._root, topic_partition, self._now_ms)
+        plan = plan_retention((), extents, lambda extent: extent.max_timestamp_ms, config, state, now_ms=self._now_ms)
+        return PlannedRetention(topic_partition, topic.topic_id, state, config, plan)
+
+    def remove_dropped(self, planned: PlannedRetention) -> None:
+        """Does nothing: the clean-up of the whole root does it, after the delay."""
+
+    def end_task(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        clean_up_root(self._root, now_ms=self._asked_ms)

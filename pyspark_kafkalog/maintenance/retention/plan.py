@@ -291,6 +291,6 @@ class RetainedLogs(Protocol):
         """Called once after the commits of a task, when `remove_dropped` was called for their partitions."""
         ...
 
-    def finish(self, now_ms: int | None) -> None:
+    def finish(self) -> None:
         """Called once after the run over all partitions. Raises KafkalogError, OSError."""
         ...

@@ -1,0 +1,40 @@
+"""The one decision by kind of root in maintenance: the backend of a job for the place where a root is.
+
+A job is written once, over a protocol. The protocol has an implementation for each kind of root:
+
+    files      a root of this package on a file system     segments, replaced and deleted under locks
+    objects    a root in an object store                   runs and segment objects, replaced by commits
+    brokers    a Kafka broker's directory                  read only, so only for jobs that change nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyspark_kafkalog.root.file_root import EXPORT_ADVICE, FileRoot, on_file_system
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.protocol import Root
+
+Logs = TypeVar("Logs")
+
+
+def logs_of(
+    root: Root,
+    files: Callable[[FileRoot], Logs],
+    objects: Callable[[ObjectRoot], Logs] | None,
+    brokers: Callable[[Root], Logs] | None = None,
+    *,
+    instead: str = EXPORT_ADVICE,
+) -> Logs:
+    """The backend for the kind of `root`, made by the function of that kind.
+
+    `objects` None: raises LogDirError for a root in an object store, with `instead` as its advice. `brokers` None:
+    raises ReadOnlyLogDirError for a broker's directory.
+    """
+    if brokers is not None and root.is_broker_directory:
+        return brokers(root)
+    native = root.native()
+    if objects is not None and isinstance(native, ObjectRoot):
+        return objects(native)
+    return files(on_file_system(native, instead=instead))
