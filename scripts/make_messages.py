@@ -28,17 +28,15 @@ _METADATA_RECORDS: Final = '''\
 """The records of the metadata log, as classes: Kafka's own, and this project's (see records.py).
 
 Generated from schemas/cluster_metadata.json and schemas/kafkalog.json by scripts/make_messages.py: change the schemas,
-not this file. Field types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that
-the schema does not have, as (tag, bytes).
+not this file. Field types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 
 
 class MetadataRecord(Message):
@@ -51,33 +49,29 @@ _COORDINATOR_RECORDS: Final = '''\
 
 Generated from schemas/group_coordinator.json and schemas/transaction_coordinator.json by scripts/make_messages.py:
 change the schemas, not this file. Only the messages that this package reads or writes are here. Field types, defaults
-and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not have, as
-(tag, bytes).
+and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 '''
 _REMOTE_LOG_RECORDS: Final = '''\
 """The records of `__remote_log_metadata`, in which brokers note what they tiered, as classes.
 
 Generated from schemas/remote_log_metadata.json by scripts/make_messages.py: change the schemas, not this file. Field
-types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not
-have, as (tag, bytes).
+types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 
 
 class RemoteLogRecord(Message):
@@ -89,20 +83,16 @@ _REQUESTS_AND_RESPONSES: Final = '''\
 """{title}
 
 Generated from ../schemas/{area}.json by scripts/make_messages.py: change the schemas, not this file. Field
-types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not
-have, as (tag, bytes).
+types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pyspark_kafkalog.metadata.messages.codec import Message
-{pieces_import}from pyspark_kafkalog.metadata.messages.schema import {schema_names}
-from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+{pieces_import}{schema_import}from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 '''
 _PIECES_IMPORT: Final = "from pyspark_kafkalog.metadata.messages.pieces import Records\n"
+_SCHEMA_IMPORT: Final = "from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID\n"
 _COORDINATOR_MESSAGES: Final = (
     "OffsetCommitKey",
     "OffsetCommitValue",
@@ -178,7 +168,7 @@ def _requests_and_responses(area: str) -> str:
         title=textwrap.fill(f"Requests and responses, as classes: {apis}.", 120),
         area=area,
         pieces_import=_PIECES_IMPORT if "Records" in classes.split() else "",
-        schema_names=", ".join([*(["ZERO_UUID"] if "ZERO_UUID" in classes else []), "UnknownTags"]),
+        schema_import=_SCHEMA_IMPORT if "ZERO_UUID" in classes else "",
     )
     return f"{head}\n\n{classes}"
 
@@ -212,7 +202,7 @@ class _Classes:
             for field in _struct_fields(spec.fields):
                 name = self._struct_name(spec, field)
                 if name not in written:
-                    yield self._text(spec, name, "Message", f"A struct of {spec.name}.", field.struct or ())
+                    yield self._text(spec, name, "Message", "", field.struct or ())
                     written[name] = field
                 elif written[name].struct != field.struct:
                     raise ValueError(f"{spec.name} has two different structs named {field.element}")
@@ -224,14 +214,10 @@ class _Classes:
         return f"{spec.name}{field.element}" if field.element in self._shared else field.element
 
     def _text(self, spec: MessageSpec, name: str, base: str, doc: str, fields: Sequence[FieldSpec]) -> str:
-        lines = [f"class {name}({base}):", f'    """{doc}"""', ""]
-        structs = {each.attribute: self._struct_name(spec, each) for each in fields if each.struct is not None}
-        if structs:
-            lines += ["    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {"]
-            lines += [*(f'        "{attribute}": {struct},' for attribute, struct in structs.items()), "    }", ""]
-        lines += [self._field(spec, each) for each in fields]
-        lines += ["    unknown_tags: UnknownTags = ()", ""]
-        return "\n".join(lines)
+        lines = [f"class {name}({base}):"]
+        if doc:
+            lines += [f'    """{doc}"""', *([""] if fields else [])]
+        return "\n".join([*lines, *(self._field(spec, each) for each in fields), ""])
 
     def _field(self, spec: MessageSpec, field: FieldSpec) -> str:
         element = _TYPES.get(field.element) or self._struct_name(spec, field)

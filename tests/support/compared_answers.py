@@ -30,7 +30,6 @@ from pyspark_kafkalog.server.reads.fetch_sessions import NO_SESSION
 _SETTLE_SECONDS_MAX: Final = 3.0
 _NOT_COMPARED: Final = frozenset(
     {
-        "STRUCTS",
         "unknown_tags",
         "error_message",
         "batch_index_error_message",

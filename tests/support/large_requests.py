@@ -81,7 +81,7 @@ class LargeRequests:
             size = count if on_path and len(path) == 1 else 1
             below = path[1:] if on_path else ()
             values[field.attribute] = tuple(
-                self._struct(cls.STRUCTS[field.attribute], field.struct, version, below, count, each + index)
+                self._struct(cls.structs()[field.attribute], field.struct, version, below, count, each + index)
                 if field.struct is not None
                 else self._scalar(cls, field, version, each + index, is_element=True)
                 for each in range(size)
@@ -91,7 +91,7 @@ class LargeRequests:
     def _scalar(self, cls: type[Message], field: FieldSpec, version: int, index: int, *, is_element: bool) -> Any:
         name = field.attribute
         if field.struct is not None:
-            return self._struct(cls.STRUCTS[name], field.struct, version, (), 0, index)
+            return self._struct(cls.structs()[name], field.struct, version, (), 0, index)
         if name in _VALUES and (_VALUES[name] is not None or version in field.nullable):
             return _VALUES[name]
         if field.element == "uuid":

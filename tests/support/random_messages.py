@@ -53,7 +53,7 @@ class RandomMessages:
     def _element(self, cls: type[Message], field: FieldSpec, version: int, flexible: bool) -> Any:
         source = self._source
         if field.struct is not None:
-            return self._struct(cls.STRUCTS[field.attribute], field.struct, version, flexible)
+            return self._struct(cls.structs()[field.attribute], field.struct, version, flexible)
         if field.element in INTEGER_FORMATS:
             bits = _INTEGER_BITS[field.element]
             signed = 0 if field.element.startswith("u") else 1 << (bits - 1)

@@ -338,7 +338,7 @@ class Side:
             if value is None and version not in spec.nullable:
                 continue
             if spec.struct is not None and value is not None:
-                of = owner.STRUCTS[name]
+                of = owner.structs()[name]
                 if spec.is_array:
                     value = tuple(of(**self._fields(spec.struct, of, each, version)) for each in value)
                 else:
@@ -352,7 +352,7 @@ class Side:
 def _has_error(value: Any, codes: frozenset[int]) -> bool:
     """Whether a response holds one of these errors, which pass by themselves."""
     if isinstance(value, Message):
-        names = [each for each in type(value).__annotations__ if each not in ("STRUCTS", "unknown_tags")]
+        names = [each for each in type(value).FIELDS if each != "unknown_tags"]
         return any(
             (each.endswith("error_code") and getattr(value, each) in codes) or _has_error(getattr(value, each), codes)
             for each in names

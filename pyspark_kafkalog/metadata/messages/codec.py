@@ -18,6 +18,7 @@ Source of the rules: org.apache.kafka.message.MessageDataGenerator and the class
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -30,6 +31,7 @@ from pyspark_kafkalog.metadata.messages.schema import (
     FieldSpec,
     MessageReader,
     MessageSpec,
+    UnknownTags,
     find_spec,
 )
 from pyspark_kafkalog.metadata.messages.struct_codec import StructCodec, StructForm
@@ -43,13 +45,27 @@ _M = TypeVar("_M", bound="Message")
 _ADVICE: Final = "a later version of pyspark_kafkalog or of Kafka wrote it: upgrade pyspark_kafkalog"
 
 
+def _element(annotation: str) -> str:
+    """The name of the class in an annotation of a field, as `Topic` of `tuple[Topic, ...] | None`."""
+    return annotation.removesuffix(" | None").removeprefix("tuple[").removesuffix(", ...]")
+
+
 class Message(Frozen):
     """Base of the generated classes; a subclass has the name of its message in the schemas."""
 
     __slots__ = ()
 
-    #: The classes of the fields that are structs or arrays of structs, by attribute.
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {}
+    COMMON_FIELDS: ClassVar = ("unknown_tags",)
+    #: The tagged fields that the schema does not have, as (tag, bytes).
+    unknown_tags: UnknownTags = ()
+
+    @classmethod
+    @cache
+    def structs(cls) -> Mapping[str, type[Message]]:
+        """The classes of the fields that are structs or arrays of structs, by attribute."""
+        known = vars(sys.modules[cls.__module__])
+        elements = {name: known.get(_element(annotation)) for name, annotation in cls.__annotations__.items()}
+        return {name: each for name, each in elements.items() if isinstance(each, type) and issubclass(each, Message)}
 
     @classmethod
     def schema(cls) -> MessageSchema:
@@ -242,4 +258,4 @@ class _ClassForm:
         return self._class.DEFAULTS[field.attribute]  # the very object that an instance without the value has
 
     def nested(self, what: str, field: FieldSpec) -> StructForm:
-        return _ClassForm(self._class.STRUCTS[field.attribute])
+        return _ClassForm(self._class.structs()[field.attribute])

@@ -2,17 +2,15 @@
 
 Generated from schemas/group_coordinator.json and schemas/transaction_coordinator.json by scripts/make_messages.py:
 change the schemas, not this file. Only the messages that this package reads or writes are here. Field types, defaults
-and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not have, as
-(tag, bytes).
+and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 
 
 class OffsetCommitKey(Message):
@@ -21,7 +19,6 @@ class OffsetCommitKey(Message):
     group: str = ""
     topic: str = ""
     partition: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class OffsetCommitValue(Message):
@@ -33,19 +30,15 @@ class OffsetCommitValue(Message):
     commit_timestamp: int = 0
     expire_timestamp: int = -1  # version 1
     topic_id: str = ZERO_UUID  # from version 4
-    unknown_tags: UnknownTags = ()
 
 
 class GroupMetadataKey(Message):
     """GroupMetadataKey: api key 2, version 0."""
 
     group: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class MemberMetadata(Message):
-    """A struct of GroupMetadataValue."""
-
     member_id: str = ""
     group_instance_id: str | None = None  # from version 3
     client_id: str = ""
@@ -54,15 +47,10 @@ class MemberMetadata(Message):
     session_timeout: int = 0
     subscription: bytes = b""
     assignment: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class GroupMetadataValue(Message):
     """GroupMetadataValue: api key 2, versions 0 to 4."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "members": MemberMetadata,
-    }
 
     protocol_type: str = ""
     generation: int = 0
@@ -70,14 +58,12 @@ class GroupMetadataValue(Message):
     leader: str | None = ""
     current_state_timestamp: int = -1  # from version 2
     members: tuple[MemberMetadata, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupMetadataKey(Message):
     """ConsumerGroupMetadataKey: api key 3, version 0."""
 
     group_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupMetadataValue(Message):
@@ -85,14 +71,12 @@ class ConsumerGroupMetadataValue(Message):
 
     epoch: int = 0
     metadata_hash: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupPartitionMetadataKey(Message):
     """ConsumerGroupPartitionMetadataKey: api key 4, version 0."""
 
     group_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupMemberMetadataKey(Message):
@@ -100,35 +84,20 @@ class ConsumerGroupMemberMetadataKey(Message):
 
     group_id: str = ""
     member_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ClassicProtocol(Message):
-    """A struct of ConsumerGroupMemberMetadataValue."""
-
     name: str = ""
     metadata: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class ClassicMemberMetadata(Message):
-    """A struct of ConsumerGroupMemberMetadataValue."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "supported_protocols": ClassicProtocol,
-    }
-
     session_timeout_ms: int = 0
     supported_protocols: tuple[ClassicProtocol, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupMemberMetadataValue(Message):
     """ConsumerGroupMemberMetadataValue: api key 5, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "classic_member_metadata": ClassicMemberMetadata,
-    }
 
     instance_id: str | None = ""
     rack_id: str | None = ""
@@ -139,14 +108,12 @@ class ConsumerGroupMemberMetadataValue(Message):
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = ""
     classic_member_metadata: ClassicMemberMetadata | None = ClassicMemberMetadata()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message):
     """ConsumerGroupTargetAssignmentMetadataKey: api key 6, version 0."""
 
     group_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
@@ -154,7 +121,6 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
 
     assignment_epoch: int = 0
     assignment_timestamp: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Message):
@@ -162,26 +128,17 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
 
     group_id: str = ""
     member_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupTargetAssignmentMemberValueTopicPartition(Message):
-    """A struct of ConsumerGroupTargetAssignmentMemberValue."""
-
     topic_id: str = ZERO_UUID
     partitions: tuple[int, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupTargetAssignmentMemberValue(Message):
     """ConsumerGroupTargetAssignmentMemberValue: api key 7, version 0."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "topic_partitions": ConsumerGroupTargetAssignmentMemberValueTopicPartition,
-    }
-
     topic_partitions: tuple[ConsumerGroupTargetAssignmentMemberValueTopicPartition, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
@@ -189,32 +146,22 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
 
     group_id: str = ""
     member_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class TopicPartitions(Message):
-    """A struct of ConsumerGroupCurrentMemberAssignmentValue."""
-
     topic_id: str = ZERO_UUID
     partitions: tuple[int, ...] = ()
     assignment_epochs: tuple[int, ...] | None = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message):
     """ConsumerGroupCurrentMemberAssignmentValue: api key 8, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "assigned_partitions": TopicPartitions,
-        "partitions_pending_revocation": TopicPartitions,
-    }
 
     member_epoch: int = 0
     previous_member_epoch: int = 0
     state: int = 0
     assigned_partitions: tuple[TopicPartitions, ...] = ()
     partitions_pending_revocation: tuple[TopicPartitions, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupRegularExpressionKey(Message):
@@ -222,7 +169,6 @@ class ConsumerGroupRegularExpressionKey(Message):
 
     group_id: str = ""
     regular_expression: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupRegularExpressionValue(Message):
@@ -231,73 +177,48 @@ class ConsumerGroupRegularExpressionValue(Message):
     topics: tuple[str, ...] = ()
     version: int = 0
     timestamp: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerProtocolSubscriptionTopicPartition(Message):
-    """A struct of ConsumerProtocolSubscription."""
-
     topic: str = ""
     partitions: tuple[int, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerProtocolSubscription(Message):
     """ConsumerProtocolSubscription: versions 0 to 3."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "owned_partitions": ConsumerProtocolSubscriptionTopicPartition,
-    }
 
     topics: tuple[str, ...] = ()
     user_data: bytes | None = None
     owned_partitions: tuple[ConsumerProtocolSubscriptionTopicPartition, ...] = ()  # from version 1
     generation_id: int = -1  # from version 2
     rack_id: str | None = None  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerProtocolAssignmentTopicPartition(Message):
-    """A struct of ConsumerProtocolAssignment."""
-
     topic: str = ""
     partitions: tuple[int, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerProtocolAssignment(Message):
     """ConsumerProtocolAssignment: versions 0 to 3."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "assigned_partitions": ConsumerProtocolAssignmentTopicPartition,
-    }
-
     assigned_partitions: tuple[ConsumerProtocolAssignmentTopicPartition, ...] = ()
     user_data: bytes | None = None
-    unknown_tags: UnknownTags = ()
 
 
 class TransactionLogKey(Message):
     """TransactionLogKey: api key 0, version 0."""
 
     transactional_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class PartitionsSchema(Message):
-    """A struct of TransactionLogValue."""
-
     topic: str = ""
     partition_ids: tuple[int, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class TransactionLogValue(Message):
     """TransactionLogValue: api key 0, versions 0 to 1."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "transaction_partitions": PartitionsSchema,
-    }
 
     producer_id: int = 0
     previous_producer_id: int = -1  # from version 1
@@ -310,7 +231,6 @@ class TransactionLogValue(Message):
     transaction_last_update_timestamp_ms: int = 0
     transaction_start_timestamp_ms: int = 0
     client_transaction_version: int = 0  # from version 1
-    unknown_tags: UnknownTags = ()
 
 
 #: All messages of this module.

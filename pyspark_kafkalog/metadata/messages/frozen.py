@@ -30,16 +30,20 @@ _F = TypeVar("_F", bound="Frozen")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class FrozenType(type):
-    """Turns the annotated attributes of a class into slots; a class that states its `__slots__` stays as it is."""
+    """Turns the annotated attributes of a class, and the `COMMON_FIELDS` of its base after them, into slots.
+
+    A class that states its `__slots__` stays as it is.
+    """
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> FrozenType:
         if "__slots__" not in namespace:
-            annotations: Mapping[str, str] = namespace["__annotations__"]
-            names = tuple(name for name, annotation in annotations.items() if not annotation.startswith("ClassVar"))
+            own = [*namespace.get("__annotations__", ())]
+            common = {name: getattr(base, name) for base in bases for name in getattr(base, "COMMON_FIELDS", ())}
+            names = (*own, *common)
             namespace |= {
                 "__slots__": names,
                 "FIELDS": names,
-                "DEFAULTS": {name: namespace.pop(name) for name in names},
+                "DEFAULTS": {name: namespace.pop(name) for name in own} | common,
                 "values_of": staticmethod(_values_getter(names)),
                 "_builder": None,
             }
@@ -68,6 +72,9 @@ class Frozen(metaclass=FrozenType):
     """
 
     __slots__ = ()
+
+    #: Class attributes that are fields of every subclass, after its own, with these defaults.
+    COMMON_FIELDS: ClassVar[tuple[str, ...]] = ()
 
     FIELDS: ClassVar[tuple[str, ...]] = ()
     #: The default of each field, in the order of `FIELDS`.

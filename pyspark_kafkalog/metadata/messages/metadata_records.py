@@ -1,17 +1,15 @@
 """The records of the metadata log, as classes: Kafka's own, and this project's (see records.py).
 
 Generated from schemas/cluster_metadata.json and schemas/kafkalog.json by scripts/make_messages.py: change the schemas,
-not this file. Field types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that
-the schema does not have, as (tag, bytes).
+not this file. Field types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 
 
 class MetadataRecord(Message):
@@ -21,31 +19,20 @@ class MetadataRecord(Message):
 
 
 class BrokerEndpoint(Message):
-    """A struct of RegisterBrokerRecord."""
-
     name: str = ""
     host: str = ""
     port: int = 0
     security_protocol: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class BrokerFeature(Message):
-    """A struct of RegisterBrokerRecord."""
-
     name: str = ""
     min_supported_version: int = 0
     max_supported_version: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RegisterBrokerRecord(MetadataRecord):
     """RegisterBrokerRecord: api key 0, versions 0 to 4."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "end_points": BrokerEndpoint,
-        "features": BrokerFeature,
-    }
 
     broker_id: int = 0
     is_migrating_zk_broker: bool = False  # from version 2
@@ -58,7 +45,6 @@ class RegisterBrokerRecord(MetadataRecord):
     in_controlled_shutdown: bool = False  # from version 1
     log_dirs: tuple[str, ...] = ()  # from version 3
     cordoned_log_dirs: tuple[str, ...] | None = None  # from version 4
-    unknown_tags: UnknownTags = ()
 
 
 class UnregisterBrokerRecord(MetadataRecord):
@@ -66,7 +52,6 @@ class UnregisterBrokerRecord(MetadataRecord):
 
     broker_id: int = 0
     broker_epoch: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class TopicRecord(MetadataRecord):
@@ -74,7 +59,6 @@ class TopicRecord(MetadataRecord):
 
     name: str = ""
     topic_id: str = ZERO_UUID
-    unknown_tags: UnknownTags = ()
 
 
 class PartitionRecord(MetadataRecord):
@@ -93,7 +77,6 @@ class PartitionRecord(MetadataRecord):
     directories: tuple[str, ...] = ()  # from version 1
     eligible_leader_replicas: tuple[int, ...] | None = None  # from version 2
     last_known_elr: tuple[int, ...] | None = None  # from version 2
-    unknown_tags: UnknownTags = ()
 
 
 class ConfigRecord(MetadataRecord):
@@ -103,7 +86,6 @@ class ConfigRecord(MetadataRecord):
     resource_name: str = ""
     name: str = ""
     value: str | None = ""
-    unknown_tags: UnknownTags = ()
 
 
 class PartitionChangeRecord(MetadataRecord):
@@ -120,7 +102,6 @@ class PartitionChangeRecord(MetadataRecord):
     directories: tuple[str, ...] | None = None  # from version 1
     eligible_leader_replicas: tuple[int, ...] | None = None  # from version 2
     last_known_elr: tuple[int, ...] | None = None  # from version 2
-    unknown_tags: UnknownTags = ()
 
 
 class FenceBrokerRecord(MetadataRecord):
@@ -128,7 +109,6 @@ class FenceBrokerRecord(MetadataRecord):
 
     id: int = 0
     epoch: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class UnfenceBrokerRecord(MetadataRecord):
@@ -136,14 +116,12 @@ class UnfenceBrokerRecord(MetadataRecord):
 
     id: int = 0
     epoch: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RemoveTopicRecord(MetadataRecord):
     """RemoveTopicRecord: api key 9, version 0."""
 
     topic_id: str = ZERO_UUID
-    unknown_tags: UnknownTags = ()
 
 
 class DelegationTokenRecord(MetadataRecord):
@@ -156,7 +134,6 @@ class DelegationTokenRecord(MetadataRecord):
     max_timestamp: int = 0
     expiration_timestamp: int = 0
     token_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class UserScramCredentialRecord(MetadataRecord):
@@ -168,7 +145,6 @@ class UserScramCredentialRecord(MetadataRecord):
     stored_key: bytes = b""
     server_key: bytes = b""
     iterations: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class FeatureLevelRecord(MetadataRecord):
@@ -176,29 +152,20 @@ class FeatureLevelRecord(MetadataRecord):
 
     name: str = ""
     feature_level: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class EntityData(Message):
-    """A struct of ClientQuotaRecord."""
-
     entity_type: str = ""
     entity_name: str | None = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ClientQuotaRecord(MetadataRecord):
     """ClientQuotaRecord: api key 14, version 0."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "entity": EntityData,
-    }
-
     entity: tuple[EntityData, ...] = ()
     key: str = ""
     value: float = 0.0
     remove: bool = False
-    unknown_tags: UnknownTags = ()
 
 
 class ProducerIdsRecord(MetadataRecord):
@@ -207,7 +174,6 @@ class ProducerIdsRecord(MetadataRecord):
     broker_id: int = 0
     broker_epoch: int = -1
     next_producer_id: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord):
@@ -219,7 +185,6 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
     in_controlled_shutdown: int = 0  # from version 1
     log_dirs: tuple[str, ...] = ()  # from version 2
     cordoned_log_dirs: tuple[str, ...] | None = None  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class AccessControlEntryRecord(MetadataRecord):
@@ -233,27 +198,22 @@ class AccessControlEntryRecord(MetadataRecord):
     host: str = ""
     operation: int = 0
     permission_type: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RemoveAccessControlEntryRecord(MetadataRecord):
     """RemoveAccessControlEntryRecord: api key 19, version 0."""
 
     id: str = ZERO_UUID
-    unknown_tags: UnknownTags = ()
 
 
 class NoOpRecord(MetadataRecord):
     """NoOpRecord: api key 20, version 0."""
-
-    unknown_tags: UnknownTags = ()
 
 
 class ZkMigrationStateRecord(MetadataRecord):
     """ZkMigrationStateRecord: api key 21, version 0."""
 
     zk_migration_state: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RemoveUserScramCredentialRecord(MetadataRecord):
@@ -261,83 +221,63 @@ class RemoveUserScramCredentialRecord(MetadataRecord):
 
     name: str = ""
     mechanism: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class BeginTransactionRecord(MetadataRecord):
     """BeginTransactionRecord: api key 23, version 0."""
 
     name: str | None = None
-    unknown_tags: UnknownTags = ()
 
 
 class EndTransactionRecord(MetadataRecord):
     """EndTransactionRecord: api key 24, version 0."""
-
-    unknown_tags: UnknownTags = ()
 
 
 class AbortTransactionRecord(MetadataRecord):
     """AbortTransactionRecord: api key 25, version 0."""
 
     reason: str | None = None
-    unknown_tags: UnknownTags = ()
 
 
 class RemoveDelegationTokenRecord(MetadataRecord):
     """RemoveDelegationTokenRecord: api key 26, version 0."""
 
     token_id: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class ControllerEndpoint(Message):
-    """A struct of RegisterControllerRecord."""
-
     name: str = ""
     host: str = ""
     port: int = 0
     security_protocol: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class ControllerFeature(Message):
-    """A struct of RegisterControllerRecord."""
-
     name: str = ""
     min_supported_version: int = 0
     max_supported_version: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RegisterControllerRecord(MetadataRecord):
     """RegisterControllerRecord: api key 27, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "end_points": ControllerEndpoint,
-        "features": ControllerFeature,
-    }
 
     controller_id: int = 0
     incarnation_id: str = ZERO_UUID
     zk_migration_ready: bool = False
     end_points: tuple[ControllerEndpoint, ...] = ()
     features: tuple[ControllerFeature, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ClearElrRecord(MetadataRecord):
     """ClearElrRecord: api key 28, version 0."""
 
     topic_name: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class UnregisterControllerRecord(MetadataRecord):
     """UnregisterControllerRecord: api key 29, version 0."""
 
     controller_id: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class FormatRecord(MetadataRecord):
@@ -345,7 +285,6 @@ class FormatRecord(MetadataRecord):
 
     format_version: int = 0
     is_object_root: bool = False
-    unknown_tags: UnknownTags = ()
 
 
 class CommitRecord(MetadataRecord):
@@ -353,26 +292,18 @@ class CommitRecord(MetadataRecord):
 
     commit_id: str = ZERO_UUID
     operation: str = ""
-    unknown_tags: UnknownTags = ()
 
 
 class WrittenPartition(Message):
-    """A struct of WriteCommitRecord."""
-
     topic_id: str = ZERO_UUID
     partition: int = 0
     first_offset: int = 0
     records: int = 0
     bytes: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class WriteCommitRecord(MetadataRecord):
     """WriteCommitRecord: api key 20002, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "partitions": WrittenPartition,
-    }
 
     write_id: str = ""
     transactional_id: str | None = None
@@ -381,12 +312,9 @@ class WriteCommitRecord(MetadataRecord):
     producer_epoch: int = -1
     incarnation: str = ""
     partitions: tuple[WrittenPartition, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ProducerState(Message):
-    """A struct of PartitionStateRecord."""
-
     producer_id: int = -1
     producer_epoch: int = -1
     last_sequence: int = -1
@@ -395,25 +323,16 @@ class ProducerState(Message):
     last_timestamp_ms: int = -1
     coordinator_epoch: int = -1
     current_txn_first_offset: int = -1
-    unknown_tags: UnknownTags = ()
 
 
 class AppendedBatches(Message):
-    """A struct of PartitionStateRecord."""
-
     first_offset: int = 0
     records: int = 0
     bytes: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class PartitionStateRecord(MetadataRecord):
     """PartitionStateRecord: api key 20003, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "producer": ProducerState,
-        "appended": AppendedBatches,
-    }
 
     topic_id: str = ZERO_UUID
     partition: int = 0
@@ -430,7 +349,6 @@ class PartitionStateRecord(MetadataRecord):
     first_unstable_offset: int = -1
     local_log_start_offset: int = -1
     appended: AppendedBatches | None = None
-    unknown_tags: UnknownTags = ()
 
 
 class TransactionalIdRecord(MetadataRecord):
@@ -444,12 +362,9 @@ class TransactionalIdRecord(MetadataRecord):
     last_timestamp_ms: int = -1
     incarnation: str = ""
     fenced: tuple[str, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class Run(Message):
-    """A struct of DataObjectRecord."""
-
     partition: int = 0
     position: int = 0
     size_bytes: int = 0
@@ -461,27 +376,15 @@ class Run(Message):
     leader_epoch: int = -2
     base_offset: int = -1
     first_offset: int = -1
-    unknown_tags: UnknownTags = ()
 
 
 class TopicRuns(Message):
-    """A struct of DataObjectRecord."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "runs": Run,
-    }
-
     topic_id: str = ZERO_UUID
     runs: tuple[Run, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class DataObjectRecord(MetadataRecord):
     """DataObjectRecord: api key 20005, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "topics": TopicRuns,
-    }
 
     key: str = ""
     size_bytes: int = 0
@@ -490,24 +393,14 @@ class DataObjectRecord(MetadataRecord):
     object_id: int = -1
     commit_offset: int = -1
     topics: tuple[TopicRuns, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class SegmentLeaderEpoch(Message):
-    """A struct of SegmentObjectsRecord."""
-
     leader_epoch: int = 0
     start_offset: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class SegmentObject(Message):
-    """A struct of SegmentObjectsRecord."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "leader_epochs": SegmentLeaderEpoch,
-    }
-
     segment_id: str = ZERO_UUID
     base_offset: int = 0
     end_offset: int = 0
@@ -520,15 +413,10 @@ class SegmentObject(Message):
     transaction_index_bytes: int = 0
     leader_epochs: tuple[SegmentLeaderEpoch, ...] = ()
     is_cleaned: bool = False
-    unknown_tags: UnknownTags = ()
 
 
 class SegmentObjectsRecord(MetadataRecord):
     """SegmentObjectsRecord: api key 20006, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "segments": SegmentObject,
-    }
 
     topic_id: str = ZERO_UUID
     partition: int = 0
@@ -536,7 +424,6 @@ class SegmentObjectsRecord(MetadataRecord):
     replaced_runs: int = 0
     replaced_segments: tuple[str, ...] = ()
     segments: tuple[SegmentObject, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class PartitionRunsRecord(MetadataRecord):
@@ -546,39 +433,29 @@ class PartitionRunsRecord(MetadataRecord):
     partition: int = 0
     runs: bytes = b""
     producer_batches: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class DroppedSegment(Message):
-    """A struct of DroppedObjectsRecord."""
-
     topic: str = ""
     topic_id: str = ZERO_UUID
     partition: int = 0
     base_offset: int = 0
     segment_id: str = ZERO_UUID
-    unknown_tags: UnknownTags = ()
 
 
 class DroppedObjectsRecord(MetadataRecord):
     """DroppedObjectsRecord: api key 20008, version 0."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "segments": DroppedSegment,
-    }
-
     commit_offset: int = 0
     timestamp_ms: int = 0
     data_keys: tuple[str, ...] = ()
     segments: tuple[DroppedSegment, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ObjectsDeletedRecord(MetadataRecord):
     """ObjectsDeletedRecord: api key 20009, version 0."""
 
     dropped_below: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class StagingHorizonRecord(MetadataRecord):
@@ -587,7 +464,6 @@ class StagingHorizonRecord(MetadataRecord):
     horizon_offset: int = 0
     commit_offset: int = -1
     timestamp_ms: int = -1
-    unknown_tags: UnknownTags = ()
 
 
 class FollowingRecord(MetadataRecord):
@@ -599,7 +475,6 @@ class FollowingRecord(MetadataRecord):
     topics: str = ""
     since_ms: int = -1
     had_records: bool = False
-    unknown_tags: UnknownTags = ()
 
 
 #: All types, in the order of the schemas.

@@ -1,17 +1,15 @@
 """The records of `__remote_log_metadata`, in which brokers note what they tiered, as classes.
 
 Generated from schemas/remote_log_metadata.json by scripts/make_messages.py: change the schemas, not this file. Field
-types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not
-have, as (tag, bytes).
+types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 
 
 class RemoteLogRecord(Message):
@@ -21,41 +19,23 @@ class RemoteLogRecord(Message):
 
 
 class TopicIdPartitionEntry(Message):
-    """A struct of RemoteLogSegmentMetadataRecord."""
-
     name: str = ""
     id: str = ZERO_UUID
     partition: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RemoteLogSegmentIdEntry(Message):
-    """A struct of RemoteLogSegmentMetadataRecord."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "topic_id_partition": TopicIdPartitionEntry,
-    }
-
     topic_id_partition: TopicIdPartitionEntry = TopicIdPartitionEntry()
     id: str = ZERO_UUID
-    unknown_tags: UnknownTags = ()
 
 
 class SegmentLeaderEpochEntry(Message):
-    """A struct of RemoteLogSegmentMetadataRecord."""
-
     leader_epoch: int = 0
     offset: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RemoteLogSegmentMetadataRecord(RemoteLogRecord):
     """RemoteLogSegmentMetadataRecord: api key 0, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "remote_log_segment_id": RemoteLogSegmentIdEntry,
-        "segment_leader_epochs": SegmentLeaderEpochEntry,
-    }
 
     remote_log_segment_id: RemoteLogSegmentIdEntry = RemoteLogSegmentIdEntry()
     start_offset: int = 0
@@ -68,36 +48,25 @@ class RemoteLogSegmentMetadataRecord(RemoteLogRecord):
     custom_metadata: bytes | None = None
     remote_log_segment_state: int = 0
     txn_index_empty: bool = False
-    unknown_tags: UnknownTags = ()
 
 
 class RemoteLogSegmentMetadataUpdateRecord(RemoteLogRecord):
     """RemoteLogSegmentMetadataUpdateRecord: api key 1, version 0."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "remote_log_segment_id": RemoteLogSegmentIdEntry,
-    }
 
     remote_log_segment_id: RemoteLogSegmentIdEntry = RemoteLogSegmentIdEntry()
     broker_id: int = 0
     event_timestamp_ms: int = 0
     custom_metadata: bytes | None = None
     remote_log_segment_state: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class RemotePartitionDeleteMetadataRecord(RemoteLogRecord):
     """RemotePartitionDeleteMetadataRecord: api key 2, version 0."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "topic_id_partition": TopicIdPartitionEntry,
-    }
-
     topic_id_partition: TopicIdPartitionEntry = TopicIdPartitionEntry()
     broker_id: int = 0
     event_timestamp_ms: int = 0
     remote_partition_delete_state: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 #: All types, in the order of the schemas.

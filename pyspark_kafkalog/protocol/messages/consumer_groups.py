@@ -1,34 +1,23 @@
 """Requests and responses, as classes: ConsumerGroupHeartbeat, ConsumerGroupDescribe.
 
 Generated from ../schemas/consumer_groups.json by scripts/make_messages.py: change the schemas, not this file. Field
-types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not
-have, as (tag, bytes).
+types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, UnknownTags
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
 
 class ConsumerGroupHeartbeatRequestTopicPartitions(Message):
-    """A struct of ConsumerGroupHeartbeatRequest."""
-
     topic_id: str = ZERO_UUID
     partitions: tuple[int, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage):
     """ConsumerGroupHeartbeatRequest: api key 68, versions 0 to 1."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "topic_partitions": ConsumerGroupHeartbeatRequestTopicPartitions,
-    }
 
     group_id: str = ""
     member_id: str = ""
@@ -40,34 +29,19 @@ class ConsumerGroupHeartbeatRequest(ApiMessage):
     subscribed_topic_regex: str | None = None  # from version 1
     server_assignor: str | None = None
     topic_partitions: tuple[ConsumerGroupHeartbeatRequestTopicPartitions, ...] | None = None
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupHeartbeatResponseTopicPartitions(Message):
-    """A struct of ConsumerGroupHeartbeatResponse."""
-
     topic_id: str = ZERO_UUID
     partitions: tuple[int, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupHeartbeatResponseAssignment(Message):
-    """A struct of ConsumerGroupHeartbeatResponse."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "topic_partitions": ConsumerGroupHeartbeatResponseTopicPartitions,
-    }
-
     topic_partitions: tuple[ConsumerGroupHeartbeatResponseTopicPartitions, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupHeartbeatResponse(ApiMessage):
     """ConsumerGroupHeartbeatResponse: api key 68, versions 0 to 1."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "assignment": ConsumerGroupHeartbeatResponseAssignment,
-    }
 
     throttle_time_ms: int = 0
     error_code: int = 0
@@ -76,7 +50,6 @@ class ConsumerGroupHeartbeatResponse(ApiMessage):
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: ConsumerGroupHeartbeatResponseAssignment | None = None
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupDescribeRequest(ApiMessage):
@@ -84,37 +57,19 @@ class ConsumerGroupDescribeRequest(ApiMessage):
 
     group_ids: tuple[str, ...] = ()
     include_authorized_operations: bool = False
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupDescribeResponseTopicPartitions(Message):
-    """A struct of ConsumerGroupDescribeResponse."""
-
     topic_id: str = ZERO_UUID
     topic_name: str = ""
     partitions: tuple[int, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupDescribeResponseAssignment(Message):
-    """A struct of ConsumerGroupDescribeResponse."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "topic_partitions": ConsumerGroupDescribeResponseTopicPartitions,
-    }
-
     topic_partitions: tuple[ConsumerGroupDescribeResponseTopicPartitions, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class Member(Message):
-    """A struct of ConsumerGroupDescribeResponse."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "assignment": ConsumerGroupDescribeResponseAssignment,
-        "target_assignment": ConsumerGroupDescribeResponseAssignment,
-    }
-
     member_id: str = ""
     instance_id: str | None = None
     rack_id: str | None = None
@@ -126,16 +81,9 @@ class Member(Message):
     assignment: ConsumerGroupDescribeResponseAssignment = ConsumerGroupDescribeResponseAssignment()
     target_assignment: ConsumerGroupDescribeResponseAssignment = ConsumerGroupDescribeResponseAssignment()
     member_type: int = -1  # from version 1
-    unknown_tags: UnknownTags = ()
 
 
 class DescribedGroup(Message):
-    """A struct of ConsumerGroupDescribeResponse."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "members": Member,
-    }
-
     error_code: int = 0
     error_message: str | None = None
     group_id: str = ""
@@ -145,16 +93,10 @@ class DescribedGroup(Message):
     assignor_name: str = ""
     members: tuple[Member, ...] = ()
     authorized_operations: int = -2147483648
-    unknown_tags: UnknownTags = ()
 
 
 class ConsumerGroupDescribeResponse(ApiMessage):
     """ConsumerGroupDescribeResponse: api key 69, versions 0 to 1."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "groups": DescribedGroup,
-    }
-
     throttle_time_ms: int = 0
     groups: tuple[DescribedGroup, ...] = ()
-    unknown_tags: UnknownTags = ()

@@ -2,17 +2,12 @@
 ListGroups, DeleteGroups.
 
 Generated from ../schemas/groups.json by scripts/make_messages.py: change the schemas, not this file. Field
-types, defaults and versions are those of the schemas; `unknown_tags` are the tagged fields that the schema does not
-have, as (tag, bytes).
+types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import UnknownTags
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
 
@@ -22,27 +17,19 @@ class FindCoordinatorRequest(ApiMessage):
     key: str = ""  # versions 0 to 3
     key_type: int = 0  # from version 1
     coordinator_keys: tuple[str, ...] = ()  # from version 4
-    unknown_tags: UnknownTags = ()
 
 
 class Coordinator(Message):
-    """A struct of FindCoordinatorResponse."""
-
     key: str = ""
     node_id: int = 0
     host: str = ""
     port: int = 0
     error_code: int = 0
     error_message: str | None = ""
-    unknown_tags: UnknownTags = ()
 
 
 class FindCoordinatorResponse(ApiMessage):
     """FindCoordinatorResponse: api key 10, versions 0 to 6."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "coordinators": Coordinator,
-    }
 
     throttle_time_ms: int = 0  # from version 1
     error_code: int = 0  # versions 0 to 3
@@ -51,23 +38,15 @@ class FindCoordinatorResponse(ApiMessage):
     host: str = ""  # versions 0 to 3
     port: int = 0  # versions 0 to 3
     coordinators: tuple[Coordinator, ...] = ()  # from version 4
-    unknown_tags: UnknownTags = ()
 
 
 class JoinGroupRequestProtocol(Message):
-    """A struct of JoinGroupRequest."""
-
     name: str = ""
     metadata: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class JoinGroupRequest(ApiMessage):
     """JoinGroupRequest: api key 11, versions 0 to 9."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "protocols": JoinGroupRequestProtocol,
-    }
 
     group_id: str = ""
     session_timeout_ms: int = 0
@@ -77,24 +56,16 @@ class JoinGroupRequest(ApiMessage):
     protocol_type: str = ""
     protocols: tuple[JoinGroupRequestProtocol, ...] = ()
     reason: str | None = None  # from version 8
-    unknown_tags: UnknownTags = ()
 
 
 class JoinGroupResponseMember(Message):
-    """A struct of JoinGroupResponse."""
-
     member_id: str = ""
     group_instance_id: str | None = None  # from version 5
     metadata: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class JoinGroupResponse(ApiMessage):
     """JoinGroupResponse: api key 11, versions 0 to 9."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "members": JoinGroupResponseMember,
-    }
 
     throttle_time_ms: int = 0  # from version 2
     error_code: int = 0
@@ -105,23 +76,15 @@ class JoinGroupResponse(ApiMessage):
     skip_assignment: bool = False  # from version 9
     member_id: str = ""
     members: tuple[JoinGroupResponseMember, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class SyncGroupRequestAssignment(Message):
-    """A struct of SyncGroupRequest."""
-
     member_id: str = ""
     assignment: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class SyncGroupRequest(ApiMessage):
     """SyncGroupRequest: api key 14, versions 0 to 5."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "assignments": SyncGroupRequestAssignment,
-    }
 
     group_id: str = ""
     generation_id: int = 0
@@ -130,7 +93,6 @@ class SyncGroupRequest(ApiMessage):
     protocol_type: str | None = None  # from version 5
     protocol_name: str | None = None  # from version 5
     assignments: tuple[SyncGroupRequestAssignment, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class SyncGroupResponse(ApiMessage):
@@ -141,7 +103,6 @@ class SyncGroupResponse(ApiMessage):
     protocol_type: str | None = None  # from version 5
     protocol_name: str | None = None  # from version 5
     assignment: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class HeartbeatRequest(ApiMessage):
@@ -151,7 +112,6 @@ class HeartbeatRequest(ApiMessage):
     generation_id: int = 0
     member_id: str = ""
     group_instance_id: str | None = None  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class HeartbeatResponse(ApiMessage):
@@ -159,51 +119,34 @@ class HeartbeatResponse(ApiMessage):
 
     throttle_time_ms: int = 0  # from version 1
     error_code: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class MemberIdentity(Message):
-    """A struct of LeaveGroupRequest."""
-
     member_id: str = ""
     group_instance_id: str | None = None
     reason: str | None = None  # from version 5
-    unknown_tags: UnknownTags = ()
 
 
 class LeaveGroupRequest(ApiMessage):
     """LeaveGroupRequest: api key 13, versions 0 to 5."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "members": MemberIdentity,
-    }
-
     group_id: str = ""
     member_id: str = ""  # versions 0 to 2
     members: tuple[MemberIdentity, ...] = ()  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class MemberResponse(Message):
-    """A struct of LeaveGroupResponse."""
-
     member_id: str = ""
     group_instance_id: str | None = ""
     error_code: int = 0
-    unknown_tags: UnknownTags = ()
 
 
 class LeaveGroupResponse(ApiMessage):
     """LeaveGroupResponse: api key 13, versions 0 to 5."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "members": MemberResponse,
-    }
-
     throttle_time_ms: int = 0  # from version 1
     error_code: int = 0
     members: tuple[MemberResponse, ...] = ()  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class DescribeGroupsRequest(ApiMessage):
@@ -211,28 +154,18 @@ class DescribeGroupsRequest(ApiMessage):
 
     groups: tuple[str, ...] = ()
     include_authorized_operations: bool = False  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class DescribedGroupMember(Message):
-    """A struct of DescribeGroupsResponse."""
-
     member_id: str = ""
     group_instance_id: str | None = None  # from version 4
     client_id: str = ""
     client_host: str = ""
     member_metadata: bytes = b""
     member_assignment: bytes = b""
-    unknown_tags: UnknownTags = ()
 
 
 class DescribedGroup(Message):
-    """A struct of DescribeGroupsResponse."""
-
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "members": DescribedGroupMember,
-    }
-
     error_code: int = 0
     error_message: str | None = None  # from version 6
     group_id: str = ""
@@ -241,19 +174,13 @@ class DescribedGroup(Message):
     protocol_data: str = ""
     members: tuple[DescribedGroupMember, ...] = ()
     authorized_operations: int = -2147483648  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class DescribeGroupsResponse(ApiMessage):
     """DescribeGroupsResponse: api key 15, versions 0 to 6."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "groups": DescribedGroup,
-    }
-
     throttle_time_ms: int = 0  # from version 1
     groups: tuple[DescribedGroup, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class ListGroupsRequest(ApiMessage):
@@ -261,55 +188,37 @@ class ListGroupsRequest(ApiMessage):
 
     states_filter: tuple[str, ...] = ()  # from version 4
     types_filter: tuple[str, ...] = ()  # from version 5
-    unknown_tags: UnknownTags = ()
 
 
 class ListedGroup(Message):
-    """A struct of ListGroupsResponse."""
-
     group_id: str = ""
     protocol_type: str = ""
     group_state: str = ""  # from version 4
     group_type: str = ""  # from version 5
-    unknown_tags: UnknownTags = ()
 
 
 class ListGroupsResponse(ApiMessage):
     """ListGroupsResponse: api key 16, versions 0 to 5."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "groups": ListedGroup,
-    }
-
     throttle_time_ms: int = 0  # from version 1
     error_code: int = 0
     groups: tuple[ListedGroup, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class DeleteGroupsRequest(ApiMessage):
     """DeleteGroupsRequest: api key 42, versions 0 to 3."""
 
     groups_names: tuple[str, ...] = ()
-    unknown_tags: UnknownTags = ()
 
 
 class DeletableGroupResult(Message):
-    """A struct of DeleteGroupsResponse."""
-
     group_id: str = ""
     error_code: int = 0
     error_message: str | None = None  # from version 3
-    unknown_tags: UnknownTags = ()
 
 
 class DeleteGroupsResponse(ApiMessage):
     """DeleteGroupsResponse: api key 42, versions 0 to 3."""
 
-    STRUCTS: ClassVar[Mapping[str, type[Message]]] = {
-        "results": DeletableGroupResult,
-    }
-
     throttle_time_ms: int = 0
     results: tuple[DeletableGroupResult, ...] = ()
-    unknown_tags: UnknownTags = ()

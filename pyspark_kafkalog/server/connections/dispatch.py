@@ -234,7 +234,7 @@ class _ErrorValues:
             return values
         for each in fields:
             if each.is_array and each.struct is not None:
-                struct = cls.STRUCTS[each.attribute]
+                struct = cls.structs()[each.attribute]
                 values[each.attribute] = tuple(self._elements(struct, each.struct, asked, asked_fields))
         return values
 
