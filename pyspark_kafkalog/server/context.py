@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.group import GroupConfig
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
 
 T = TypeVar("T")
+BodyT_co = TypeVar("BodyT_co", bound=Message, covariant=True)
 _DEFAULTS: Final = BrokerConfig()
 ANONYMOUS = "User:ANONYMOUS"
 #: Why a change is refused by a server without `ServerContext.native`.
@@ -69,8 +70,8 @@ class Session:
 
 
 @quick_dataclass(frozen=True, slots=True)
-class Request:
-    """One decoded request. `body` is the message class of its API; its `records` are views of the request's frame.
+class Request(Generic[BodyT_co]):
+    """One decoded request. `body` is a message of its API; its `records` are views of the request's frame.
 
     `is_long`: it has thousands of elements, so its handler must let others come first now and then (turns.py).
     """
@@ -78,7 +79,7 @@ class Request:
     api_key: int
     api_version: int
     client_id: str
-    body: Message
+    body: BodyT_co
     session: Session
     is_long: bool = False
 
@@ -282,4 +283,6 @@ class ServerContext:
         return GroupConfig.of(self.broker_config(), own)
 
 
-Handler: TypeAlias = Callable[[ServerContext, Request], Awaitable[Message | None]]
+AnyRequest: TypeAlias = Request[Message]
+#: The table of handlers (handlers.py) has the API whose message the request's body is.
+Handler: TypeAlias = Callable[[ServerContext, Request[Any]], Awaitable[Message | None]]

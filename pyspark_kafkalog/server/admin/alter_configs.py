@@ -48,7 +48,7 @@ from pyspark_kafkalog.server.admin.config_resources import (
     resource_type,
 )
 from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError, why_read_only
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 
@@ -84,9 +84,8 @@ class ResourceChange:
         return self.type_number, self.name
 
 
-async def handle_alter_configs(context: ServerContext, request: Request) -> AlterConfigsResponse:
+async def handle_alter_configs(context: ServerContext, request: Request[AlterConfigsRequest]) -> AlterConfigsResponse:
     body = request.body
-    assert isinstance(body, AlterConfigsRequest)
     changes = [
         ResourceChange(
             resource.resource_type,
@@ -99,9 +98,10 @@ async def handle_alter_configs(context: ServerContext, request: Request) -> Alte
     return AlterConfigsResponse(responses=await _alter(context, request, changes, validate_only=body.validate_only))
 
 
-async def handle_incremental_alter_configs(context: ServerContext, request: Request) -> IncrementalAlterConfigsResponse:
+async def handle_incremental_alter_configs(
+    context: ServerContext, request: Request[IncrementalAlterConfigsRequest]
+) -> IncrementalAlterConfigsResponse:
     body = request.body
-    assert isinstance(body, IncrementalAlterConfigsRequest)
     changes = [
         ResourceChange(
             resource.resource_type,
@@ -116,7 +116,7 @@ async def handle_incremental_alter_configs(context: ServerContext, request: Requ
 
 
 async def _alter(
-    context: ServerContext, request: Request, changes: Sequence[ResourceChange], *, validate_only: bool
+    context: ServerContext, request: AnyRequest, changes: Sequence[ResourceChange], *, validate_only: bool
 ) -> tuple[AlterConfigsResourceResponse, ...]:
     """The answers for the resources, in the order of the request."""
     times = Counter(each.key for each in changes)
@@ -145,7 +145,7 @@ def _response(change: ResourceChange, error: ApiError) -> AlterConfigsResourceRe
     )
 
 
-def _check(context: ServerContext, request: Request, change: ResourceChange) -> None:
+def _check(context: ServerContext, request: AnyRequest, change: ResourceChange) -> None:
     """Raise KafkalogError unless the form of the change is right, and the client may make it."""
     kind = resource_type(change.type_number)
     check_operations(change.operations)

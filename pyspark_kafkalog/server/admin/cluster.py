@@ -39,7 +39,7 @@ from pyspark_kafkalog.server.authorized_operations import (
     authorized_cluster_operations,
     authorized_operations,
 )
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 
@@ -56,9 +56,10 @@ _HAS_RESOURCE_TYPES: Final = 1
 # DescribeCluster
 
 
-async def handle_describe_cluster(context: ServerContext, request: Request) -> DescribeClusterResponse:
+async def handle_describe_cluster(
+    context: ServerContext, request: Request[DescribeClusterRequest]
+) -> DescribeClusterResponse:
     body = request.body
-    assert isinstance(body, DescribeClusterRequest)
     if body.endpoint_type != _BROKERS:
         return _wrong_endpoint(body.endpoint_type, request.api_version)
     cluster = context.cluster
@@ -87,9 +88,10 @@ def _wrong_endpoint(endpoint_type: int, api_version: int) -> DescribeClusterResp
 # ListConfigResources
 
 
-async def handle_list_config_resources(context: ServerContext, request: Request) -> ListConfigResourcesResponse:
+async def handle_list_config_resources(
+    context: ServerContext, request: Request[ListConfigResourcesRequest]
+) -> ListConfigResourcesResponse:
     body = request.body
-    assert isinstance(body, ListConfigResourcesRequest)
     if not context.guard.allows(request.session, AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if request.api_version < _HAS_RESOURCE_TYPES:
@@ -114,9 +116,10 @@ async def handle_list_config_resources(context: ServerContext, request: Request)
 # DescribeTopicPartitions
 
 
-async def handle_describe_topic_partitions(context: ServerContext, request: Request) -> DescribeTopicPartitionsResponse:
+async def handle_describe_topic_partitions(
+    context: ServerContext, request: Request[DescribeTopicPartitionsRequest]
+) -> DescribeTopicPartitionsResponse:
     body = request.body
-    assert isinstance(body, DescribeTopicPartitionsRequest)
     cursor = body.cursor
     if cursor is not None:
         named = {each.name for each in body.topics}
@@ -159,7 +162,7 @@ class _Page:
     """The topics of one answer, with at most `left` partitions. Filling it may read files: it runs in a thread."""
 
     context: ServerContext
-    request: Request
+    request: AnyRequest
     left: int
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...] = ()
     next_cursor: Cursor | None = None

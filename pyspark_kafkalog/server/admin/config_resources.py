@@ -11,7 +11,7 @@ from typing import Final
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.admin.errors import RefusedError
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, ServerContext
 
 
 class ConfigResourceType(IntEnum):
@@ -40,7 +40,7 @@ def resource_type(number: int) -> ConfigResourceType:
 
 
 def check_allowed(
-    context: ServerContext, request: Request, operation: AclOperation, kind: ConfigResourceType, name: str
+    context: ServerContext, request: AnyRequest, operation: AclOperation, kind: ConfigResourceType, name: str
 ) -> None:
     """Raise RefusedError if the client may not do `operation` on the configurations of the resource."""
     if kind is ConfigResourceType.TOPIC:

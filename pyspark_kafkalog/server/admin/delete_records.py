@@ -22,9 +22,10 @@ from pyspark_kafkalog.storage.names import TopicPartition
 _NO_LOW_WATERMARK: Final = -1
 
 
-async def handle_delete_records(context: ServerContext, request: Request) -> DeleteRecordsResponse:
+async def handle_delete_records(
+    context: ServerContext, request: Request[DeleteRecordsRequest]
+) -> DeleteRecordsResponse:
     body = request.body
-    assert isinstance(body, DeleteRecordsRequest)
     results: dict[TopicPartition, MovedLogStart] = {}
     offsets: dict[TopicPartition, int] = {}
     read_only = why_read_only(context)

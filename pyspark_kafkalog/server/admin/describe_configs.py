@@ -55,7 +55,7 @@ from pyspark_kafkalog.server.admin.config_resources import (
 )
 from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError
 from pyspark_kafkalog.server.admin.log_dirs import log_directories
-from pyspark_kafkalog.server.context import Node, Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Node, Request, ServerContext
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 #: Numbers of org.apache.kafka.common.requests.DescribeConfigsResponse.ConfigType.
@@ -77,15 +77,16 @@ _CLIENT_METRICS_CONFIGS: Final = (
 )
 
 
-async def handle_describe_configs(context: ServerContext, request: Request) -> DescribeConfigsResponse:
+async def handle_describe_configs(
+    context: ServerContext, request: Request[DescribeConfigsRequest]
+) -> DescribeConfigsResponse:
     body = request.body
-    assert isinstance(body, DescribeConfigsRequest)
     results = [await _describe(context, request, body, each) for each in body.resources]
     return DescribeConfigsResponse(results=tuple(results))
 
 
 async def _describe(
-    context: ServerContext, request: Request, body: DescribeConfigsRequest, resource: DescribeConfigsResource
+    context: ServerContext, request: AnyRequest, body: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     name, keys = resource.resource_name, resource.configuration_keys
     try:

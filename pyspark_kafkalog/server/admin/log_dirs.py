@@ -39,9 +39,10 @@ from pyspark_kafkalog.storage.names import TopicPartition
 _UNKNOWN_BYTES: Final = -1
 
 
-async def handle_describe_log_dirs(context: ServerContext, request: Request) -> DescribeLogDirsResponse:
+async def handle_describe_log_dirs(
+    context: ServerContext, request: Request[DescribeLogDirsRequest]
+) -> DescribeLogDirsResponse:
     body = request.body
-    assert isinstance(body, DescribeLogDirsRequest)
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = None
@@ -106,10 +107,11 @@ def _disk(directory: str) -> tuple[int, int]:
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-async def handle_alter_replica_log_dirs(context: ServerContext, request: Request) -> AlterReplicaLogDirsResponse:
+async def handle_alter_replica_log_dirs(
+    context: ServerContext, request: Request[AlterReplicaLogDirsRequest]
+) -> AlterReplicaLogDirsResponse:
     """A replica that is to stay where it is stays there; any other directory does not exist."""
     body = request.body
-    assert isinstance(body, AlterReplicaLogDirsRequest)
     may_alter = context.guard.allows(request.session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
     directories = log_directories(context.root)
     await context.run(context.root.refresh)

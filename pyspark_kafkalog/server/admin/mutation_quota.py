@@ -17,7 +17,7 @@ from pyspark_kafkalog.metadata.access.client_quotas import CONTROLLER_MUTATION_R
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.admin.errors import RefusedError
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, ServerContext
 
 _KNOWS_ERROR_FROM: Final[Mapping[int, int]] = {
     ApiKey.CREATE_TOPICS: 6,
@@ -29,7 +29,7 @@ _KNOWS_ERROR_FROM: Final[Mapping[int, int]] = {
 class MutationQuota:
     """The quota as one request uses it. Used in the event loop's thread."""
 
-    def __init__(self, context: ServerContext, request: Request) -> None:
+    def __init__(self, context: ServerContext, request: AnyRequest) -> None:
         self._quotas, self._session, self._client_id = context.quotas, request.session, request.client_id
         self._knows_error = request.api_version >= _KNOWS_ERROR_FROM[request.api_key]
         self._taken: dict[str, int] = {}

@@ -55,9 +55,10 @@ _UPGRADE_TYPES: Final = (1, 2, 3)
 # DescribeQuorum
 
 
-async def handle_describe_quorum(context: ServerContext, request: Request) -> DescribeQuorumResponse:
+async def handle_describe_quorum(
+    context: ServerContext, request: Request[DescribeQuorumRequest]
+) -> DescribeQuorumResponse:
     body = request.body
-    assert isinstance(body, DescribeQuorumRequest)
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DescribeQuorumResponse(error_code=code, error_message=code.message)
@@ -165,9 +166,10 @@ def _or_unknown(value: int | None) -> int:
 # UpdateFeatures
 
 
-async def handle_update_features(context: ServerContext, request: Request) -> UpdateFeaturesResponse:
+async def handle_update_features(
+    context: ServerContext, request: Request[UpdateFeaturesRequest]
+) -> UpdateFeaturesResponse:
     body = request.body
-    assert isinstance(body, UpdateFeaturesRequest)
     if not context.guard.allows(request.session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return UpdateFeaturesResponse(error_code=code, error_message=code.message)

@@ -30,7 +30,7 @@ from pyspark_kafkalog.protocol.messages.replicas import (
 )
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server.admin.errors import SUCCESS, ApiError, RefusedError, why_read_only
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 
 _ELECTION_TYPES: Final = (0, 1)
 _HAS_ELECTION_TYPES: Final = 1
@@ -40,9 +40,8 @@ _NOTHING_TO_MOVE: Final = RefusedError(
 _DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def handle_elect_leaders(context: ServerContext, request: Request) -> ElectLeadersResponse:
+async def handle_elect_leaders(context: ServerContext, request: Request[ElectLeadersRequest]) -> ElectLeadersResponse:
     body = request.body
-    assert isinstance(body, ElectLeadersRequest)
     if not _allows(context, request, AclOperation.ALTER):
         return ElectLeadersResponse(error_code=_DENIED)
     if request.api_version >= _HAS_ELECTION_TYPES and body.election_type not in _ELECTION_TYPES:
@@ -71,10 +70,9 @@ def _elected(partition: int, existing: frozenset[int]) -> PartitionResult:
 
 
 async def handle_alter_partition_reassignments(
-    context: ServerContext, request: Request
+    context: ServerContext, request: Request[AlterPartitionReassignmentsRequest]
 ) -> AlterPartitionReassignmentsResponse:
     body = request.body
-    assert isinstance(body, AlterPartitionReassignmentsRequest)
     if not _allows(context, request, AclOperation.ALTER):
         return AlterPartitionReassignmentsResponse(error_code=_DENIED, error_message=_DENIED.message)
     numbers = await context.run(lambda: _partition_numbers(context.root))
@@ -104,7 +102,7 @@ async def handle_alter_partition_reassignments(
     )
 
 
-def _check_reassignment(context: ServerContext, request: Request, topic: str, asked: ReassignablePartition) -> None:
+def _check_reassignment(context: ServerContext, request: AnyRequest, topic: str, asked: ReassignablePartition) -> None:
     """Raise KafkalogError unless the partition already is where it shall be, which Kafka too takes as a success."""
     if asked.replicas is None:
         raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
@@ -120,14 +118,14 @@ def _check_reassignment(context: ServerContext, request: Request, topic: str, as
 
 
 async def handle_list_partition_reassignments(
-    context: ServerContext, request: Request
+    context: ServerContext, request: AnyRequest
 ) -> ListPartitionReassignmentsResponse:
     if not _allows(context, request, AclOperation.DESCRIBE):
         return ListPartitionReassignmentsResponse(error_code=_DENIED, error_message=_DENIED.message)
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
-def _allows(context: ServerContext, request: Request, operation: AclOperation) -> bool:
+def _allows(context: ServerContext, request: AnyRequest, operation: AclOperation) -> bool:
     return context.guard.allows(request.session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 

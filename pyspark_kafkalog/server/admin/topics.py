@@ -41,7 +41,7 @@ from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError, why_read_only
 from pyspark_kafkalog.server.admin.mutation_quota import MutationQuota
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 #: Stands for num.partitions, and for default.replication.factor.
@@ -55,9 +55,8 @@ _DENIED: Final = RefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorizati
 # CreateTopics
 
 
-async def handle_create_topics(context: ServerContext, request: Request) -> CreateTopicsResponse:
+async def handle_create_topics(context: ServerContext, request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
     body = request.body
-    assert isinstance(body, CreateTopicsRequest)
     duplicates = _duplicates(each.name for each in body.topics)
     topics = {each.name: each for each in body.topics}
     refused: dict[str, Exception] = {}
@@ -86,7 +85,7 @@ async def handle_create_topics(context: ServerContext, request: Request) -> Crea
     )
 
 
-def _why_not_created(context: ServerContext, request: Request, name: str, *, is_duplicate: bool) -> Exception | None:
+def _why_not_created(context: ServerContext, request: AnyRequest, name: str, *, is_duplicate: bool) -> Exception | None:
     if is_duplicate:
         return RefusedError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     if name == CLUSTER_METADATA_TOPIC:
@@ -214,7 +213,7 @@ def _created_as(image: MetadataImage, topic: CreatableTopic) -> _Creation:
     )
 
 
-def _created(context: ServerContext, request: Request, name: str, outcome: _Creation) -> CreatableTopicResult:
+def _created(context: ServerContext, request: AnyRequest, name: str, outcome: _Creation) -> CreatableTopicResult:
     error = ApiError.of(outcome.error)
     if error.code:
         return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
@@ -239,9 +238,10 @@ def _created(context: ServerContext, request: Request, name: str, outcome: _Crea
 # CreatePartitions
 
 
-async def handle_create_partitions(context: ServerContext, request: Request) -> CreatePartitionsResponse:
+async def handle_create_partitions(
+    context: ServerContext, request: Request[CreatePartitionsRequest]
+) -> CreatePartitionsResponse:
     body = request.body
-    assert isinstance(body, CreatePartitionsRequest)
     duplicates = _duplicates(each.name for each in body.topics)
     topics = {each.name: each for each in body.topics}
     errors: dict[str, Exception | None] = {}
@@ -320,9 +320,8 @@ class _Deletion:
         )
 
 
-async def handle_delete_topics(context: ServerContext, request: Request) -> DeleteTopicsResponse:
+async def handle_delete_topics(context: ServerContext, request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     body = request.body
-    assert isinstance(body, DeleteTopicsRequest)
     asked = [*((name, ZERO_UUID) for name in body.topic_names), *((each.name, each.topic_id) for each in body.topics)]
     error = _why_none_deleted(context, request.api_version)
     if error is not None:
@@ -363,7 +362,7 @@ def _why_none_deleted(context: ServerContext, api_version: int) -> Exception | N
 
 
 def _select(
-    context: ServerContext, request: Request, image: MetadataImage, asked: Sequence[tuple[str | None, str]]
+    context: ServerContext, request: AnyRequest, image: MetadataImage, asked: Sequence[tuple[str | None, str]]
 ) -> tuple[list[_Deletion], dict[str, str]]:
     """The topics that are refused, and those to delete: their names with their ids."""
     choice = _DeletionChoice(context, request, image)
@@ -383,7 +382,7 @@ def _select(
 class _DeletionChoice:
     """Decides for each topic of a request whether it is to be deleted; hides those that the client may not describe."""
 
-    def __init__(self, context: ServerContext, request: Request, image: MetadataImage) -> None:
+    def __init__(self, context: ServerContext, request: AnyRequest, image: MetadataImage) -> None:
         self._guard, self._session, self._image = context.guard, request.session, image
         self.refused: list[_Deletion] = []
         self.chosen: dict[str, str] = {}

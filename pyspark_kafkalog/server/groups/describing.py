@@ -11,7 +11,7 @@ Source of the rules: org.apache.kafka.coordinator.group.GroupMetadataManager and
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import group_key
@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
-from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
 from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, ConsumerMember
@@ -31,9 +31,6 @@ from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
 from pyspark_kafkalog.server.turns import in_turns
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.server.context import ServerContext
 
 _NOT_FOUND_FROM: Final = 6
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
@@ -45,9 +42,8 @@ class DescribingHandlers:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
 
-    async def list(self, context: ServerContext, request: Request) -> wire.ListGroupsResponse:
+    async def list(self, context: ServerContext, request: Request[wire.ListGroupsRequest]) -> wire.ListGroupsResponse:
         body = request.body
-        assert isinstance(body, wire.ListGroupsRequest)
         try:
             shards = await self._coordinator.all_shards()
         except GroupRequestError as refused:
@@ -74,15 +70,17 @@ class DescribingHandlers:
 
     # DescribeGroups
 
-    async def describe(self, context: ServerContext, request: Request) -> wire.DescribeGroupsResponse:
+    async def describe(
+        self, context: ServerContext, request: Request[wire.DescribeGroupsRequest]
+    ) -> wire.DescribeGroupsResponse:
         body = request.body
-        assert isinstance(body, wire.DescribeGroupsRequest)
         groups = [await self._described(context, request, each) async for each in in_turns(body.groups)]
         return wire.DescribeGroupsResponse(groups=tuple(groups))
 
-    async def _described(self, context: ServerContext, request: Request, group_id: str) -> wire.DescribedGroup:
+    async def _described(
+        self, context: ServerContext, request: Request[wire.DescribeGroupsRequest], group_id: str
+    ) -> wire.DescribedGroup:
         body = request.body
-        assert isinstance(body, wire.DescribeGroupsRequest)
         try:
             shard = await self._readable(context, request.session, group_id)
         except GroupRequestError as refused:
@@ -112,18 +110,16 @@ class DescribingHandlers:
     # ConsumerGroupDescribe
 
     async def describe_consumer(
-        self, context: ServerContext, request: Request
+        self, context: ServerContext, request: Request[consumer_wire.ConsumerGroupDescribeRequest]
     ) -> consumer_wire.ConsumerGroupDescribeResponse:
         body = request.body
-        assert isinstance(body, consumer_wire.ConsumerGroupDescribeRequest)
         groups = [await self._described_consumer(context, request, each) async for each in in_turns(body.group_ids)]
         return consumer_wire.ConsumerGroupDescribeResponse(groups=tuple(groups))
 
     async def _described_consumer(
-        self, context: ServerContext, request: Request, group_id: str
+        self, context: ServerContext, request: Request[consumer_wire.ConsumerGroupDescribeRequest], group_id: str
     ) -> consumer_wire.DescribedGroup:
         body = request.body
-        assert isinstance(body, consumer_wire.ConsumerGroupDescribeRequest)
         try:
             if not group_id:
                 raise GroupRequestError(ErrorCode.INVALID_GROUP_ID)
@@ -151,9 +147,10 @@ class DescribingHandlers:
 
     # DeleteGroups
 
-    async def delete(self, context: ServerContext, request: Request) -> wire.DeleteGroupsResponse:
+    async def delete(
+        self, context: ServerContext, request: Request[wire.DeleteGroupsRequest]
+    ) -> wire.DeleteGroupsResponse:
         body = request.body
-        assert isinstance(body, wire.DeleteGroupsRequest)
         results = []
         async for group_id in in_turns(dict.fromkeys(body.groups_names)):
             error = await self._delete(context, request.session, group_id)

@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadata
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.groups import migration
 from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
@@ -67,9 +67,8 @@ class MembershipHandlers:
 
     # JoinGroup
 
-    async def join(self, context: ServerContext, request: Request) -> wire.JoinGroupResponse:
+    async def join(self, context: ServerContext, request: Request[wire.JoinGroupRequest]) -> wire.JoinGroupResponse:
         body = request.body
-        assert isinstance(body, wire.JoinGroupRequest)
         try:
             _check_group(context, request, body.group_id)
             config = context.broker_config()
@@ -152,9 +151,8 @@ class MembershipHandlers:
 
     # SyncGroup, Heartbeat, LeaveGroup
 
-    async def sync(self, context: ServerContext, request: Request) -> wire.SyncGroupResponse:
+    async def sync(self, context: ServerContext, request: Request[wire.SyncGroupRequest]) -> wire.SyncGroupResponse:
         body = request.body
-        assert isinstance(body, wire.SyncGroupRequest)
         if request.api_version >= _SYNC_NAMES_PROTOCOL_FROM and None in (body.protocol_type, body.protocol_name):
             return _sync_response(SyncAnswer(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         asked = SyncRequest(
@@ -197,9 +195,10 @@ class MembershipHandlers:
         answer: SyncAnswer = await shard.write(group_id, plan)
         return answer
 
-    async def heartbeat(self, context: ServerContext, request: Request) -> wire.HeartbeatResponse:
+    async def heartbeat(
+        self, context: ServerContext, request: Request[wire.HeartbeatRequest]
+    ) -> wire.HeartbeatResponse:
         body = request.body
-        assert isinstance(body, wire.HeartbeatRequest)
         try:
             shard = await self._shard(context, request, body.group_id)
             group = shard.consumer(body.group_id)
@@ -217,9 +216,8 @@ class MembershipHandlers:
         error = machine.heartbeat(body.member_id, body.group_instance_id, body.generation_id)
         return wire.HeartbeatResponse(error_code=error)
 
-    async def leave(self, context: ServerContext, request: Request) -> wire.LeaveGroupResponse:
+    async def leave(self, context: ServerContext, request: Request[wire.LeaveGroupRequest]) -> wire.LeaveGroupResponse:
         body = request.body
-        assert isinstance(body, wire.LeaveGroupRequest)
         is_of_many = request.api_version >= _LEAVES_MANY_FROM
         named: list[tuple[str, str | None]] = [(body.member_id, None)]
         if is_of_many:
@@ -240,7 +238,7 @@ class MembershipHandlers:
         )
 
     async def _leave(
-        self, context: ServerContext, request: Request, group_id: str, named: list[tuple[str, str | None]]
+        self, context: ServerContext, request: AnyRequest, group_id: str, named: list[tuple[str, str | None]]
     ) -> list[ErrorCode]:
         """Also members of the consumer protocol are removed so, by the admin client."""
         shard = await self._shard(context, request, group_id)
@@ -261,17 +259,16 @@ class MembershipHandlers:
         errors: list[ErrorCode] = await shard.write(group_id, plan, is_exclusive=True)
         return errors
 
-    async def _shard(self, context: ServerContext, request: Request, group_id: str) -> Shard:
+    async def _shard(self, context: ServerContext, request: AnyRequest, group_id: str) -> Shard:
         _check_group(context, request, group_id)
         return await self._coordinator.shard_of(group_id)
 
     # ConsumerGroupHeartbeat
 
     async def consumer_heartbeat(
-        self, context: ServerContext, request: Request
+        self, context: ServerContext, request: Request[consumer_wire.ConsumerGroupHeartbeatRequest]
     ) -> consumer_wire.ConsumerGroupHeartbeatResponse:
         body = request.body
-        assert isinstance(body, consumer_wire.ConsumerGroupHeartbeatRequest)
         try:
             if not context.guard.allows(request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
                 raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -307,7 +304,7 @@ class MembershipHandlers:
     async def _consumer_heartbeat(
         self,
         context: ServerContext,
-        request: Request,
+        request: AnyRequest,
         body: consumer_wire.ConsumerGroupHeartbeatRequest,
         shard: Shard,
     ) -> consumer.HeartbeatResult:
@@ -397,7 +394,7 @@ class _Step:
 
 def _heartbeat_step(
     context: ServerContext,
-    request: Request,
+    request: AnyRequest,
     body: consumer_wire.ConsumerGroupHeartbeatRequest,
     shard: Shard,
     member_id: str,
@@ -420,7 +417,7 @@ def _heartbeat_step(
 
 
 def _asked(
-    request: Request,
+    request: AnyRequest,
     body: consumer_wire.ConsumerGroupHeartbeatRequest,
     member_id: str,
     resolved: Mapping[str, ResolvedRegex],
@@ -449,7 +446,7 @@ def _owned(body: consumer_wire.ConsumerGroupHeartbeatRequest) -> dict[str, froze
 # Checks
 
 
-def _check_group(context: ServerContext, request: Request, group_id: str) -> None:
+def _check_group(context: ServerContext, request: AnyRequest, group_id: str) -> None:
     if not context.guard.allows(request.session, AclOperation.READ, ResourceType.GROUP, group_id):
         raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not group_id:
@@ -490,7 +487,9 @@ def _check_heartbeat(body: consumer_wire.ConsumerGroupHeartbeatRequest, api_vers
             raise GroupRequestError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
 
 
-def _check_topics(context: ServerContext, request: Request, body: consumer_wire.ConsumerGroupHeartbeatRequest) -> None:
+def _check_topics(
+    context: ServerContext, request: AnyRequest, body: consumer_wire.ConsumerGroupHeartbeatRequest
+) -> None:
     for topic in body.subscribed_topic_names or ():
         if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
             raise GroupRequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -562,7 +561,7 @@ def _conversion_to_consumer(
 # Messages
 
 
-def _join_request(request: Request, body: wire.JoinGroupRequest) -> JoinRequest:
+def _join_request(request: AnyRequest, body: wire.JoinGroupRequest) -> JoinRequest:
     has_rebalance_timeout = request.api_version >= 1
     return JoinRequest(
         member_id=body.member_id,

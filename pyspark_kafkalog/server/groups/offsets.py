@@ -15,7 +15,7 @@ Source of the rules: kafka.server.KafkaApis, org.apache.kafka.coordinator.group.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.groups.offset_records import (
     NO_EXPIRY,
@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
-from pyspark_kafkalog.server.context import Request, Session
+from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
 from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat as consumer
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
@@ -39,9 +39,6 @@ from pyspark_kafkalog.server.metadata.known_topics import known_topics, with_nam
 from pyspark_kafkalog.server.transactions.offsets import Permission
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.server.context import ServerContext
 
 _GROUPS_FROM: Final = 8
 _TOP_LEVEL_ERROR_FROM: Final = 2
@@ -113,9 +110,10 @@ class OffsetHandlers:
 
     # OffsetCommit
 
-    async def commit(self, context: ServerContext, request: Request) -> wire.OffsetCommitResponse:
+    async def commit(
+        self, context: ServerContext, request: Request[wire.OffsetCommitRequest]
+    ) -> wire.OffsetCommitResponse:
         body = request.body
-        assert isinstance(body, wire.OffsetCommitRequest)
         errors: dict[TopicPartition, ErrorCode] = {}
         accepted: dict[TopicPartition, wire.OffsetCommitRequestPartition] = {}
         if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
@@ -191,9 +189,10 @@ class OffsetHandlers:
 
     # OffsetFetch
 
-    async def fetch(self, context: ServerContext, request: Request) -> wire.OffsetFetchResponse:
+    async def fetch(
+        self, context: ServerContext, request: Request[wire.OffsetFetchRequest]
+    ) -> wire.OffsetFetchResponse:
         body = request.body
-        assert isinstance(body, wire.OffsetFetchRequest)
         if request.api_version >= _GROUPS_FROM:
             groups = [await self._fetch_group(context, request, each) async for each in in_turns(body.groups)]
             return wire.OffsetFetchResponse(groups=tuple(groups))
@@ -211,10 +210,9 @@ class OffsetHandlers:
         return _of_one_group(one, topics or (), has_top_level_error=request.api_version >= _TOP_LEVEL_ERROR_FROM)
 
     async def _fetch_group(
-        self, context: ServerContext, request: Request, asked: wire.OffsetFetchRequestGroup
+        self, context: ServerContext, request: Request[wire.OffsetFetchRequest], asked: wire.OffsetFetchRequestGroup
     ) -> wire.OffsetFetchResponseGroup:
         body = request.body
-        assert isinstance(body, wire.OffsetFetchRequest)
         try:
             if not _may(context, request.session, AclOperation.DESCRIBE, ResourceType.GROUP, asked.group_id):
                 raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -254,9 +252,10 @@ class OffsetHandlers:
 
     # OffsetDelete
 
-    async def delete(self, context: ServerContext, request: Request) -> wire.OffsetDeleteResponse:
+    async def delete(
+        self, context: ServerContext, request: Request[wire.OffsetDeleteRequest]
+    ) -> wire.OffsetDeleteResponse:
         body = request.body
-        assert isinstance(body, wire.OffsetDeleteRequest)
         if not _may(context, request.session, AclOperation.DELETE, ResourceType.GROUP, body.group_id):
             return wire.OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not body.group_id:

@@ -26,7 +26,7 @@ from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, ServerContext
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, ResolvedRegex
 from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
@@ -78,7 +78,7 @@ class SubscribedRegexes:
         self._state = 0
 
     async def resolved(
-        self, context: ServerContext, request: Request, group_id: str, group: ConsumerGroup | None, asked: str | None
+        self, context: ServerContext, request: AnyRequest, group_id: str, group: ConsumerGroup | None, asked: str | None
     ) -> Resolved:
         """The topics of `asked`, if it is new to the group, and those of all its expressions when it is time.
 
@@ -163,7 +163,7 @@ def _decisive(context: ServerContext) -> tuple[object, ...]:
     return image.topic_names, image.acls, image.broker_configs
 
 
-async def _visible(context: ServerContext, request: Request, names: Collection[str]) -> frozenset[str]:
+async def _visible(context: ServerContext, request: AnyRequest, names: Collection[str]) -> frozenset[str]:
     """The topics that the client may describe."""
     allows, session = context.guard.allows, request.session
     return frozenset(

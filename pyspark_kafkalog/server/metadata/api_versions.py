@@ -58,9 +58,8 @@ def api_versions_handler(handled: Collection[int]) -> Handler:
         if api.key in handled or api.key == ApiKey.API_VERSIONS
     )
 
-    async def handle(context: ServerContext, request: Request) -> ApiVersionsResponse:
+    async def handle(context: ServerContext, request: Request[ApiVersionsRequest]) -> ApiVersionsResponse:
         body = request.body
-        assert isinstance(body, ApiVersionsRequest)
         if request.api_version >= _HAS_SOFTWARE:
             names = (body.client_software_name, body.client_software_version)
             if not all(map(_SOFTWARE.fullmatch, names)):

@@ -15,7 +15,7 @@ from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
-from pyspark_kafkalog.server.context import READ_ONLY, Node, Request, ServerContext
+from pyspark_kafkalog.server.context import READ_ONLY, AnyRequest, Node, Request, ServerContext
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group, partition_of_transactional_id
 from pyspark_kafkalog.server.turns import in_turns
 
@@ -24,9 +24,10 @@ _TRANSACTION: Final = 1
 _BATCHED_FROM: Final = 4
 
 
-async def handle_find_coordinator(context: ServerContext, request: Request) -> FindCoordinatorResponse:
+async def handle_find_coordinator(
+    context: ServerContext, request: Request[FindCoordinatorRequest]
+) -> FindCoordinatorResponse:
     body = request.body
-    assert isinstance(body, FindCoordinatorRequest)
     if request.api_version >= _BATCHED_FROM:
         found = [_find(context, request, body.key_type, key) async for key in in_turns(body.coordinator_keys)]
         return FindCoordinatorResponse(coordinators=tuple(found))
@@ -36,7 +37,7 @@ async def handle_find_coordinator(context: ServerContext, request: Request) -> F
     )
 
 
-def _find(context: ServerContext, request: Request, key_type: int, key: str) -> Coordinator:
+def _find(context: ServerContext, request: AnyRequest, key_type: int, key: str) -> Coordinator:
     if key_type == _GROUP:
         resource_type, denied = ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED
         topic, partition = OFFSETS_TOPIC, partition_of_group(context, key)

@@ -32,7 +32,7 @@ from pyspark_kafkalog.server.authorized_operations import (
     authorized_cluster_operations,
     authorized_operations,
 )
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
@@ -48,9 +48,8 @@ _HAS_CREATION_CHOICE: Final = 4
 _CREATED_MAX: Final = 1000
 
 
-async def handle_metadata(context: ServerContext, request: Request) -> MetadataResponse:
+async def handle_metadata(context: ServerContext, request: Request[MetadataRequest]) -> MetadataResponse:
     body = request.body
-    assert isinstance(body, MetadataRequest)
     if request.api_version < _ANSWERS_BY_ID_FROM and any(
         each.name is None or each.topic_id != ZERO_UUID for each in body.topics or ()
     ):
@@ -93,7 +92,7 @@ class _Lookup:
     """Answers one request from the root. Its methods but `create` may read files: they run in a thread."""
 
     context: ServerContext
-    request: Request
+    request: AnyRequest
     body: MetadataRequest
 
     def topics(self) -> list[_Found]:

@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.access.client_quotas import CONSUMER_BYTE_RATE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponse
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.reads.fetch_plan import FetchedPartition, FetchPlan
 from pyspark_kafkalog.server.reads.fetch_requests import OpenedFetch, open_fetch
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
@@ -51,10 +51,9 @@ class Fetches:
         self._slices = slices
         self._sessions = sessions
 
-    async def handle(self, context: ServerContext, request: Request) -> Message:
+    async def handle(self, context: ServerContext, request: Request[FetchRequest]) -> Message:
         """Versions 4 to 18."""
         body = request.body
-        assert isinstance(body, FetchRequest)
         opened = open_fetch(self._sessions, request)
         if not isinstance(opened, OpenedFetch):
             return FetchResponse(error_code=opened)
@@ -95,7 +94,7 @@ class Fetches:
             quiet=[] if is_full else [each for each in partitions if each.topic is not None],
         )
 
-    async def _authorize(self, context: ServerContext, request: Request, plan: FetchPlan) -> None:
+    async def _authorize(self, context: ServerContext, request: Request[FetchRequest], plan: FetchPlan) -> None:
         """Give the partitions that the client may not read their error."""
         if _replica_id(request) >= 0:
             # No partition has replicas elsewhere: to one that says it is a follower, this is not its leader.
@@ -133,9 +132,8 @@ class Fetches:
                 plan.session.resolve(each.kept, each.topic)
 
 
-def _replica_id(request: Request) -> int:
+def _replica_id(request: Request[FetchRequest]) -> int:
     body = request.body
-    assert isinstance(body, FetchRequest)
     return body.replica_state.replica_id if request.api_version >= _REPLICA_STATE_FROM_VERSION else body.replica_id
 
 
@@ -175,7 +173,7 @@ def _count(context: ServerContext, plan: FetchPlan) -> None:
         context.traffic.fetched(topic, size_bytes=size_bytes)
 
 
-def _throttle_ms(context: ServerContext, request: Request, plan: FetchPlan) -> int:
+def _throttle_ms(context: ServerContext, request: AnyRequest, plan: FetchPlan) -> int:
     """Charge the response to the client's quota: above 0 it gets nothing now, as in Kafka, and asks again."""
     size_bytes = plan.size_bytes + _PARTITION_BYTES * len(plan.fetched)
     client = request.session, request.client_id, CONSUMER_BYTE_RATE

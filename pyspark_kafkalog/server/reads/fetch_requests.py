@@ -43,7 +43,7 @@ class OpenedFetch:
     """
 
     sessions: FetchSessions
-    request: Request
+    request: Request[FetchRequest]
     partitions: Mapping[PartitionKey, SessionPartition]
     begins: bool = False
     session: FetchSession | None = None
@@ -51,7 +51,7 @@ class OpenedFetch:
 
     @property
     def is_committed(self) -> bool:
-        return _body(self.request).isolation_level == _READ_COMMITTED
+        return self.request.body.isolation_level == _READ_COMMITTED
 
     @property
     def _is_overtaken(self) -> bool:
@@ -97,9 +97,9 @@ class OpenedFetch:
         )
 
 
-def open_fetch(sessions: FetchSessions, request: Request) -> OpenedFetch | ErrorCode:
+def open_fetch(sessions: FetchSessions, request: Request[FetchRequest]) -> OpenedFetch | ErrorCode:
     """The request with its session; an error for one that continues a session in a way that it cannot be continued."""
-    body, principal = _body(request), request.session.principal
+    body, principal = request.body, request.session.principal
     wanted = _wanted(request)
     if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         sessions.close(body.session_id, principal)
@@ -120,20 +120,15 @@ def open_fetch(sessions: FetchSessions, request: Request) -> OpenedFetch | Error
     return OpenedFetch(sessions, request, found.partitions, session=found, next_epoch=found.epoch)
 
 
-def _body(request: Request) -> FetchRequest:
-    assert isinstance(request.body, FetchRequest)
-    return request.body
-
-
-def _is_by_id(request: Request) -> bool:
+def _is_by_id(request: Request[FetchRequest]) -> bool:
     return request.api_version >= _TOPIC_IDS_FROM_VERSION
 
 
-def _wanted(request: Request) -> dict[PartitionKey, SessionPartition]:
+def _wanted(request: Request[FetchRequest]) -> dict[PartitionKey, SessionPartition]:
     """The partitions of the request in its order; of one that it names twice, the last."""
     by_id = _is_by_id(request)
     found: dict[PartitionKey, SessionPartition] = {}
-    for topic in _body(request).topics:
+    for topic in request.body.topics:
         name, topic_id = (None, topic.topic_id) if by_id else (topic.topic, ZERO_UUID)
         for each in topic.partitions:
             key = topic_id if name is None else name, each.partition
@@ -143,8 +138,8 @@ def _wanted(request: Request) -> dict[PartitionKey, SessionPartition]:
     return found
 
 
-def _forgotten(request: Request) -> Iterable[PartitionKey]:
+def _forgotten(request: Request[FetchRequest]) -> Iterable[PartitionKey]:
     by_id = _is_by_id(request)
-    for topic in _body(request).forgotten_topics_data:
+    for topic in request.body.forgotten_topics_data:
         for partition in topic.partitions:
             yield topic.topic_id if by_id else topic.topic, partition

@@ -37,10 +37,9 @@ class EpochEnds:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 
-    async def handle(self, context: ServerContext, request: Request) -> Message:
+    async def handle(self, context: ServerContext, request: Request[OffsetForLeaderEpochRequest]) -> Message:
         """Versions 2 to 4. Who may act for the cluster, as replicas do, needs no rights on the topics."""
         body = request.body
-        assert isinstance(body, OffsetForLeaderEpochRequest)
         allowed = {
             topic.topic: may(context, request.session, AclOperation.DESCRIBE, topic.topic)
             or may_act_for_cluster(context, request.session)

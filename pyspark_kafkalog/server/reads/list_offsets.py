@@ -75,10 +75,9 @@ class OffsetLists:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 
-    async def handle(self, context: ServerContext, request: Request) -> Message:
+    async def handle(self, context: ServerContext, request: Request[ListOffsetsRequest]) -> Message:
         """Versions 1 to 11."""
         body = request.body
-        assert isinstance(body, ListOffsetsRequest)
         names = Counter((topic.name, each.partition_index) for topic in body.topics for each in topic.partitions)
         allowed = {
             topic.name: may(context, request.session, AclOperation.DESCRIBE, topic.name) for topic in body.topics

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import InvalidAclError, KafkalogError
 from pyspark_kafkalog.metadata.access.acl import (
@@ -48,7 +48,7 @@ from pyspark_kafkalog.protocol.messages.security import (
     DescribeAclsResponse,
 )
 from pyspark_kafkalog.security.access_control import AccessControl
-from pyspark_kafkalog.server.context import READ_ONLY, Request, ServerContext
+from pyspark_kafkalog.server.context import READ_ONLY, AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.security.guard import AclGuard
 from pyspark_kafkalog.storage.names import check_principal
 
@@ -64,13 +64,13 @@ class AclHandlers:
     def __init__(self, guard: AclGuard) -> None:
         self._guard = guard
 
-    async def describe(self, context: ServerContext, request: Request) -> Message:
+    async def describe(self, context: ServerContext, request: Request[DescribeAclsRequest]) -> Message:
         """DescribeAcls: the entries that a filter matches, by resource."""
         error = self._refusal(request, AclOperation.DESCRIBE)
         if error != ErrorCode.NONE:
             return DescribeAclsResponse(error_code=error, error_message=error.message)
         try:
-            chosen = parse_filter(cast("DescribeAclsRequest", request.body))
+            chosen = parse_filter(request.body)
         except InvalidAclError as refused:
             return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(refused))
         await context.run(context.root.refresh)
@@ -96,9 +96,9 @@ class AclHandlers:
             ),
         )
 
-    async def create(self, context: ServerContext, request: Request) -> Message:
+    async def create(self, context: ServerContext, request: Request[CreateAclsRequest]) -> Message:
         """CreateAcls: entries that exist already are left as they are."""
-        creations = cast("CreateAclsRequest", request.body).creations
+        creations = request.body.creations
         error = self._refusal(request, AclOperation.ALTER)
         native = context.native
         if error != ErrorCode.NONE or native is None:
@@ -121,9 +121,9 @@ class AclHandlers:
             )
         return CreateAclsResponse(results=tuple(results))
 
-    async def delete(self, context: ServerContext, request: Request) -> Message:
+    async def delete(self, context: ServerContext, request: Request[DeleteAclsRequest]) -> Message:
         """DeleteAcls: the entries that each filter matches."""
-        filters = cast("DeleteAclsRequest", request.body).filters
+        filters = request.body.filters
         error = self._refusal(request, AclOperation.ALTER)
         native = context.native
         if error != ErrorCode.NONE or native is None:
@@ -156,7 +156,7 @@ class AclHandlers:
             )
         )
 
-    def _refusal(self, request: Request, operation: AclOperation) -> ErrorCode:
+    def _refusal(self, request: AnyRequest, operation: AclOperation) -> ErrorCode:
         if not self._guard.allows(request.session, operation, ResourceType.CLUSTER, CLUSTER_NAME):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return ErrorCode.NONE if self._guard.is_on else ErrorCode.SECURITY_DISABLED

@@ -9,7 +9,7 @@ Source of the rules: org.apache.kafka.image.ClientQuotasImage, org.apache.kafka.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
@@ -47,11 +47,11 @@ _DEFAULT: Final = 1
 _ANY_NAME: Final = 2
 
 
-async def describe(context: ServerContext, request: Request) -> Message:
+async def describe(context: ServerContext, request: Request[DescribeClientQuotasRequest]) -> Message:
     """DescribeClientQuotas: the entities that a filter selects, with their quotas."""
     if not context.guard.allows(request.session, AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message)
-    body = cast("DescribeClientQuotasRequest", request.body)
+    body = request.body
     for component in body.components:
         if component.entity_type and component.entity_type not in (USER, CLIENT_ID, IP):
             return _refused(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {component.entity_type}")
@@ -95,9 +95,9 @@ def parse_filter(components: Sequence[ComponentData], *, strict: bool) -> QuotaF
     return QuotaFilter(exact, types, strict)
 
 
-async def alter(context: ServerContext, request: Request) -> Message:
+async def alter(context: ServerContext, request: Request[AlterClientQuotasRequest]) -> Message:
     """AlterClientQuotas: set or remove quotas; with `validate_only` nothing is changed."""
-    body = cast("AlterClientQuotasRequest", request.body)
+    body = request.body
     if not context.guard.allows(request.session, AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
         error = InvalidConfigError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message)
         return _answer(body, [error] * len(body.entries), ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -54,7 +54,7 @@ from pyspark_kafkalog.root.transactions.ending import Markers
 from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TV2, TransactionMetadata, by_topic
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, status_name
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.turns import gather_in_turns, in_turns, results_in_turns
@@ -70,9 +70,10 @@ class DescribingHandlers:
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
 
-    async def list_transactions(self, context: ServerContext, request: Request) -> ListTransactionsResponse:
+    async def list_transactions(
+        self, context: ServerContext, request: Request[ListTransactionsRequest]
+    ) -> ListTransactionsResponse:
         body = request.body
-        assert isinstance(body, ListTransactionsRequest)
         try:
             is_wanted = _filter(body, context.clock())
         except ValueError:
@@ -91,9 +92,10 @@ class DescribingHandlers:
             transaction_states=tuple(found),
         )
 
-    async def describe_transactions(self, context: ServerContext, request: Request) -> DescribeTransactionsResponse:
+    async def describe_transactions(
+        self, context: ServerContext, request: Request[DescribeTransactionsRequest]
+    ) -> DescribeTransactionsResponse:
         body = request.body
-        assert isinstance(body, DescribeTransactionsRequest)
         return DescribeTransactionsResponse(
             transaction_states=tuple(
                 [await self._describe(context, request, each) async for each in in_turns(body.transactional_ids)]
@@ -101,7 +103,7 @@ class DescribingHandlers:
         )
 
     async def _describe(
-        self, context: ServerContext, request: Request, name: str
+        self, context: ServerContext, request: AnyRequest, name: str
     ) -> DescribeTransactionsResponseTransactionState:
         error, found = ErrorCode.NONE, None
         if not _may_describe(context, request, name):
@@ -129,9 +131,10 @@ class DescribingHandlers:
             ),
         )
 
-    async def describe_producers(self, context: ServerContext, request: Request) -> DescribeProducersResponse:
+    async def describe_producers(
+        self, context: ServerContext, request: Request[DescribeProducersRequest]
+    ) -> DescribeProducersResponse:
         body = request.body
-        assert isinstance(body, DescribeProducersRequest)
         context.root.refresh()
         topics = []
         async for topic in in_turns(body.topics):
@@ -145,9 +148,10 @@ class DescribingHandlers:
             topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
         return DescribeProducersResponse(topics=tuple(topics))
 
-    async def write_markers(self, context: ServerContext, request: Request) -> WriteTxnMarkersResponse:
+    async def write_markers(
+        self, context: ServerContext, request: Request[WriteTxnMarkersRequest]
+    ) -> WriteTxnMarkersResponse:
         body = request.body
-        assert isinstance(body, WriteTxnMarkersRequest)
         allows, session = context.guard.allows, request.session
         may_write = allows(
             session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
@@ -161,7 +165,9 @@ class DescribingHandlers:
 # ListTransactions and DescribeTransactions
 
 
-def _may_describe(context: ServerContext, request: Request, transactional_id: str, *, logs_denial: bool = True) -> bool:
+def _may_describe(
+    context: ServerContext, request: AnyRequest, transactional_id: str, *, logs_denial: bool = True
+) -> bool:
     return context.guard.allows(
         request.session,
         AclOperation.DESCRIBE,
@@ -191,7 +197,7 @@ def _filter(body: ListTransactionsRequest, now_ms: int) -> Callable[[Transaction
 # DescribeProducers
 
 
-def _topic_error(context: ServerContext, request: Request, topic: str) -> ErrorCode:
+def _topic_error(context: ServerContext, request: AnyRequest, topic: str) -> ErrorCode:
     try:
         validate_topic_name(topic)
     except InvalidTopicError:

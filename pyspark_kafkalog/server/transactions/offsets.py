@@ -41,7 +41,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.transactions.appends import coordinator_append
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.metadata.known_topics import with_names
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
@@ -88,9 +88,8 @@ class OffsetHandlers:
         self._coordinator = coordinator
         self._groups = groups
 
-    async def commit(self, context: ServerContext, request: Request) -> TxnOffsetCommitResponse:
+    async def commit(self, context: ServerContext, request: Request[TxnOffsetCommitRequest]) -> TxnOffsetCommitResponse:
         body = request.body
-        assert isinstance(body, TxnOffsetCommitRequest)
         error = self._check(context, request, body)
         if error is not ErrorCode.NONE:
             return await _response(body.topics, {}, error)
@@ -118,7 +117,7 @@ class OffsetHandlers:
     async def _commit(
         self,
         context: ServerContext,
-        request: Request,
+        request: AnyRequest,
         body: TxnOffsetCommitRequest,
         accepted: Mapping[TopicPartition, OffsetOfTopic],
     ) -> ErrorCode:
@@ -136,7 +135,7 @@ class OffsetHandlers:
                 return await self._append(context, request, body, accepted, permission)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def _check(self, context: ServerContext, request: Request, body: TxnOffsetCommitRequest) -> ErrorCode:
+    def _check(self, context: ServerContext, request: AnyRequest, body: TxnOffsetCommitRequest) -> ErrorCode:
         """An error for all of the request."""
         if not may_write_as(context, request, body.transactional_id):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -155,7 +154,7 @@ class OffsetHandlers:
     async def _append(
         self,
         context: ServerContext,
-        request: Request,
+        request: AnyRequest,
         body: TxnOffsetCommitRequest,
         accepted: Mapping[TopicPartition, OffsetOfTopic],
         permission: Permission,
@@ -218,7 +217,7 @@ def offsets_batch(
 
 async def _offset_errors(
     context: ServerContext,
-    request: Request,
+    request: AnyRequest,
     wanted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
     topic_ids: Mapping[str, str],
     image: MetadataImage,

@@ -38,7 +38,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 )
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.transactions.metadata import TV0, TV2
-from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RefusedError
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
@@ -88,9 +88,10 @@ class ProducerHandlers:
 
     # InitProducerId
 
-    async def init_producer_id(self, context: ServerContext, request: Request) -> InitProducerIdResponse:
+    async def init_producer_id(
+        self, context: ServerContext, request: Request[InitProducerIdRequest]
+    ) -> InitProducerIdResponse:
         body = request.body
-        assert isinstance(body, InitProducerIdRequest)
         error = self._check_init(context, request, body)
         if error is not ErrorCode.NONE:
             return _init_refused(error)
@@ -106,7 +107,7 @@ class ProducerHandlers:
             producer_id=decision.after.producer_id, producer_epoch=decision.after.producer_epoch
         )
 
-    def _check_init(self, context: ServerContext, request: Request, body: InitProducerIdRequest) -> ErrorCode:
+    def _check_init(self, context: ServerContext, request: AnyRequest, body: InitProducerIdRequest) -> ErrorCode:
         name = body.transactional_id
         has_id, has_epoch = body.producer_id != NO_PRODUCER_ID, body.producer_epoch != NO_PRODUCER_EPOCH
         if name is None:
@@ -140,9 +141,10 @@ class ProducerHandlers:
 
     # AddPartitionsToTxn
 
-    async def add_partitions(self, context: ServerContext, request: Request) -> AddPartitionsToTxnResponse:
+    async def add_partitions(
+        self, context: ServerContext, request: Request[AddPartitionsToTxnRequest]
+    ) -> AddPartitionsToTxnResponse:
         body = request.body
-        assert isinstance(body, AddPartitionsToTxnRequest)
         if request.api_version < _BATCHED_FROM:
             transaction = AddPartitionsToTxnTransaction(
                 transactional_id=body.v3_and_below_transactional_id,
@@ -158,7 +160,7 @@ class ProducerHandlers:
         return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
 
     async def _add(
-        self, context: ServerContext, request: Request, transaction: AddPartitionsToTxnTransaction
+        self, context: ServerContext, request: AnyRequest, transaction: AddPartitionsToTxnTransaction
     ) -> AddPartitionsToTxnResult:
         """One transaction: all its partitions are added, or none."""
         name = transaction.transactional_id
@@ -199,13 +201,14 @@ class ProducerHandlers:
 
     # AddOffsetsToTxn
 
-    async def add_offsets(self, context: ServerContext, request: Request) -> AddOffsetsToTxnResponse:
+    async def add_offsets(
+        self, context: ServerContext, request: Request[AddOffsetsToTxnRequest]
+    ) -> AddOffsetsToTxnResponse:
         body = request.body
-        assert isinstance(body, AddOffsetsToTxnRequest)
         error = await self._add_group(context, request, body)
         return AddOffsetsToTxnResponse(error_code=told(error, knows_fenced=request.api_version >= _KNOWS_FENCED_FROM))
 
-    async def _add_group(self, context: ServerContext, request: Request, body: AddOffsetsToTxnRequest) -> ErrorCode:
+    async def _add_group(self, context: ServerContext, request: AnyRequest, body: AddOffsetsToTxnRequest) -> ErrorCode:
         name = body.transactional_id
         if not may_write_as(context, request, name):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -221,9 +224,8 @@ class ProducerHandlers:
 
     # EndTxn
 
-    async def end(self, context: ServerContext, request: Request) -> EndTxnResponse:
+    async def end(self, context: ServerContext, request: Request[EndTxnRequest]) -> EndTxnResponse:
         body = request.body
-        assert isinstance(body, EndTxnRequest)
         name = body.transactional_id
         if not may_write_as(context, request, name):
             return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -252,7 +254,7 @@ class ProducerHandlers:
         return EndTxnResponse(producer_id=decision.after.producer_id, producer_epoch=decision.after.producer_epoch)
 
 
-def may_write_as(context: ServerContext, request: Request, transactional_id: str) -> bool:
+def may_write_as(context: ServerContext, request: AnyRequest, transactional_id: str) -> bool:
     """Whether the client may write with the transactional id: nobody, where a server only reads.
 
     All clients take it as final if they may not; after other errors some ask again for ever.
@@ -262,7 +264,7 @@ def may_write_as(context: ServerContext, request: Request, transactional_id: str
     )
 
 
-def may_write_idempotently(context: ServerContext, request: Request) -> bool:
+def may_write_idempotently(context: ServerContext, request: AnyRequest) -> bool:
     """Whether the client may write to some topic."""
     guard, session = context.guard, request.session
     if context.native is None:
@@ -292,7 +294,7 @@ async def image_with(context: ServerContext, partitions: Iterable[TopicPartition
 
 
 async def _partition_errors(
-    context: ServerContext, request: Request, partitions: Sequence[TopicPartition], is_client: bool
+    context: ServerContext, request: AnyRequest, partitions: Sequence[TopicPartition], is_client: bool
 ) -> dict[TopicPartition, ErrorCode]:
     """The partitions that cannot be added."""
     errors = {}

@@ -40,7 +40,7 @@ from pyspark_kafkalog.protocol.messages.records import (
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
-from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
+from pyspark_kafkalog.server.context import AnyRequest, CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
 from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
 from pyspark_kafkalog.server.turns import Turn, results_in_turns
@@ -106,9 +106,8 @@ def produce_handler(gate: TransactionGate) -> Handler:
     """The handler; `gate` is asked about batches with a transactional id."""
     checks = BatchChecks()
 
-    async def handle(context: ServerContext, request: Request) -> ProduceResponse | None:
+    async def handle(context: ServerContext, request: Request[ProduceRequest]) -> ProduceResponse | None:
         body = request.body
-        assert isinstance(body, ProduceRequest)
         # The batches of a short request are submitted before anything else of the connection is read, or checked first:
         # then later requests wait until they are submitted.
         turn = Turn(is_whole=not request.is_long)
@@ -179,7 +178,7 @@ async def _checked(context: ServerContext, checks: BatchChecks, session: Session
     return replace(topic, batches=batches)
 
 
-def _unit(gate: TransactionGate, request: Request, body: ProduceRequest, batch: _Batch) -> CommitUnit:
+def _unit(gate: TransactionGate, request: AnyRequest, body: ProduceRequest, batch: _Batch) -> CommitUnit:
     assert batch.append is not None
     assert batch.header is not None
     if body.transactional_id is not None and batch.header.is_transactional:
@@ -216,7 +215,7 @@ def _count(context: ServerContext, topic: _Topic, batch: _Batch, answer: Partiti
 async def _topic(
     context: ServerContext,
     checks: BatchChecks,
-    request: Request,
+    request: AnyRequest,
     body: ProduceRequest,
     data: TopicProduceData,
     turn: Turn,
@@ -246,7 +245,7 @@ async def _topic(
 def _batch(
     context: ServerContext,
     checks: BatchChecks,
-    request: Request,
+    request: AnyRequest,
     name: str,
     topic_id: str | None,
     data: PartitionProduceData,
@@ -262,7 +261,7 @@ def _batch(
 
 
 def _check_topic(
-    context: ServerContext, request: Request, body: ProduceRequest, topic: TopicProduceData
+    context: ServerContext, request: AnyRequest, body: ProduceRequest, topic: TopicProduceData
 ) -> tuple[ErrorCode, str, str | None]:
     """An error for all of the topic's partitions, its name and, if the request has it, its id."""
     name, topic_id = topic.name, None

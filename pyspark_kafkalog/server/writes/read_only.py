@@ -21,10 +21,9 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.server.context import READ_ONLY, CloseConnection, Request, ServerContext
 
 
-async def refuse_produce(context: ServerContext, request: Request) -> ProduceResponse:
+async def refuse_produce(context: ServerContext, request: Request[ProduceRequest]) -> ProduceResponse:
     """Versions 3 to 13. Raises CloseConnection if the client expects no answer."""
     body = request.body
-    assert isinstance(body, ProduceRequest)
     if body.acks == 0:
         raise CloseConnection(READ_ONLY)
     return ProduceResponse(
@@ -47,10 +46,9 @@ async def refuse_produce(context: ServerContext, request: Request) -> ProduceRes
     )
 
 
-async def refuse_producer_id(context: ServerContext, request: Request) -> InitProducerIdResponse:
+async def refuse_producer_id(context: ServerContext, request: Request[InitProducerIdRequest]) -> InitProducerIdResponse:
     """For idempotent producers and transactional ones."""
     body = request.body
-    assert isinstance(body, InitProducerIdRequest)
     error = (
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if body.transactional_id is None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Final
 
 from pyspark_kafkalog.errors import (
     DuplicateCredentialError,
@@ -51,7 +51,7 @@ _CODES: Final[Mapping[type[KafkalogError], ErrorCode]] = {
 }
 
 
-async def describe(context: ServerContext, request: Request) -> Message:
+async def describe(context: ServerContext, request: Request[DescribeUserScramCredentialsRequest]) -> Message:
     """DescribeUserScramCredentials: mechanisms and iterations of the users named, or of all."""
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -59,7 +59,7 @@ async def describe(context: ServerContext, request: Request) -> Message:
     native = context.root.native()
     await context.run(native.refresh)
     credentials = native.store.image.scram_credentials
-    users = cast("DescribeUserScramCredentialsRequest", request.body).users
+    users = request.body.users
     names = [each.name for each in users or ()] or sorted({user for user, _ in credentials})
     results = [_description(credentials, name, times) async for name, times in in_turns(Counter(names).items())]
     return DescribeUserScramCredentialsResponse(error_message=None, results=tuple(results))
@@ -86,9 +86,9 @@ def _description(credentials: ScramCredentials, user: str, times: int) -> Descri
     return DescribeUserScramCredentialsResult(user=user, error_message=None, credential_infos=infos)
 
 
-async def alter(context: ServerContext, request: Request) -> Message:
+async def alter(context: ServerContext, request: Request[AlterUserScramCredentialsRequest]) -> Message:
     """AlterUserScramCredentials: set or remove credentials; the client has salted the passwords."""
-    body = cast("AlterUserScramCredentialsRequest", request.body)
+    body = request.body
     deletions = [CredentialDeletion(each.name, each.mechanism) for each in body.deletions]
     upsertions = [
         CredentialUpsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))

@@ -6,8 +6,6 @@ and may not be again.
 
 from __future__ import annotations
 
-from typing import cast
-
 from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismError
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -29,12 +27,12 @@ class SaslHandlers:
     def __init__(self, sasl: SaslAuthenticator | None) -> None:
         self._sasl = sasl
 
-    async def handshake(self, context: ServerContext, request: Request) -> Message:
+    async def handshake(self, context: ServerContext, request: Request[SaslHandshakeRequest]) -> Message:
         """SaslHandshake: the client names a mechanism, and learns of those that there are."""
         if self._sasl is None:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
         mechanisms = tuple(self._sasl.settings.mechanisms)
-        mechanism = cast("SaslHandshakeRequest", request.body).mechanism
+        mechanism = request.body.mechanism
         error = ErrorCode.NONE
         try:
             await self._sasl.begin(request.session, mechanism, has_raw_tokens=request.api_version == 0)
@@ -44,12 +42,12 @@ class SaslHandlers:
             error = ErrorCode.ILLEGAL_SASL_STATE
         return SaslHandshakeResponse(error_code=error, mechanisms=mechanisms)
 
-    async def authenticate(self, context: ServerContext, request: Request) -> Message:
+    async def authenticate(self, context: ServerContext, request: Request[SaslAuthenticateRequest]) -> Message:
         """SaslAuthenticate: a message of the mechanism."""
         if self._sasl is None:
             return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_NO_SASL)
         # bounded: the frame that was read
-        token = bytes(cast("SaslAuthenticateRequest", request.body).auth_bytes)
+        token = bytes(request.body.auth_bytes)
         try:
             answer = await self._sasl.authenticate(request.session, token, version=request.api_version)
         except AuthenticationError as error:
