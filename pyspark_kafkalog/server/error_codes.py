@@ -1,6 +1,6 @@
 """Which error code and text of Kafka's protocol tell a client what went wrong here.
 
-A class of errors.py has one code where Kafka has one; the most specific class decides. A RefusedError carries its code.
+A class of errors.py has one code where Kafka has one; the most specific class decides. A RequestError carries its code.
 OSError, errors of object stores and damaged files are KAFKA_STORAGE_ERROR, which clients retry; anything else is
 UNKNOWN_SERVER_ERROR. Only a batch that the client itself has sent is a CORRUPT_MESSAGE.
 
@@ -74,18 +74,18 @@ _FOLLOWS: Final = "the log directory follows another one, and only its follower 
 _READ_ONLY: Final = "the log directory is served for reading only"
 
 
-class RefusedError(errors.KafkalogError):
-    """A request, or a unit of a commit, that is refused with this code."""
+class RequestError(errors.KafkalogError):
+    """Refuses a request, a part of it, or a unit of a commit with `code`. The message defaults to that of the code."""
 
-    def __init__(self, error_code: ErrorCode) -> None:
-        super().__init__(error_code.message)
-        self.error_code = error_code
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or code.message)
+        self.code = code
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
     """The code for `error`: its own, that of its class, else of the nearest base class that has one."""
-    if isinstance(error, RefusedError):
-        return error.error_code
+    if isinstance(error, RequestError):
+        return error.code
     if isinstance(error, errors.DiskFormatError) and not is_of_request(error):
         return ErrorCode.KAFKA_STORAGE_ERROR
     for each in type(error).__mro__:
@@ -109,7 +109,7 @@ def text_for_client(error: BaseException, *, is_logged: bool = False) -> str:
         return _FOLLOWS
     if isinstance(error, errors.ReadOnlyLogDirError):
         return _READ_ONLY
-    if isinstance(error, (RefusedError, *_ABOUT_REQUEST)) or (
+    if isinstance(error, (RequestError, *_ABOUT_REQUEST)) or (
         isinstance(error, errors.DiskFormatError) and is_of_request(error)
     ):
         return str(error)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tiers import examples
 
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
     LEFT_FOR_A_WHILE,
@@ -28,7 +29,6 @@ from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import (
     heartbeat,
     leave,
 )
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 
 TOPIC_IDS = {"a": "A" * 21 + "A", "b": "B" * 21 + "A"}
 SUBSCRIPTIONS = [("a",), ("b",), ("a", "b"), ()]
@@ -119,7 +119,7 @@ class Groups(RuleBasedStateMachine):
             client.is_member, client.joins = True, client.joins + 1
         try:
             result = self.beat(client, assignor)
-        except GroupRequestError as error:
+        except RequestError as error:
             if error.code is not ErrorCode.FENCED_MEMBER_EPOCH:
                 raise
             client.abandon()
@@ -166,7 +166,7 @@ class Groups(RuleBasedStateMachine):
             for client in members:
                 try:
                     result = self.beat(client)
-                except GroupRequestError:
+                except RequestError:
                     client.abandon()
                     continue
                 self.write(result)

@@ -31,7 +31,7 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.leader.units import AppendedRange
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
-from pyspark_kafkalog.server.error_codes import RefusedError
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 
 PARTITIONS = (("a", 0), ("a", 1), ("b", 0))
@@ -178,10 +178,10 @@ class Simulation:
         self.after_error(client, result)
 
     def after_error(self, client: Client, error: KafkalogError) -> None:
-        assert isinstance(error, RefusedError), error
-        if error.error_code in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS):
+        assert isinstance(error, RequestError), error
+        if error.code in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS):
             return  # the client sends the batch again: here, the next one
-        assert error.error_code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE), error
+        assert error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE), error
         client.forget()
 
     async def commit_offset(

@@ -45,13 +45,11 @@ from pyspark_kafkalog.server.cluster.membership import ClusterOfServers
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import consumer_group_of
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.handlers import handlers as group_handlers
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
-from pyspark_kafkalog.server.metadata.handlers import HANDLERS as METADATA_HANDLERS
+from pyspark_kafkalog.server.handlers import METADATA_HANDLERS, group_handlers, transaction_handlers
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
-from pyspark_kafkalog.server.transactions.handlers import handlers as transaction_handlers
 
 GROUP: Final = "g"
 PARTITIONS: Final = 3

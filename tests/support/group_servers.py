@@ -27,10 +27,9 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.server.committer import ReadOnlyCommitter
 from pyspark_kafkalog.server.context import Request
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.handlers import handlers
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
+from pyspark_kafkalog.server.handlers import group_handlers, transaction_handlers
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.handlers import handlers as transaction_handlers
 
 #: The last version of SyncGroup that does not name the protocol.
 SYNC_WITHOUT_PROTOCOL = 4
@@ -59,7 +58,7 @@ class GroupServer:
             self.context = replace(self.context, native=None, committer=ReadOnlyCommitter(str(path)))
         self.coordinator = GroupCoordinator(self.context)
         transactions = transaction_handlers(self.parts.coordinator, TransactionalCommits(self.coordinator))
-        self._handlers = {**transactions, **handlers(self.coordinator)}
+        self._handlers = {**transactions, **group_handlers(self.coordinator)}
 
     def close(self) -> None:
         self.parts.close()

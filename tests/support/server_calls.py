@@ -23,8 +23,8 @@ from pyspark_kafkalog.protocol.headers import decode_response, encode_request, e
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.context import Cluster, Committer, Handler, NoTraffic, Request, ServerContext, Session
+from pyspark_kafkalog.server.handlers import read_handlers
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
-from pyspark_kafkalog.server.reads.handlers import handlers
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -93,7 +93,7 @@ class ReadServer:
         self._executor = ThreadPoolExecutor(4)
         self.now_ms = 0
         self.sessions = FetchSessions(count(1).__next__, lambda: self.now_ms)
-        self.handlers: Mapping[ApiKey, Handler] = handlers(self.sessions)
+        self.handlers: Mapping[ApiKey, Handler] = read_handlers(self.sessions)
         self.context = ServerContext(
             root=root,
             native=root if isinstance(root, NativeRoot) else None,

@@ -38,12 +38,12 @@ from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.transactions.appends import state_append
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, transaction_states_of
 from pyspark_kafkalog.server.context import Node, Request, ServerContext, Session
-from pyspark_kafkalog.server.error_codes import RefusedError
+from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.groups.offsets import Permission
+from pyspark_kafkalog.server.handlers import transaction_handlers
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
-from pyspark_kafkalog.server.transactions.handlers import handlers
-from pyspark_kafkalog.server.transactions.offsets import Permission
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ class Coordinated:
         )
         self.coordinator = TransactionCoordinator(self.context, self.served.root)
         self.gate = TransactionGate(self.coordinator.logs)
-        self._handlers = handlers(self.coordinator, self.groups)
+        self._handlers = transaction_handlers(self.coordinator, self.groups)
 
     def close(self) -> None:
         self.served.writer.close()
@@ -343,8 +343,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def error_of(result: object) -> ErrorCode:
-    assert isinstance(result, RefusedError), result
-    return result.error_code
+    assert isinstance(result, RequestError), result
+    return result.code
 
 
 def epoch_after(result: ProducerIdAndEpoch | ErrorCode) -> ProducerIdAndEpoch:

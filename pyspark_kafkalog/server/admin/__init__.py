@@ -13,5 +13,4 @@ In reading order:
 - log_dirs: sizes of partitions, by directory
 - quorum: the metadata log as a quorum, and feature levels
 - replicas: leader elections and reassignments, which a root without replicas does not need
-- handlers: the table of these handlers
 """

@@ -47,8 +47,9 @@ from pyspark_kafkalog.server.admin.config_resources import (
     check_broker,
     resource_type,
 )
-from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError, why_read_only
+from pyspark_kafkalog.server.admin.errors import ApiError, why_read_only
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 
@@ -125,7 +126,7 @@ async def _alter(
     for each in changes:
         try:
             if times[each.key] > 1:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                raise RequestError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             _check(context, request, each)
             wanted.append(each)
         except KafkalogError as error:
@@ -152,35 +153,35 @@ def _check(context: ServerContext, request: AnyRequest, change: ResourceChange) 
     check_allowed(context, request, AclOperation.ALTER_CONFIGS, kind, change.name)
     if kind is ConfigResourceType.TOPIC:
         if not change.name:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the topic must not be empty")
+            raise RequestError(ErrorCode.INVALID_REQUEST, "the name of the topic must not be empty")
         validate_topic_name(change.name)
     elif kind is ConfigResourceType.BROKER:
         if change.name != ALL_BROKERS:
             check_broker(context, change.name)
         if change.name != ALL_BROKERS and any(each.operation != Operation.DELETE for each in change.operations):
             text = "the settings of one server cannot be changed: all have the same, those of the default broker"
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{text} (kafka-configs --entity-default)")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{text} (kafka-configs --entity-default)")
     elif kind is ConfigResourceType.GROUP:
         if not change.name:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, "the id of the group must not be empty")
+            raise RequestError(ErrorCode.INVALID_REQUEST, "the id of the group must not be empty")
     else:
         text = f"configurations of type {kind.name} cannot be changed: expected TOPIC, GROUP or BROKER"
-        raise RefusedError(ErrorCode.INVALID_REQUEST, text)
+        raise RequestError(ErrorCode.INVALID_REQUEST, text)
     read_only = why_read_only(context)
     if read_only is not None:
         raise read_only
 
 
 def check_operations(operations: Sequence[ConfigOperation]) -> None:
-    """Raise RefusedError for duplicates, unknown operations and missing values."""
+    """Raise RequestError for duplicates, unknown operations and missing values."""
     times = Counter(each.name for each in operations)
     for each in operations:
         if times[each.name] > 1:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{each.name}: a configuration must appear at most once")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{each.name}: a configuration must appear at most once")
         if each.operation not in Operation.__members__.values():
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{each.name}: unknown operation {each.operation}")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{each.name}: unknown operation {each.operation}")
         if each.value is None and each.operation != Operation.DELETE:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{each.name}: expected a value, found null")
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"{each.name}: expected a value, found null")
 
 
 def _apply(
@@ -229,7 +230,7 @@ def _plan(change: ResourceChange, definitions: Mapping[str, ConfigDefinition]) -
 
 
 def _dynamic_plan(change: ResourceChange) -> admin.ConfigPlan:
-    """The plan of a change of broker-level settings, which raises RefusedError for those that no request changes."""
+    """The plan of a change of broker-level settings, which raises RequestError for those that no request changes."""
 
     def plan(current: Mapping[str, str]) -> admin.ConfigChange:
         fixed = sorted(
@@ -239,7 +240,7 @@ def _dynamic_plan(change: ResourceChange) -> admin.ConfigPlan:
             and (each.name in current or (each.name in BROKER_CONFIGS and each.operation != Operation.DELETE))
         )
         if fixed:
-            raise RefusedError(
+            raise RequestError(
                 ErrorCode.INVALID_REQUEST,
                 f"Cannot update these configs dynamically: {', '.join(fixed)}. No request changes them: "
                 "run kafkalog configs --entity-type brokers --entity-default on a machine that has the log directory",

@@ -10,8 +10,8 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.admin.errors import RefusedError
 from pyspark_kafkalog.server.context import AnyRequest, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 
 
 class ConfigResourceType(IntEnum):
@@ -32,17 +32,17 @@ _DENIED: Final = {
 
 
 def resource_type(number: int) -> ConfigResourceType:
-    """The type with that number. Raises RefusedError for an unknown one."""
+    """The type with that number. Raises RequestError for an unknown one."""
     try:
         return ConfigResourceType(number)
     except ValueError:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"unknown type of resource: {number}") from None
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown type of resource: {number}") from None
 
 
 def check_allowed(
     context: ServerContext, request: AnyRequest, operation: AclOperation, kind: ConfigResourceType, name: str
 ) -> None:
-    """Raise RefusedError if the client may not do `operation` on the configurations of the resource."""
+    """Raise RequestError if the client may not do `operation` on the configurations of the resource."""
     if kind is ConfigResourceType.TOPIC:
         acl_type, acl_name = ResourceType.TOPIC, name
     elif kind is ConfigResourceType.GROUP:
@@ -50,18 +50,18 @@ def check_allowed(
     else:
         acl_type, acl_name = ResourceType.CLUSTER, CLUSTER_NAME
     if not context.guard.allows(request.session, operation, acl_type, acl_name):
-        raise RefusedError(_DENIED[acl_type])
+        raise RequestError(_DENIED[acl_type])
 
 
 def check_broker(context: ServerContext, name: str) -> None:
-    """Raise RefusedError unless `name` is the id of a live server."""
+    """Raise RequestError unless `name` is the id of a live server."""
     try:
         node_id = int(name) if len(name) <= len(str(-(1 << 31))) else None
     except ValueError:
         node_id = None
     if node_id is None or name != str(node_id):
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"the id of a broker must be an integer, but it is: {name[:100]}")
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"the id of a broker must be an integer, but it is: {name[:100]}")
     live = [each.node_id for each in context.cluster.nodes()]
     if node_id not in live:
         text = f"there is no broker {node_id}: expected {', '.join(map(str, live))}, or none for all"
-        raise RefusedError(ErrorCode.INVALID_REQUEST, text)
+        raise RequestError(ErrorCode.INVALID_REQUEST, text)

@@ -14,8 +14,9 @@ from pyspark_kafkalog.protocol.messages.records import (
     DeleteRecordsTopicResult,
 )
 from pyspark_kafkalog.root.log_starts import MovedLogStart
-from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError, why_read_only
+from pyspark_kafkalog.server.admin.errors import ApiError, why_read_only
 from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -32,7 +33,7 @@ async def handle_delete_records(
     turn = Turn()
     for topic in body.topics:
         may_delete = context.guard.allows(request.session, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
-        denied = None if may_delete else RefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        denied = None if may_delete else RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         for partition in topic.partitions:
             await turn.step()
             topic_partition = TopicPartition(topic.name, partition.partition_index)

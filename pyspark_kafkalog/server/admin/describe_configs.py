@@ -53,9 +53,10 @@ from pyspark_kafkalog.server.admin.config_resources import (
     check_broker,
     resource_type,
 )
-from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError
+from pyspark_kafkalog.server.admin.errors import ApiError
 from pyspark_kafkalog.server.admin.log_dirs import log_directories
 from pyspark_kafkalog.server.context import AnyRequest, Node, Request, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 #: Numbers of org.apache.kafka.common.requests.DescribeConfigsResponse.ConfigType.
@@ -122,12 +123,12 @@ def _entries(context: ServerContext, kind: ConfigResourceType, name: str) -> Seq
         (node,) = (each for each in context.cluster.nodes() if str(each.node_id) == name)
         return [*_as_broker(broker_entries(settings)), *_server_entries(context, node)]
     if not name:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the resource must not be empty")
+        raise RequestError(ErrorCode.INVALID_REQUEST, "the name of the resource must not be empty")
     if kind is ConfigResourceType.GROUP:
         return _group_entries(context, name)
     if kind is ConfigResourceType.CLIENT_METRICS:
         return [_fixed_entry(each, each.name, each.default_text, ()) for each in _CLIENT_METRICS_CONFIGS]
-    raise RefusedError(ErrorCode.INVALID_REQUEST, "log levels cannot be described: they are not kept as configurations")
+    raise RequestError(ErrorCode.INVALID_REQUEST, "log levels cannot be described: they are not kept as configurations")
 
 
 def _topic_entries(context: ServerContext, name: str) -> Sequence[ConfigEntry]:

@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
+from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
-
-
-class RefusedError(KafkalogError):
-    """A part of a request that is refused with `code`, a code that only the protocol has."""
-
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
-        super().__init__(message or code.message)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +23,6 @@ class ApiError:
         """The fields for an error; None stands for success."""
         if error is None:
             return SUCCESS
-        if isinstance(error, RefusedError):
-            return cls(error.code, str(error))
         return cls(error_code_of(error), text_for_client(error))
 
 

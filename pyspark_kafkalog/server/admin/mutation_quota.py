@@ -16,8 +16,8 @@ from typing import Final
 from pyspark_kafkalog.metadata.access.client_quotas import CONTROLLER_MUTATION_RATE
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.admin.errors import RefusedError
 from pyspark_kafkalog.server.context import AnyRequest, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 
 _KNOWS_ERROR_FROM: Final[Mapping[int, int]] = {
     ApiKey.CREATE_TOPICS: 6,
@@ -36,13 +36,13 @@ class MutationQuota:
         #: The throttle_time_ms of the answer.
         self.throttle_ms = 0
 
-    def why_not(self, topic: str, partitions: int) -> RefusedError | None:
+    def why_not(self, topic: str, partitions: int) -> RequestError | None:
         """Charge the topic's partitions; why it must wait, if it must."""
         charge = self._quotas.admit if self._knows_error else self._quotas.throttle
         throttle_ms = charge(self._session, self._client_id, CONTROLLER_MUTATION_RATE, partitions)
         self.throttle_ms = max(self.throttle_ms, throttle_ms)
         if throttle_ms and self._knows_error:
-            return RefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            return RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         self._taken[topic] = partitions
         return None
 

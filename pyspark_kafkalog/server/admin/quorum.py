@@ -35,8 +35,9 @@ from pyspark_kafkalog.protocol.messages.quorum import (
     ReplicaState,
 )
 from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
-from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError
+from pyspark_kafkalog.server.admin.errors import ApiError
 from pyspark_kafkalog.server.context import Request, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.metadata.api_versions import FINALIZED_FEATURES, SUPPORTED_FEATURES
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 
@@ -64,7 +65,7 @@ async def handle_describe_quorum(
         return DescribeQuorumResponse(error_code=code, error_message=code.message)
     asked = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in body.topics]
     if asked != [(CLUSTER_METADATA_TOPIC, [0])]:
-        return _unknown_partitions(body, RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return _unknown_partitions(body, RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     try:
         quorum = await context.run(lambda: _quorum(context))
     except (KafkalogError, OSError) as error:

@@ -29,12 +29,13 @@ from pyspark_kafkalog.protocol.messages.replicas import (
     ReplicaElectionResult,
 )
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.server.admin.errors import SUCCESS, ApiError, RefusedError, why_read_only
+from pyspark_kafkalog.server.admin.errors import SUCCESS, ApiError, why_read_only
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 
 _ELECTION_TYPES: Final = (0, 1)
 _HAS_ELECTION_TYPES: Final = 1
-_NOTHING_TO_MOVE: Final = RefusedError(
+_NOTHING_TO_MOVE: Final = RequestError(
     ErrorCode.POLICY_VIOLATION, "there are no replicas to move: every server takes the requests for every partition"
 )
 _DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -81,7 +82,7 @@ async def handle_alter_partition_reassignments(
         result = SUCCESS
         try:
             if asked.partition_index not in numbers.get(topic, frozenset()):
-                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             _check_reassignment(context, request, topic, asked)
         except KafkalogError as error:
             result = ApiError.of(error)
@@ -105,12 +106,12 @@ async def handle_alter_partition_reassignments(
 def _check_reassignment(context: ServerContext, request: AnyRequest, topic: str, asked: ReassignablePartition) -> None:
     """Raise KafkalogError unless the partition already is where it shall be, which Kafka too takes as a success."""
     if asked.replicas is None:
-        raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        raise RequestError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     servers = {each.node_id for each in context.cluster.listed()}
     if not asked.replicas or len(set(asked.replicas)) < len(asked.replicas) or not servers.issuperset(asked.replicas):
         expected = ", ".join(map(str, sorted(servers)))
         text = f"expected replicas on different ones of the servers {expected}, found {list(asked.replicas)[:20]}"
-        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     topic_id = context.root.topic(topic, readable_only=True).topic_id or ZERO_UUID
     leader = context.cluster.leader(topic_id, asked.partition_index, request.client_id)
     if asked.replicas != (leader.node_id,):

@@ -39,9 +39,10 @@ from pyspark_kafkalog.protocol.messages.topics import (
 )
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.server.admin.errors import ApiError, RefusedError, why_read_only
+from pyspark_kafkalog.server.admin.errors import ApiError, why_read_only
 from pyspark_kafkalog.server.admin.mutation_quota import MutationQuota
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 #: Stands for num.partitions, and for default.replication.factor.
@@ -49,7 +50,7 @@ _DEFAULT: Final = -1
 #: No partition here has more than the one replica that the root is.
 _REPLICATION_FACTOR: Final = 1
 _UNTIL_TOPIC_DELETION_DISABLED: Final = 3
-_DENIED: Final = RefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+_DENIED: Final = RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
 
 
 # CreateTopics
@@ -87,9 +88,9 @@ async def handle_create_topics(context: ServerContext, request: Request[CreateTo
 
 def _why_not_created(context: ServerContext, request: AnyRequest, name: str, *, is_duplicate: bool) -> Exception | None:
     if is_duplicate:
-        return RefusedError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        return RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     if name == CLUSTER_METADATA_TOPIC:
-        return RefusedError(ErrorCode.INVALID_REQUEST, f"the topic {name} is the metadata log's: it cannot be created")
+        return RequestError(ErrorCode.INVALID_REQUEST, f"the topic {name} is the metadata log's: it cannot be created")
     may_create = context.guard.allows(
         request.session, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
     ) or context.guard.allows(request.session, AclOperation.CREATE, ResourceType.TOPIC, name)
@@ -104,7 +105,7 @@ def _check_number(topics: Iterable[CreatableTopic], default: int, refused: dict[
         total += len(each.assignments) or max(default if each.num_partitions == _DEFAULT else each.num_partitions, 0)
     if total > admin.MAX_PARTITIONS_PER_COMMIT:
         text = f"{total} partitions are too many for one request: at most {admin.MAX_PARTITIONS_PER_COMMIT}"
-        refused.update(dict.fromkeys(names, RefusedError(ErrorCode.POLICY_VIOLATION, text)))
+        refused.update(dict.fromkeys(names, RequestError(ErrorCode.POLICY_VIOLATION, text)))
 
 
 def _within_quota(
@@ -116,7 +117,7 @@ def _within_quota(
     for each in topics:
         try:
             partitions = 0 if each.name in existing else max(_partitions(each, default), 0)
-        except RefusedError:
+        except RequestError:
             partitions = 0
         error = quota.why_not(each.name, partitions) if partitions else None
         if error is None:
@@ -169,30 +170,30 @@ def _own_configs(topic: CreatableTopic) -> dict[str, str]:
 
 
 def _partitions(topic: CreatableTopic, default: int) -> int:
-    """The number of partitions that a request asks for. Raises RefusedError for a wrong form."""
+    """The number of partitions that a request asks for. Raises RequestError for a wrong form."""
     if topic.assignments:
         for field, value in (("replication factor", topic.replication_factor), ("partitions", topic.num_partitions)):
             if value != _DEFAULT:
                 text = f"the number of {field} must be -1 if replicas are assigned manually, found {value}"
-                raise RefusedError(ErrorCode.INVALID_REQUEST, text)
+                raise RequestError(ErrorCode.INVALID_REQUEST, text)
         _check_assignments([each.broker_ids for each in topic.assignments])
         numbers = sorted(each.partition_index for each in topic.assignments)
         if numbers != list(range(len(numbers))):
             text = f"replicas must be assigned to each partition from 0 on once, found the partitions {numbers[:20]}"
-            raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+            raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         return len(numbers)
     if topic.replication_factor < _DEFAULT or topic.replication_factor == 0:
         text = f"the replication factor must be larger than 0, or -1 for the default, found {topic.replication_factor}"
-        raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+        raise RequestError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     return default if topic.num_partitions == _DEFAULT else topic.num_partitions
 
 
 def _check_assignments(replicas: Sequence[Sequence[int]]) -> None:
-    """Raise RefusedError unless all partitions have the same number of different replicas, at least one."""
+    """Raise RequestError unless all partitions have the same number of different replicas, at least one."""
     for each in replicas:
         if not each or len(set(each)) != len(each) or len(each) != len(replicas[0]):
             text = f"each partition needs the same number of different replicas, found {list(each)[:20]}"
-            raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+            raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
 
 def _created_as(image: MetadataImage, topic: CreatableTopic) -> _Creation:
@@ -250,9 +251,9 @@ async def handle_create_partitions(
     for name, each in topics.items():
         may_alter = context.guard.allows(request.session, AclOperation.ALTER, ResourceType.TOPIC, name)
         if name in duplicates:
-            errors[name] = RefusedError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            errors[name] = RequestError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         elif not may_alter:
-            errors[name] = RefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            errors[name] = RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         elif (read_only := why_read_only(context)) is not None:
             errors[name] = read_only
         elif (over_quota := _why_not_added(context, quota, each)) is not None:
@@ -280,7 +281,7 @@ async def handle_create_partitions(
     )
 
 
-def _why_not_added(context: ServerContext, quota: MutationQuota, topic: CreatePartitionsTopic) -> RefusedError | None:
+def _why_not_added(context: ServerContext, quota: MutationQuota, topic: CreatePartitionsTopic) -> RequestError | None:
     found = context.image().topics.get(topic.name)
     added = 0 if found is None else topic.count - len(found.partitions)
     return quota.why_not(topic.name, added) if added > 0 else None
@@ -295,7 +296,7 @@ def _addition(topic: CreatePartitionsTopic) -> admin.Build:
         if topic.assignments is not None:
             if len(topic.assignments) != topic.count - count:
                 text = f"replicas are assigned to {len(topic.assignments)} new partitions, not {topic.count - count}"
-                raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+                raise RequestError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
             _check_assignments([each.broker_ids for each in topic.assignments])
         return admin.add_partitions(image, topic.name, total=topic.count)
 
@@ -355,7 +356,7 @@ def _why_none_deleted(context: ServerContext, api_version: int) -> Exception | N
     if read_only is not None or context.broker_config().delete_topic_enable:
         return read_only
     is_known = api_version >= _UNTIL_TOPIC_DELETION_DISABLED
-    return RefusedError(
+    return RequestError(
         ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST,
         "topics cannot be deleted: delete.topic.enable is false",
     )
@@ -388,7 +389,7 @@ class _DeletionChoice:
         self.chosen: dict[str, str] = {}
 
     def refuse(self, name: str | None, topic_id: str, code: ErrorCode, message: str | None = None) -> None:
-        self.refused.append(_Deletion(name, topic_id, RefusedError(code, message)))
+        self.refused.append(_Deletion(name, topic_id, RequestError(code, message)))
 
     def _may(self, operation: AclOperation, name: str) -> bool:
         return self._guard.allows(

@@ -25,6 +25,7 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, par
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
     ConsumerGroup,
@@ -34,7 +35,6 @@ from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
 )
 from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import without
 from pyspark_kafkalog.server.groups.expiry import expire_groups
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups
 from pyspark_kafkalog.server.groups.migration import downgraded
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, encoded_classic, refresh
@@ -92,7 +92,7 @@ class GroupCoordinator:
 
         What is committed already is not committed again, so a call that failed may be repeated.
 
-        Raises GroupRequestError if a group could not be written.
+        Raises RequestError if a group could not be written.
         """
         if not own.records:
             return
@@ -115,14 +115,14 @@ class GroupCoordinator:
 
     @contextlib.asynccontextmanager
     async def _read_for_once(self, partition: int) -> AsyncIterator[Shard]:
-        """A partition that need not be coordinated here, for the block. Raises GroupRequestError."""
+        """A partition that need not be coordinated here, for the block. Raises RequestError."""
         shard = self._new_shard(partition)
         try:
             try:
                 await shard.load()
             except (KafkalogError, OSError) as error:
                 _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, partition, error)
-                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+                raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
             yield shard
         finally:
             self._unload(shard)
@@ -132,7 +132,7 @@ class GroupCoordinator:
     async def shard_of(self, group_id: str) -> Shard:
         """The partition of the group, for a request that may change it.
 
-        Raises GroupRequestError if it is not coordinated here, or not loaded yet.
+        Raises RequestError if it is not coordinated here, or not loaded yet.
         """
         shard = await self._shard_with(group_id)
         await self._up_to_date(shard, shard.follow)
@@ -142,7 +142,7 @@ class GroupCoordinator:
     async def read_shard_of(self, group_id: str) -> Shard:
         """The partition of the group, for a request that reads it, with all that others have written to it.
 
-        Raises GroupRequestError as `shard_of` does.
+        Raises RequestError as `shard_of` does.
         """
         shard = await self._shard_with(group_id)
         await self._up_to_date(shard, shard.catch_up)
@@ -155,14 +155,14 @@ class GroupCoordinator:
         nothing; its admin client crashes. It asks the wrong server just when the coordinator has changed, so the
         partition is read for it alone.
 
-        Raises GroupRequestError as `shard_of` does, but for NOT_COORDINATOR.
+        Raises RequestError as `shard_of` does, but for NOT_COORDINATOR.
         """
         await self._ensure_topic()
         partition = partition_of_group(self.context, group_id)
         if self._is_read_only or self._is_here(partition):
             try:
                 return await self.read_shard_of(group_id)
-            except GroupRequestError as error:
+            except RequestError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:
                     raise
         async with self._read_for_once(partition) as shard:
@@ -175,7 +175,7 @@ class GroupCoordinator:
     async def all_shards(self) -> list[Shard]:
         """The partitions that are coordinated here, with all that others have written to them.
 
-        Raises GroupRequestError if one of them is not loaded yet.
+        Raises RequestError if one of them is not loaded yet.
         """
         if self._is_read_only:
             return [await self.read_shard_of("")]
@@ -195,9 +195,9 @@ class GroupCoordinator:
             await read()
         except (KafkalogError, OSError) as error:
             _LOG.warning("%s-%d could not be read: %s", OFFSETS_TOPIC, shard.partition, error)
-            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
         if shard.is_closed:
-            raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
+            raise RequestError(ErrorCode.NOT_COORDINATOR)
 
     async def _ensure_topic(self) -> None:
         """Create `__consumer_offsets` if it does not exist, unless groups are kept in memory alone."""
@@ -207,7 +207,7 @@ class GroupCoordinator:
                 await self.context.run(lambda: ensure_offsets_topic(root))
             except (KafkalogError, OSError) as error:
                 _LOG.warning("%s could not be created: %s", OFFSETS_TOPIC, error)
-                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+                raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
 
     @property
     def _is_read_only(self) -> bool:
@@ -219,12 +219,12 @@ class GroupCoordinator:
 
     async def _shard(self, partition: int) -> Shard:
         if self._is_stopping:
-            raise GroupRequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         shard = self._shards.get(partition)
         if not self._is_here(partition):
             if shard is not None:
                 self._unload(shard)
-            raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
+            raise RequestError(ErrorCode.NOT_COORDINATOR)
         if shard is not None:
             return shard
         loading = self._loading.get(partition)
@@ -234,10 +234,10 @@ class GroupCoordinator:
         try:
             return await asyncio.wait_for(asyncio.shield(loading), _LOAD_WAIT_S)
         except asyncio.TimeoutError:
-            raise GroupRequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
+            raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
         except (KafkalogError, OSError) as error:
             _LOG.warning("%s-%d could not be loaded: %s", OFFSETS_TOPIC, partition, error)
-            raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+            raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
 
     async def _load(self, partition: int) -> Shard:
         shard = self._new_shard(partition)
@@ -332,7 +332,7 @@ class GroupCoordinator:
     def _finished(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, GroupRequestError):
+        if error is not None and not isinstance(error, RequestError):
             _LOG.error("the work of a group failed", exc_info=error)
 
     # Sessions of the consumer protocol

@@ -22,12 +22,12 @@ from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
 from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, ConsumerMember
 from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import assignor_of
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
 from pyspark_kafkalog.server.turns import in_turns
@@ -46,7 +46,7 @@ class DescribingHandlers:
         body = request.body
         try:
             shards = await self._coordinator.all_shards()
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return wire.ListGroupsResponse(error_code=refused.code)
         states = {each.lower() for each in body.states_filter}
         types = {each.lower() for each in body.types_filter}
@@ -83,7 +83,7 @@ class DescribingHandlers:
         body = request.body
         try:
             shard = await self._readable(context, request.session, group_id)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return wire.DescribedGroup(error_code=refused.code, group_id=group_id)
         machine = None if _kind(shard, group_id) != "classic" else shard.classic(group_id)
         asked = body.include_authorized_operations
@@ -104,7 +104,7 @@ class DescribingHandlers:
 
     async def _readable(self, context: ServerContext, session: Session, group_id: str) -> Shard:
         if not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
-            raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            raise RequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         return await self._coordinator.read_shard_of(group_id)
 
     # ConsumerGroupDescribe
@@ -122,15 +122,15 @@ class DescribingHandlers:
         body = request.body
         try:
             if not group_id:
-                raise GroupRequestError(ErrorCode.INVALID_GROUP_ID)
+                raise RequestError(ErrorCode.INVALID_GROUP_ID)
             shard = await self._readable(context, request.session, group_id)
             group = shard.consumer(group_id)
             if group is None:
                 is_known = group_id in shard.group_ids()
                 reason = f"Group {group_id} {'is not a consumer group' if is_known else 'not found'}."
-                raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
+                raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
             _check_topics_seen(context, request.session, group)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return consumer_wire.DescribedGroup(error_code=refused.code, error_message=str(refused), group_id=group_id)
         asked = body.include_authorized_operations
         return consumer_wire.DescribedGroup(
@@ -163,7 +163,7 @@ class DescribingHandlers:
         try:
             shard = await self._coordinator.shard_of(group_id)
             await shard.write(group_id, lambda: _plan_deletion(shard, group_id), is_exclusive=True)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return refused.code
         return ErrorCode.NONE
 
@@ -174,9 +174,9 @@ def _plan_deletion(shard: Shard, group_id: str) -> Planned:
     machine = None if group is not None else shard.classic(group_id)
     records = shard.log.records(group_id)
     if group is None and machine is None:
-        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND)
+        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND)
     if (group is not None and group.members) or (machine is not None and machine.group.state is not ClassicState.EMPTY):
-        raise GroupRequestError(ErrorCode.NON_EMPTY_GROUP)
+        raise RequestError(ErrorCode.NON_EMPTY_GROUP)
     tombstones: dict[bytes, bytes | None] = dict.fromkeys([*records, *shard.log.pending_keys(group_id)])
     if group is None:
         tombstones.setdefault(group_key(GroupMetadataKey(group=group_id)))
@@ -250,7 +250,7 @@ def _check_topics_seen(context: ServerContext, session: Session, group: Consumer
     topics = names.union(*(each.topics for each in group.members.values()))
     for topic in sorted(topics):
         if not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
-            raise GroupRequestError(
+            raise RequestError(
                 ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 "The group has described topic(s) that the client is not authorized to describe.",
             )

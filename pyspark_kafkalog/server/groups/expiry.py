@@ -37,7 +37,7 @@ _SETTLED: Final = (ClassicState.EMPTY, ClassicState.STABLE)
 
 
 async def expire_groups(context: ServerContext, shard: Shard) -> None:
-    """Delete what has expired of all groups. Raises GroupRequestError."""
+    """Delete what has expired of all groups. Raises RequestError."""
     due: list[tuple[str, Callable[[], Planned]]] = []
     records_count = 0
     async for group_id in in_turns(shard.expiring_groups()):

@@ -24,6 +24,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups import migration
 from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
@@ -39,7 +40,6 @@ from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
     replay,
 )
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.groups.subscribed_regexes import NOTHING_RESOLVED, SubscribedRegexes
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
@@ -74,13 +74,13 @@ class MembershipHandlers:
             config = context.broker_config()
             limits = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
             if not limits[0] <= body.session_timeout_ms <= limits[1]:
-                raise GroupRequestError(ErrorCode.INVALID_SESSION_TIMEOUT)
+                raise RequestError(ErrorCode.INVALID_SESSION_TIMEOUT)
             shard = await self._coordinator.shard_of(body.group_id)
             if _has_consumers(shard, body.group_id):
                 answer = await self._join_consumers(context, shard, body.group_id, _join_request(request, body))
                 return _join_response(answer, request.api_version)
             machine = await self._joined_machine(shard, body.group_id, is_new_member=not body.member_id)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return _join_response(JoinAnswer(error=refused.code, member_id=body.member_id), request.api_version)
         waiting: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         machine.join(_join_request(request, body), lambda answer: _set(waiting, answer))
@@ -96,11 +96,11 @@ class MembershipHandlers:
         def plan() -> Planned:
             group = shard.consumer(group_id)
             if group is None or not group.members:
-                raise GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group has changed its protocol")
+                raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group has changed its protocol")
             if len(group.members) >= config.group_consumer_max_size and member_id not in group.members:
-                raise GroupRequestError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+                raise RequestError(ErrorCode.GROUP_MAX_SIZE_REACHED)
             if not migration.supports(group, request):
-                raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if request.must_know_id and not request.member_id and request.instance_id is None:
                 return Planned({}, JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
             topics = known_topics(context)
@@ -132,15 +132,15 @@ class MembershipHandlers:
         group = shard.consumer(group_id)
         if group is not None:
             if group.members:
-                raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             await shard.write(group_id, lambda: _plan_conversion(shard, group_id), is_exclusive=True)
         if group_id in shard.classics:
             return shard.classics[group_id]
         if _other_kind(shard, group_id):
-            raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         has_record = group_key(GroupMetadataKey(group=group_id)) in shard.log.records(group_id)
         if not is_new_member and not shard.log.records(group_id):
-            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
         machine = shard.new_classic(group_id)
         if not has_record:
             empty = GroupMetadataValue(
@@ -168,7 +168,7 @@ class MembershipHandlers:
             if _has_consumers(shard, body.group_id):
                 return _sync_response(await self._sync_consumers(context, shard, body.group_id, asked))
             machine = _machine(shard, body.group_id)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return _sync_response(SyncAnswer(error=refused.code))
         waiting: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         machine.sync(asked, lambda answer: _set(waiting, answer))
@@ -182,7 +182,7 @@ class MembershipHandlers:
         def plan() -> Planned:
             group = shard.consumer(group_id)
             if group is None:
-                raise GroupRequestError(ErrorCode.REBALANCE_IN_PROGRESS, "the group has changed its protocol")
+                raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS, "the group has changed its protocol")
             answer = migration.sync(group, request, known_topics(context))
             member = group.members[request.member_id]
 
@@ -211,7 +211,7 @@ class MembershipHandlers:
                     self._coordinator.await_join(shard, body.group_id, member)
                 return wire.HeartbeatResponse(error_code=error)
             machine = _machine(shard, body.group_id)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return wire.HeartbeatResponse(error_code=refused.code)
         error = machine.heartbeat(body.member_id, body.group_instance_id, body.generation_id)
         return wire.HeartbeatResponse(error_code=error)
@@ -224,7 +224,7 @@ class MembershipHandlers:
             named = [(each.member_id, each.group_instance_id) for each in body.members]
         try:
             errors = await self._leave(context, request, body.group_id, named)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             if refused.code is not ErrorCode.UNKNOWN_MEMBER_ID:
                 return wire.LeaveGroupResponse(error_code=refused.code)
             errors = [refused.code] * len(named)  # no such group
@@ -248,7 +248,7 @@ class MembershipHandlers:
         def plan() -> Planned:
             group = shard.consumer(group_id)
             if group is None:
-                raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+                raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
             found = [_member_to_remove(group, *each) for each in named]
             gone = sorted({each for each in found if isinstance(each, str)})
             errors = [ErrorCode.NONE if isinstance(each, str) else each for each in found]
@@ -271,12 +271,12 @@ class MembershipHandlers:
         body = request.body
         try:
             if not context.guard.allows(request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
-                raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                raise RequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             _check_heartbeat(body, request.api_version)
             _check_topics(context, request, body)
             shard = await self._coordinator.shard_of(body.group_id)
             result = await self._consumer_heartbeat(context, request, body, shard)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             _LOG.debug("group %s: %s is refused: %s %s", body.group_id, body, refused.code.name, refused)
             return consumer_wire.ConsumerGroupHeartbeatResponse(error_code=refused.code, error_message=str(refused))
         assignment = self._assignment_to_tell(body, result)
@@ -406,7 +406,7 @@ def _heartbeat_step(
     first: dict[bytes, bytes | None] = {}
     if group is None:
         if body.member_epoch != 0:
-            raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+            raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         first, group = _conversion_to_consumer(context, shard, group_id)
     if body.member_epoch in (_LEAVES, LEFT_FOR_A_WHILE):
         result = consumer.leave(group, member_id, body.instance_id, body.member_epoch, topics)
@@ -448,13 +448,13 @@ def _owned(body: consumer_wire.ConsumerGroupHeartbeatRequest) -> dict[str, froze
 
 def _check_group(context: ServerContext, request: AnyRequest, group_id: str) -> None:
     if not context.guard.allows(request.session, AclOperation.READ, ResourceType.GROUP, group_id):
-        raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        raise RequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not group_id:
-        raise GroupRequestError(ErrorCode.INVALID_GROUP_ID)
+        raise RequestError(ErrorCode.INVALID_GROUP_ID)
 
 
 def _check_heartbeat(body: consumer_wire.ConsumerGroupHeartbeatRequest, api_version: int) -> None:
-    """Raise GroupRequestError for what no member would say."""
+    """Raise RequestError for what no member would say."""
     must_name_itself = api_version >= _OWN_ID_FROM or body.member_epoch > 0 or body.member_epoch == _LEAVES
     problem = ""
     if not body.member_id and must_name_itself:
@@ -474,9 +474,9 @@ def _check_heartbeat(body: consumer_wire.ConsumerGroupHeartbeatRequest, api_vers
     elif body.member_epoch < LEFT_FOR_A_WHILE:
         problem = "MemberEpoch is invalid."
     if problem:
-        raise GroupRequestError(ErrorCode.INVALID_REQUEST, problem)
+        raise RequestError(ErrorCode.INVALID_REQUEST, problem)
     if body.server_assignor is not None and body.server_assignor not in ASSIGNORS:
-        raise GroupRequestError(
+        raise RequestError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: {', '.join(ASSIGNORS)}.",
         )
@@ -484,7 +484,7 @@ def _check_heartbeat(body: consumer_wire.ConsumerGroupHeartbeatRequest, api_vers
         try:
             compile_re2_pattern(body.subscribed_topic_regex)
         except ValueError as error:
-            raise GroupRequestError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
+            raise RequestError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
 
 
 def _check_topics(
@@ -492,7 +492,7 @@ def _check_topics(
 ) -> None:
     for topic in body.subscribed_topic_names or ():
         if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
-            raise GroupRequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            raise RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _member_to_remove(group: ConsumerGroup, member_id: str, instance_id: str | None) -> str | ErrorCode:
@@ -514,10 +514,10 @@ def _has_consumers(shard: Shard, group_id: str) -> bool:
 
 
 def _machine(shard: Shard, group_id: str) -> ClassicProtocol:
-    """The group's machine. Raises GroupRequestError if it has none: then nobody is a member."""
+    """The group's machine. Raises RequestError if it has none: then nobody is a member."""
     machine = None if _other_kind(shard, group_id) else shard.classic(group_id)
     if machine is None:
-        raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+        raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
     return machine
 
 
@@ -535,7 +535,7 @@ def _plan_conversion(shard: Shard, group_id: str) -> Planned:
     if group is None:
         return Planned({})
     if group.members:
-        raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     live = shard.log.records(group_id)
     return Planned({key: None for key in live if parse_offset_key(key) is None})
 
@@ -545,10 +545,10 @@ def _conversion_to_consumer(
 ) -> tuple[dict[bytes, bytes | None], ConsumerGroup]:
     """What makes a group of the consumer protocol of a classic one, or of none, and that group.
 
-    Raises GroupRequestError for a group with members that has to stay what it is.
+    Raises RequestError for a group with members that has to stay what it is.
     """
     if _other_kind(shard, group_id):
-        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     machine = shard.classic(group_id)
     new: list[GroupRecord] = []
     if machine is not None and machine.group.members:

@@ -23,6 +23,7 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
@@ -43,7 +44,6 @@ from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import (
     target_epoch_record,
     target_record,
 )
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics
 
 _UPGRADES: Final = ("bidirectional", "upgrade")
@@ -57,14 +57,14 @@ _INT16: Final = struct.Struct(">h")
 def upgraded(group: ClassicGroup, topics: KnownTopics, config: BrokerConfig) -> list[GroupRecord]:
     """The records of the consumer protocol for a classic group with members.
 
-    Raises GroupRequestError if the group has to stay what it is.
+    Raises RequestError if the group has to stay what it is.
     """
     if (
         config.group_consumer_migration_policy not in _UPGRADES
         or group.protocol_type != CONSUMER_PROTOCOL_TYPE
         or len(group.members) > config.group_consumer_max_size
     ):
-        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
     members = [_upgraded_member(group, each, topics) for each in group.members.values()]
     return [
         *(each.subscription_record(group.group_id) for each in members),
@@ -80,7 +80,7 @@ def _upgraded_member(group: ClassicGroup, member: ClassicMember, topics: KnownTo
     metadata = member.metadata(group.protocol_name) if group.protocol_name else member.protocols[0][1]
     subscription, assigned = _subscription(metadata), _assignment(member.assignment, topics)
     if subscription is None or assigned is None:
-        raise GroupRequestError(
+        raise RequestError(
             ErrorCode.GROUP_ID_NOT_FOUND,
             f"Cannot upgrade the classic group {group.group_id} to consumer group because the embedded consumer "
             "protocol is malformed.",
@@ -118,11 +118,11 @@ def supports(group: ConsumerGroup, request: JoinRequest) -> bool:
 def join_as_heartbeat(request: JoinRequest, member_id: str, topics: KnownTopics) -> Heartbeat:
     """What a JoinGroup says in the words of the consumer protocol.
 
-    Raises GroupRequestError for metadata that are not those of a consumer.
+    Raises RequestError for metadata that are not those of a consumer.
     """
     subscription = _subscription(request.protocols[0][1])
     if subscription is None:
-        raise GroupRequestError(
+        raise RequestError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "Malformed embedded consumer protocol in the member's metadata."
         )
     owned = ((each.topic, each.partitions) for each in subscription.owned_partitions)
@@ -144,20 +144,20 @@ def join_as_heartbeat(request: JoinRequest, member_id: str, topics: KnownTopics)
 
 
 def sync(group: ConsumerGroup, request: SyncRequest, topics: KnownTopics) -> SyncAnswer:
-    """The assignment of a classic member. Raises GroupRequestError."""
+    """The assignment of a classic member. Raises RequestError."""
     member = classic_member(group, request.member_id, request.instance_id)
     assert member.classic is not None
     if member.epoch != request.generation:
-        raise GroupRequestError(ErrorCode.ILLEGAL_GENERATION)
+        raise RequestError(ErrorCode.ILLEGAL_GENERATION)
     protocol = member.classic.supported_protocols[0]
     if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (
         None,
         protocol.name,
     ):
-        raise GroupRequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     # A member that has to give up partitions has joined again: it does so first.
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-        raise GroupRequestError(ErrorCode.REBALANCE_IN_PROGRESS)
+        raise RequestError(ErrorCode.REBALANCE_IN_PROGRESS)
     return SyncAnswer(
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
@@ -178,16 +178,16 @@ def heartbeat_error(group: ConsumerGroup, member: ConsumerMember, generation: in
 
 
 def classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """A member that uses the classic protocol. Raises GroupRequestError."""
+    """A member that uses the classic protocol. Raises RequestError."""
     if instance_id is not None:
         held_by = group.static_members.get(instance_id)
         if held_by is None:
-            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
         if held_by != member_id:
-            raise GroupRequestError(ErrorCode.FENCED_INSTANCE_ID)
+            raise RequestError(ErrorCode.FENCED_INSTANCE_ID)
     member = group.members.get(member_id)
     if member is None or member.classic is None:
-        raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
+        raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
     return member
 
 

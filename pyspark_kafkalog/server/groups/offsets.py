@@ -14,7 +14,8 @@ Source of the rules: kafka.server.KafkaApis, org.apache.kafka.coordinator.group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.groups.offset_records import (
@@ -26,17 +27,17 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
 )
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
 from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat as consumer
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.metadata.known_topics import known_topics, with_names
-from pyspark_kafkalog.server.transactions.offsets import Permission
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -58,14 +59,14 @@ def validate_commit(
     api_version: int,
     is_transactional: bool = False,
 ) -> None:
-    """Raise GroupRequestError unless the member, of this generation or epoch, may commit offsets of the group now."""
+    """Raise RequestError unless the member, of this generation or epoch, may commit offsets of the group now."""
     group = shard.consumer(group_id)
     if group is not None:
         error = consumer.commit_error(group, member_id, instance_id, generation, is_transactional=is_transactional)
         member = group.members.get(member_id)
         is_classic = member is not None and member.classic is not None
         if not is_transactional and member is not None and not is_classic and api_version < _EPOCHS_FROM:
-            raise GroupRequestError(ErrorCode.UNSUPPORTED_VERSION)
+            raise RequestError(ErrorCode.UNSUPPORTED_VERSION)
     else:
         machine = shard.classic(group_id)
         if machine is not None:
@@ -75,7 +76,15 @@ def validate_commit(
         else:
             error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= _EPOCHS_FROM else ErrorCode.ILLEGAL_GENERATION
     if error is not ErrorCode.NONE:
-        raise GroupRequestError(error)
+        raise RequestError(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Whether a member may commit. `holds_in`: whether its group is still the same in the image of a commit."""
+
+    error: ErrorCode
+    holds_in: Callable[[MetadataImage], bool] = lambda image: True
 
 
 class TransactionalCommits:
@@ -89,14 +98,15 @@ class TransactionalCommits:
     ) -> Permission:
         """Whether the member may commit offsets for the group. The topic `__consumer_offsets` exists afterwards.
 
-        A client that does not know of epochs of members gets ILLEGAL_GENERATION in place of their errors.
+        Without member and generation, -1, any client may while the group has no members. A client that does not know of
+        epochs of members gets ILLEGAL_GENERATION in place of their errors.
         """
         try:
             shard = await self._coordinator.read_shard_of(group_id)
             validate_commit(
                 shard, group_id, member_id, instance_id, generation, api_version=_EPOCHS_FROM, is_transactional=True
             )
-        except GroupRequestError as refused:
+        except RequestError as refused:
             is_hidden = refused.code in _ERRORS_OF_EPOCHS and not knows_epochs
             return Permission(ErrorCode.ILLEGAL_GENERATION if is_hidden else refused.code)
         return Permission(ErrorCode.NONE, shard.unchanged(group_id))
@@ -139,7 +149,7 @@ class OffsetHandlers:
                 errors[named] = error
         try:
             await self._commit(context, request.api_version, body, accepted)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             errors |= dict.fromkeys(accepted, refused.code)
         return await _committed(body, errors, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -182,7 +192,7 @@ class OffsetHandlers:
                 api_version=api_version,
             )
             if any(known_topics(context).topic_id(name) != held for name, held in held_ids.items()):
-                raise GroupRequestError(ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return Planned(changes, topic_ids=held_ids)
 
         await shard.write(body.group_id, plan)
@@ -215,10 +225,10 @@ class OffsetHandlers:
         body = request.body
         try:
             if not _may(context, request.session, AclOperation.DESCRIBE, ResourceType.GROUP, asked.group_id):
-                raise GroupRequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                raise RequestError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
             shard = await self._coordinator.offsets_shard_of(asked.group_id)
             _check_fetch(shard, asked)
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return wire.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refused.code)
         has_ids = request.api_version >= _TOPIC_IDS_FROM
         if asked.topics is None:
@@ -275,7 +285,7 @@ class OffsetHandlers:
             subscribed = await shard.write(
                 body.group_id, lambda: _plan_delete(shard, body.group_id, chosen), is_exclusive=True
             )
-        except GroupRequestError as refused:
+        except RequestError as refused:
             return wire.OffsetDeleteResponse(error_code=refused.code)
         errors |= dict.fromkeys(subscribed, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
         return wire.OffsetDeleteResponse(
@@ -366,7 +376,7 @@ def _check_fetch(shard: Shard, asked: wire.OffsetFetchRequestGroup) -> None:
         return
     error = consumer.member_epoch_error(group, asked.member_id or "", asked.member_epoch)
     if error is not ErrorCode.NONE:
-        raise GroupRequestError(error)
+        raise RequestError(error)
 
 
 def _all_topics(context: ServerContext, live: Mapping[bytes, bytes]) -> Sequence[wire.OffsetFetchRequestTopics]:
@@ -465,12 +475,12 @@ def _subscribed_topics(shard: Shard, group_id: str) -> frozenset[str] | None:
         return group.subscribed_topics
     machine = shard.classic(group_id)
     if machine is None:
-        raise GroupRequestError(ErrorCode.GROUP_ID_NOT_FOUND)
+        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND)
     classic = machine.group
     if classic.state is ClassicState.EMPTY:
         return frozenset()
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        raise GroupRequestError(ErrorCode.NON_EMPTY_GROUP)
+        raise RequestError(ErrorCode.NON_EMPTY_GROUP)
     return classic.subscribed_topics()
 
 

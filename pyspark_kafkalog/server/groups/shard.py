@@ -34,10 +34,10 @@ from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.root.leader.units import AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, ClassicProtocol
 from pyspark_kafkalog.server.groups.classic_group import ClassicGroup
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, consumer_group_of
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.metadata.known_topics import ImageTopics
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -299,7 +299,7 @@ class Shard:
         """Commit what `plan` makes of the newest state; its result. It may be called again.
 
         `is_exclusive`: nothing else of the group is planned on the same state. Raises what `plan` raises, and
-        GroupRequestError if the commit fails.
+        RequestError if the commit fails.
         """
         return await self._submit(_Write(group_id, plan, is_exclusive))
 
@@ -311,7 +311,7 @@ class Shard:
 
         def plan() -> Planned:
             if machine is None or self.classics.get(group_id) is not machine:
-                raise GroupRequestError(ErrorCode.NOT_COORDINATOR)
+                raise RequestError(ErrorCode.NOT_COORDINATOR)
             machine.record_under_way = value
             return Planned({key: encoded}, done=lambda: setattr(machine, "last_record", value))
 
@@ -319,16 +319,16 @@ class Shard:
             if machine is not None and machine.record_under_way is value:
                 machine.record_under_way = None
             error = None if result.cancelled() else result.exception()
-            if error is not None and not isinstance(error, GroupRequestError):
+            if error is not None and not isinstance(error, RequestError):
                 _LOG.error("group %s could not be written", group_id, exc_info=error)
-            code = error.code if isinstance(error, GroupRequestError) else ErrorCode.UNKNOWN_SERVER_ERROR
+            code = error.code if isinstance(error, RequestError) else ErrorCode.UNKNOWN_SERVER_ERROR
             done(ErrorCode.NONE if error is None and not result.cancelled() else code)
 
         self._submit(_Write(group_id, plan, True)).add_done_callback(finished)
 
     def _submit(self, write: _Write) -> asyncio.Future[Any]:
         if self.is_closed:
-            write.result.set_exception(GroupRequestError(ErrorCode.NOT_COORDINATOR))
+            write.result.set_exception(RequestError(ErrorCode.NOT_COORDINATOR))
             return write.result
         self._queue.setdefault(write.group_id, deque()).append(write)
         if self._writer is None:
@@ -359,7 +359,7 @@ class Shard:
         return batch
 
     async def _write_batch(self, batch: Sequence[_Write]) -> None:
-        error: BaseException = GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        error: BaseException = RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         for _ in range(_CONFLICTS_MAX):
             try:
                 await self._follow_log()
@@ -371,7 +371,7 @@ class Shard:
                 continue
             except (KafkalogError, OSError, ObjectStoreError) as failure:
                 _LOG.warning("%s-%d could not be written: %s", OFFSETS_TOPIC, self.partition, failure)
-                error = GroupRequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure))
+                error = RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure))
                 break
             except BaseException as failure:
                 _fail(batch, failure)
@@ -439,7 +439,7 @@ class Shard:
         self.is_closed = True
         queue, self._queue = self._queue, {}
         for waiting in queue.values():
-            _fail(waiting, GroupRequestError(error))
+            _fail(waiting, RequestError(error))
         for group_id in list(self.classics):
             self.close_classic(group_id, error)
 
@@ -485,7 +485,7 @@ def _plan(write: _Write, record_bytes_max: int) -> Planned | None:
         return planned
     _LOG.warning("group %s: a record of %d bytes is refused, %d are allowed", write.group_id, largest, record_bytes_max)
     write.result.set_exception(
-        GroupRequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of the group would have {largest} bytes")
+        RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of the group would have {largest} bytes")
     )
     return None
 

@@ -27,8 +27,8 @@ from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.server.context import AnyRequest, ServerContext
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, ResolvedRegex
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
 from pyspark_kafkalog.server.turns import in_turns
 
@@ -82,7 +82,7 @@ class SubscribedRegexes:
     ) -> Resolved:
         """The topics of `asked`, if it is new to the group, and those of all its expressions when it is time.
 
-        The member sees the topics that its client may describe. Raises GroupRequestError if `asked` takes too long.
+        The member sees the topics that its client may describe. Raises RequestError if `asked` takes too long.
         """
         known: Mapping[str, ResolvedRegex] = {} if group is None else group.regexes
         subscribed: Mapping[str, int] = {} if group is None else group.index.regexes
@@ -102,7 +102,7 @@ class SubscribedRegexes:
                     found[regex] = await context.run(partial(self._matching, names, regex))
             except ValueError as error:
                 if regex == asked and asked not in known:
-                    raise GroupRequestError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
+                    raise RequestError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
                 _LOG.warning("a subscription of group %s is not looked up again: %s", group_id, error)
         visible = await _visible(context, request, frozenset[str]().union(*found.values()))
         version, looked_up_ms = topics.version, context.clock()

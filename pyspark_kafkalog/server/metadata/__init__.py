@@ -7,5 +7,4 @@ In reading order:
 - known_topics: names and ids of topics
 - coordinator_partitions: the partition that holds a group or a transactional id
 - find_coordinator: the server of a group or a transactional id
-- handlers: the table of these handlers
 """

@@ -24,28 +24,22 @@ from pyspark_kafkalog.root.leader.open import leader_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.server.admin import handlers as admin
+from pyspark_kafkalog.server import handlers as tables
 from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects, BeatPlace
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleServer
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Handler, Node, RecordMemory, ServerContext
-from pyspark_kafkalog.server.groups import handlers as groups
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
-from pyspark_kafkalog.server.metadata import handlers as metadata
 from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
 from pyspark_kafkalog.server.process.metrics import ServerMetrics
-from pyspark_kafkalog.server.reads import handlers as reads
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.roles import Role, Roles, Service
-from pyspark_kafkalog.server.security import handlers as security
 from pyspark_kafkalog.server.security.gate import Gate
-from pyspark_kafkalog.server.transactions import handlers as transactions
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher
-from pyspark_kafkalog.server.writes import handlers as writes
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.units import INT32_MAX
 
@@ -122,24 +116,24 @@ def _role(context: ServerContext, gate: Gate, sessions: FetchSessions, services:
     """The role of `context`; to `services` are added those that handlers need."""
     group_coordinator = GroupCoordinator(context)
     handlers: dict[ApiKey, Handler] = {
-        **metadata.HANDLERS,
-        **admin.HANDLERS,
-        **reads.handlers(sessions),
-        **security.handlers(gate.guard, gate.sasl),
-        **groups.handlers(group_coordinator),
+        **tables.METADATA_HANDLERS,
+        **tables.ADMIN_HANDLERS,
+        **tables.read_handlers(sessions),
+        **tables.security_handlers(gate.guard, gate.sasl),
+        **tables.group_handlers(group_coordinator),
     }
     if context.root.is_broker_directory:
-        handlers |= writes.NO_PRODUCER_IDS
+        handlers |= tables.NO_PRODUCER_IDS
     else:
         # Also where a server only reads: transactions are described, and a client that asks what there is before the
         # role changes finds the same afterwards.
         coordinator = TransactionCoordinator(context, context.root.native())
-        handlers |= transactions.handlers(coordinator, TransactionalCommits(group_coordinator))
+        handlers |= tables.transaction_handlers(coordinator, TransactionalCommits(group_coordinator))
         if context.native is not None:
             services.append(coordinator)
-            handlers |= writes.handlers(TransactionGate(coordinator.logs))
+            handlers |= tables.produce_handlers(TransactionGate(coordinator.logs))
     if context.native is None:
-        handlers |= writes.READ_ONLY_HANDLERS
+        handlers |= tables.READ_ONLY_HANDLERS
     services.append(group_coordinator)
     handlers[ApiKey.API_VERSIONS] = api_versions_handler(frozenset(handlers))
     return Role(context, handlers, group_coordinator, services)

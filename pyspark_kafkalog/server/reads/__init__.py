@@ -2,7 +2,6 @@
 
 In reading order:
 
-- handlers: the APIs of this area
 - fetch, fetch_plan: the request with its limits and its wait; the work on its partitions
 - fetch_requests, fetch_sessions: which partitions a request reads; those that are kept between requests (KIP-227)
 - fetch_response: the response for them

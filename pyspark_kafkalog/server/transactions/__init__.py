@@ -12,5 +12,4 @@ partition's ids are in root/transactions. In reading order:
 - offsets: offsets of a group in a transaction
 - producing: the handlers of a producer's requests
 - describing: the handlers of tools: list, describe, markers
-- handlers: all of them
 """

@@ -154,7 +154,7 @@ class TransactionCoordinator:
     async def commit(self, unit: TransactionUnit) -> Decision:
         """Commit the unit; its decision, which may tell an error and yet be committed.
 
-        Raises RefusedError for an error without a commit, and what Committer.commit raises.
+        Raises RequestError for an error without a commit, and what Committer.commit raises.
         """
         # What the commit would have to read of the log, it reads with the root locked: read all but the newest before.
         with contextlib.suppress(CommitConflictError):

@@ -47,7 +47,7 @@ class TransactionGate:
         self._logs = logs
 
     def produce_unit(self, request_version: int, transactional_id: str, append: LeaderAppend) -> CommitUnit:
-        """The unit of one partition's batch. It is refused with RefusedError, or by the writer.
+        """The unit of one partition's batch. It is refused with RequestError, or by the writer.
 
         Raises CorruptRecordError for a damaged header.
         """

@@ -17,10 +17,9 @@ GroupCoordinatorService and OffsetMetadataManager.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
@@ -42,6 +41,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.transactions.appends import coordinator_append
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.groups.offsets import Permission, TransactionalCommits
 from pyspark_kafkalog.server.metadata.known_topics import with_names
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
@@ -59,26 +59,6 @@ OffsetOfTopic: TypeAlias = tuple[TxnOffsetCommitRequestPartition, str]
 
 #: How often the group's coordinator is asked again because the group has changed meanwhile.
 _TRIES_MAX: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """Whether a member may commit. `holds_in`: whether its group is still the same in the image of a commit."""
-
-    error: ErrorCode
-    holds_in: Callable[[MetadataImage], bool] = lambda image: True
-
-
-class TransactionalCommits(Protocol):
-    """The group coordinator, as transactions need it."""
-
-    def validate_transactional_commit(
-        self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, knows_epochs: bool
-    ) -> Awaitable[Permission]:
-        """Whether the member may commit offsets for the group; without member and generation, -1, anyone may while the
-        group has no members. The topic `__consumer_offsets` exists afterwards. `knows_epochs`: whether the client knows
-        the errors of epochs of members."""
-        ...
 
 
 class OffsetHandlers:

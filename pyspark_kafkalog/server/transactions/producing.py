@@ -39,7 +39,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.transactions.metadata import TV0, TV2
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RefusedError
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import (
@@ -64,8 +64,8 @@ async def decided(transaction: Awaitable[Decision]) -> Decision:
     """The decision, also if it was refused, or could not be committed."""
     try:
         return await transaction
-    except RefusedError as refused:
-        return Decision(error=refused.error_code)
+    except RequestError as refused:
+        return Decision(error=refused.code)
     except ReadOnlyLogDirError:  # the root has begun to follow another one
         return Decision(error=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except (CommitConflictError, CommitStateUnknownError, ObjectStoreError, OSError) as error:

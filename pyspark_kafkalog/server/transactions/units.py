@@ -39,7 +39,7 @@ from pyspark_kafkalog.root.transactions.appends import MarkerFloors, marker_appe
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.root.transactions.state_log import StateLog
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
-from pyspark_kafkalog.server.error_codes import RefusedError
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.transactions.decisions import Decide, Decision, finished
 
 #: Makes the decision from the id's metadata and the time in ms.
@@ -151,7 +151,7 @@ class TransactionUnit:
     def appends(self, image: MetadataImage) -> Sequence[LeaderAppend]:
         """Decide on `image`.
 
-        Raises RefusedError if there is nothing to write but an error to tell, and OutdatedDecisionError.
+        Raises RequestError if there is nothing to write but an error to tell, and OutdatedDecisionError.
         """
         if not self.holds_in(image):
             raise OutdatedDecisionError("the group has changed since its member was looked at")
@@ -160,7 +160,7 @@ class TransactionUnit:
         before = self.logs.planned.before(image, self.transactional_id, self)
         if before is not None:
             if not before.is_joining:
-                raise RefusedError(self.when_concurrent)
+                raise RequestError(self.when_concurrent)
             metadata = before.after
         now_ms = self.logs.clock()
         decide: Decide = lambda found: self.decide(found, now_ms)  # noqa: E731
@@ -168,7 +168,7 @@ class TransactionUnit:
         steps = decision.steps
         if not steps:
             if decision.error is not ErrorCode.NONE:
-                raise RefusedError(decision.error)
+                raise RequestError(decision.error)
             if before is not None and decision.after is not None:
                 steps = (decision.after,)  # the unit that wrote it may be refused
         if not steps:

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from pyspark_kafkalog.errors import (
     InvalidRecordError,
@@ -43,6 +43,7 @@ from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, Leader
 from pyspark_kafkalog.server.context import AnyRequest, CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
 from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
+from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.turns import Turn, results_in_turns
 from pyspark_kafkalog.server.writes.batch_checks import BatchChecks
 from pyspark_kafkalog.storage.log.leader_append import REQUEST
@@ -65,15 +66,6 @@ _TELLS_LOG_START: Final = frozenset(
 _SUBMITTING: Final = "produce submission"
 #: Kafka's admin client: the only one that may write to internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
-
-
-class TransactionGate(Protocol):
-    """Lets the batches of transactions in."""
-
-    def produce_unit(self, request_version: int, transactional_id: str, append: LeaderAppend) -> CommitUnit:
-        """A unit that appends a transactional batch if the producer's transaction allows it, and adds the partition to
-        the transaction where the protocol does so implicitly."""
-        ...
 
 
 @quick_dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from pyspark_kafkalog.protocol.messages.transactions import InitProducerIdRequest
 from pyspark_kafkalog.server.context import CloseConnection, Request, ServerContext, Session
-from pyspark_kafkalog.server.writes.handlers import NO_PRODUCER_IDS, READ_ONLY_HANDLERS
+from pyspark_kafkalog.server.handlers import NO_PRODUCER_IDS, READ_ONLY_HANDLERS
 
 
 def produce(acks: int) -> Any:

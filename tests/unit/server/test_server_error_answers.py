@@ -39,6 +39,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
 from pyspark_kafkalog.server.admin.errors import ApiError
 from pyspark_kafkalog.server.connections.dispatch import Exchange
 from pyspark_kafkalog.server.context import CloseConnection, Session
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.run import serve
 
 #: Their answers have no error codes, or none if nothing is named: all topics, all log directories.
@@ -125,6 +126,13 @@ def test_defect_of_a_handler_is_answered_and_logged(caplog: pytest.LogCaptureFix
     heartbeat = APIS[ApiKey.HEARTBEAT]
     assert codes(answered(heartbeat, 4, heartbeat.request(), ZeroDivisionError())) == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert "HEARTBEAT failed" in caplog.text
+
+
+def test_refusal_of_a_request_keeps_its_code_and_text() -> None:
+    refused = RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "wait for the group")
+    heartbeat = APIS[ApiKey.HEARTBEAT]
+    assert codes(answered(heartbeat, 4, heartbeat.request(), refused)) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    assert ApiError.of(refused) == ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "wait for the group")
 
 
 @pytest.mark.parametrize("error", SERVERS_OWN, ids=lambda error: type(error).__name__)

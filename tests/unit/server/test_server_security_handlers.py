@@ -36,8 +36,8 @@ from pyspark_kafkalog.protocol.messages.security import (
     UserName,
 )
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
+from pyspark_kafkalog.server.handlers import security_handlers
 from pyspark_kafkalog.server.security.guard import AclGuard
-from pyspark_kafkalog.server.security.handlers import handlers
 
 ROOT, EVE = "User:root", "User:eve"
 TOPIC, GROUP, CLUSTER = 2, 3, 4
@@ -64,7 +64,7 @@ class Server:
             clock=lambda: 0,
             monotonic_ms=lambda: 0,
         )
-        self.handlers = handlers(guard, None)
+        self.handlers = security_handlers(guard, None)
 
     def ask(self, key: ApiKey, body: Message, principal: str = ROOT) -> Any:
         session = Session("10.0.0.1", 1, principal=principal, is_authenticated=True)

@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.transactions.appends import removal_append, state_append
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
 from pyspark_kafkalog.root.transactions.metadata import TV2, TransactionMetadata
-from pyspark_kafkalog.server.error_codes import RefusedError
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -146,8 +146,8 @@ def test_running_server_sees_the_abort_and_fences_the_producer(left_open: LeftOp
         server, old = left_open.server, left_open.producer
         assert await server.end(old) is ErrorCode.INVALID_TXN_STATE  # it may be a retry, but of an abort
         late = await server.produce(old, [b"late"], sequence=1)
-        assert isinstance(late, RefusedError)
-        assert late.error_code is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert isinstance(late, RequestError)
+        assert late.code is ErrorCode.INVALID_PRODUCER_EPOCH
         producer = await server.begin()
         await server.produce(producer, [b"3"])
         await server.end(producer)

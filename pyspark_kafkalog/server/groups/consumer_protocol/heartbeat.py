@@ -19,6 +19,7 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.consumer_protocol.assignors import (
     ASSIGNORS,
     DEFAULT_ASSIGNOR,
@@ -36,7 +37,6 @@ from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
     replay,
 )
 from pyspark_kafkalog.server.groups.consumer_protocol.reconcile import Reconciliation, reconcile
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 
 _LEFT: Final = -1
 
@@ -84,7 +84,7 @@ class HeartbeatResult:
 def answered(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> HeartbeatResult | None:
     """The answer to a heartbeat that changes nothing, as nearly all do, however large the group is; None: it does.
 
-    Raises GroupRequestError.
+    Raises RequestError.
     """
     changes: list[GroupRecord] = []
     before = _member(group, request, changes)
@@ -99,9 +99,9 @@ def answered(group: ConsumerGroup, request: Heartbeat, topics: Topics) -> Heartb
 
 
 def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, *, max_size: int) -> HeartbeatResult:
-    """What the heartbeat of a member, also a new one, does. Raises GroupRequestError."""
+    """What the heartbeat of a member, also a new one, does. Raises RequestError."""
     if len(group.members) >= max_size and request.member_id not in group.members:
-        raise GroupRequestError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        raise RequestError(ErrorCode.GROUP_MAX_SIZE_REACHED)
     changes: list[GroupRecord] = []
     before = _member(group, request, changes)
     group = replay(group, changes)
@@ -158,7 +158,7 @@ def _member(group: ConsumerGroup, request: Heartbeat, changes: list[GroupRecord]
     held_by = group.static_members.get(request.instance_id)
     if not is_joining:
         if held_by is None:
-            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {request.instance_id} is unknown.")
         _check_holder(held_by, request.member_id, request.instance_id)
         _check_epoch(group.members[held_by], request)
         return group.members[held_by]
@@ -168,7 +168,7 @@ def _member(group: ConsumerGroup, request: Heartbeat, changes: list[GroupRecord]
         return group.members[held_by]  # it did not get the answer to its first request
     held = group.members[held_by]
     if held.epoch != LEFT_FOR_A_WHILE and held.classic is None and request.classic is None:
-        raise GroupRequestError(
+        raise RequestError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {request.member_id} with instance id {held.instance_id} cannot join the group because the "
             f"instance id is owned by {held.member_id} member.",
@@ -191,7 +191,7 @@ def _take_over(
 
 def _check_holder(held_by: str, member_id: str, instance_id: str) -> None:
     if held_by != member_id:
-        raise GroupRequestError(
+        raise RequestError(
             ErrorCode.FENCED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} was fenced by member {held_by}.",
         )
@@ -205,7 +205,7 @@ def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
     if is_greater or request.epoch != member.previous_epoch or not _is_subset(request.owned, member.assigned):
         if request.epoch == 0:
             return  # it joins again
-        raise GroupRequestError(
+        raise RequestError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"The consumer group member has a {'greater' if is_greater else 'smaller'} member epoch ({request.epoch}) "
             f"than the one known by the group coordinator ({member.epoch}). The member must abandon all its partitions "
@@ -262,7 +262,7 @@ def _reconciled(
         ),
     )
     if after is None:
-        raise GroupRequestError(
+        raise RequestError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin.",
         )
@@ -375,14 +375,14 @@ def _topic_ids(names: Iterable[str], topics: Topics) -> frozenset[str]:
 
 
 def leave(group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, topics: Topics) -> HeartbeatResult:
-    """A member leaves (epoch -1), or a static one for a while (-2). Raises GroupRequestError."""
+    """A member leaves (epoch -1), or a static one for a while (-2). Raises RequestError."""
     if instance_id is None:
         if member_id not in group.members:
             raise _unknown_member(group, member_id)
     else:
         held_by = group.static_members.get(instance_id)
         if held_by is None:
-            raise GroupRequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+            raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
         _check_holder(held_by, member_id, instance_id)
         if epoch == LEFT_FOR_A_WHILE:
             away = replace(group.members[member_id], epoch=LEFT_FOR_A_WHILE, revoking=NO_PARTITIONS)
@@ -417,10 +417,8 @@ def _removal(group: ConsumerGroup, member: ConsumerMember) -> list[GroupRecord]:
     ]
 
 
-def _unknown_member(group: ConsumerGroup, member_id: str) -> GroupRequestError:
-    return GroupRequestError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
-    )
+def _unknown_member(group: ConsumerGroup, member_id: str) -> RequestError:
+    return RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
 
 
 # Offsets

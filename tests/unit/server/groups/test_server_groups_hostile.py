@@ -20,9 +20,9 @@ from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadata
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
+from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups import subscribed_regexes
 from pyspark_kafkalog.server.groups.expiry import expire_groups
-from pyspark_kafkalog.server.groups.group_errors import GroupRequestError
 from pyspark_kafkalog.server.groups.shard import Planned, encoded_classic
 from pyspark_kafkalog.server.groups.subscribed_regexes import SubscribedRegexes
 from pyspark_kafkalog.units import DAY_MS
@@ -114,7 +114,7 @@ def test_large_record_fails_alone_among_writes_of_one_commit(server: GroupServer
         shard = await server.coordinator.shard_of(GROUP)
         large = shard.write("large", lambda: Planned({b"\0\2\0\5large": b"x" * RECORD_MAX}))
         results = await asyncio.gather(large, server.commit(2), return_exceptions=True)
-        assert isinstance(results[0], GroupRequestError)
+        assert isinstance(results[0], RequestError)
         assert results[0].code is ErrorCode.UNKNOWN_SERVER_ERROR
         assert results[1] is ErrorCode.NONE
 
