@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
+from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 
@@ -31,6 +31,11 @@ class MetadataPlace(Protocol):
     @property
     def log(self) -> CommitLog:
         """The commits."""
+        ...
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots."""
         ...
 
     @property

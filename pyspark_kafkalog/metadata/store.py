@@ -58,7 +58,7 @@ from pyspark_kafkalog.metadata.root_format import (
     is_native_root,
     metadata_dir,
 )
-from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot
+from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
 from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -190,6 +190,11 @@ class MetadataStore:
     def log(self) -> CommitLog:
         """The commits."""
         return self._place.log
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots of the commits."""
+        return self._place.snapshots
 
     @property
     def sees_end(self) -> bool:

@@ -25,7 +25,7 @@ from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.findings import Finding
-from pyspark_kafkalog.maintenance.verify.root import SNAPSHOT_WITHOUT_ENDS, is_image_of
+from pyspark_kafkalog.maintenance.verify.metadata import SNAPSHOT_WITHOUT_ENDS, is_image_of
 from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.delta import apply

@@ -26,6 +26,7 @@ from pyspark_kafkalog.storage.names import (
 _FINDINGS_A_KIND: Final = 100
 
 RESTORE: Final = "restore the file from a copy: committed records in it are damaged"
+RESTORE_OBJECT: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
 REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the file from the .log"
 REPAIR: Final = "kafkalog verify --repair corrects it"
 _REFUSED_COMMANDS: Final = ("verify --repair", "kafkalog reindex")

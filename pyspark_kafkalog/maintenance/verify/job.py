@@ -225,7 +225,7 @@ def open_or_findings(path: Path | str) -> tuple[Root | None, list[Finding]]:
 
 def findings_of_unopened(path: Path | str) -> list[Finding]:
     """The findings on the commit log of a native log directory that cannot be opened; none of anything else."""
-    from pyspark_kafkalog.maintenance.verify.root import check_metadata
+    from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
     from pyspark_kafkalog.metadata.root_format import is_native_root
 
     return check_metadata(path) if isinstance(path, Path) and is_native_root(path) else []

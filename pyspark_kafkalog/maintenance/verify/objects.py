@@ -1,8 +1,7 @@
 """Verifies a log directory in an object store. Read-only; writers, readers and maintenance may run meanwhile.
 
-Of the root, with one listing and two requests a data object:
+Of the root, with one listing and two requests a data object, beside the commit log (metadata.py):
 
-    metadata log    each commit follows the one before and keeps the invariants; snapshots equal the commits before them
     missing, size   objects that the image names and that are not there, or not as long as it says
     footer          of each data object: its runs are those of the image
     unnamed         objects that no commit names: being written, or left by abandoned writes and merges (info)
@@ -17,15 +16,14 @@ Of each partition, with the requests of reading it once:
 Of each segment object, also of those that a root on a file system has copied to remote storage (own_remote.py): leader
 epochs and the largest timestamp are those of the commit.
 
-A commit is read from the objects that hold it first, as when a root is opened: each of them also holds commits before
-it, whose own objects are only looked for in the listing. What changes meanwhile is checked again.
+What changes meanwhile is checked again.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +35,14 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.run_record import LAST_RUN_FILE, UNCLEANABLE_FILE
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
-from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed, count_by_severity
+from pyspark_kafkalog.maintenance.verify.findings import (
+    RESTORE_OBJECT,
+    Finding,
+    FindingSink,
+    Severity,
+    confirmed,
+    count_by_severity,
+)
 from pyspark_kafkalog.maintenance.verify.indexes import (
     IndexExpectation,
     OffsetIndexCheck,
@@ -45,20 +50,12 @@ from pyspark_kafkalog.maintenance.verify.indexes import (
     open_offset_index,
     open_time_index,
 )
-from pyspark_kafkalog.maintenance.verify.root import (
-    apply_checked,
-    check_static,
-    is_image_of,
-    lacks_offsets_ends,
-    report_old_snapshot,
-)
-from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
+from pyspark_kafkalog.maintenance.verify.metadata import check_stored_metadata
 from pyspark_kafkalog.metadata.extents import DataObject, planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.metadata.objects.layout import name_of, parse_commit_key, parse_snapshot_key, snapshot_key
+from pyspark_kafkalog.metadata.objects.layout import name_of
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
-from pyspark_kafkalog.metadata.snapshots import MAX_SNAPSHOT_BYTES, SnapshotId, decode_snapshot, image_of, is_native
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -78,10 +75,6 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
 _ACTION: Final = "verify"
-RESTORE: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
-_OLD_SNAPSHOT: Final = (
-    "kafkalog consumer-groups --delete-offsets of groups whose topic was created again, if they commit in transactions"
-)
 _CLEANER: Final = "kafkalog retention or merge-segments"
 _REQUESTS_AT_ONCE: Final = 8
 _CLOSED_INDEX: Final = IndexExpectation(
@@ -100,110 +93,7 @@ def check_object_root(root: ObjectRoot, *, with_footers: bool = True) -> list[Fi
 
     `with_footers`: also read the footer of each data object.
     """
-    return confirmed(lambda: _MetadataCheck(root).run()) + confirmed(
-        lambda: _ObjectsCheck(root).run(with_footers=with_footers)
-    )
-
-
-class _MetadataCheck:
-    """One check of the commit log."""
-
-    def __init__(self, root: ObjectRoot) -> None:
-        self._root = root
-        self._sink = FindingSink(None)
-
-    def run(self) -> list[Finding]:
-        listed = [each.key for each in self._root.objects.list_objects(METADATA_DIR)]
-        offsets = sorted(offset for offset in map(parse_commit_key, listed) if offset is not None)
-        images = self._read_snapshots(listed)
-        image = self._start(offsets, images)
-        if image is not None:
-            try:
-                image = self._replay(image, images, set(offsets))
-            except DiskFormatError as error:
-                self._sink.add_damage(Severity.ERROR, "commit", error, advice=RESTORE)
-            check_static(image, self._sink, f"{self._root.objects.url}/{METADATA_DIR}")
-        return self._sink.result()
-
-    def _read_snapshots(self, keys: Sequence[str]) -> dict[int, MetadataImage]:
-        store = self._root.objects
-        images = {}
-        for key in keys:
-            snapshot_id = parse_snapshot_key(key)
-            if snapshot_id is None or not is_native(snapshot_id):
-                continue
-            end_offset = snapshot_id.end_offset
-            try:
-                snapshot = decode_snapshot(store.get(key, max_bytes=MAX_SNAPSHOT_BYTES), name_of(store, key))
-                images[end_offset] = image_of(snapshot, end_offset, name_of(store, key))
-            except ObjectNotFoundError:
-                continue  # removed since the listing
-            except DiskFormatError as error:
-                self._sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=RESTORE)
-        return images
-
-    def _start(self, offsets: Sequence[int], images: Mapping[int, MetadataImage]) -> MetadataImage | None:
-        """The image to begin with: of the oldest snapshot that the commits reach; None, with a finding, without one."""
-        if offsets and offsets[0] == 0:
-            return MetadataImage()
-        reached = [end_offset for end_offset in images if not offsets or end_offset >= offsets[0]]
-        if reached:
-            return images[min(reached)]
-        self._sink.add(
-            Severity.ERROR,
-            "metadata-start",
-            f"{self._root.objects.url}/{METADATA_DIR}",
-            expected="the first commit, or a snapshot that can be read and the commits after it",
-            found=f"commits from offset {offsets[0]} on" if offsets else "no commits",
-            advice=RESTORE,
-        )
-        return None
-
-    def _replay(self, image: MetadataImage, images: Mapping[int, MetadataImage], offsets: set[int]) -> MetadataImage:
-        """The image after all commits. Raises DiskFormatError for one that is damaged."""
-        log = self._root.store.log
-        seen: set[int] = set()
-        for commit in log.read_from(image.next_offset, many=True):
-            name = self._root.store.log.name_of(commit.base_offset)
-            image = apply_checked(image, commit, self._sink, file=name, advice=RESTORE)
-            seen.add(commit.base_offset)
-            known = images.get(image.next_offset)
-            if known is not None and lacks_offsets_ends(known, image):
-                file = name_of(self._root.objects, snapshot_key(SnapshotId(image.next_offset, LEADER_EPOCH)))
-                report_old_snapshot(self._sink, file, advice=_OLD_SNAPSHOT)
-            elif known is not None and not is_image_of(known, image):
-                self._differs(
-                    f"{METADATA_DIR} at {image.next_offset}", "the image of the commits before it", "a different image"
-                )
-        reached = max(offsets, default=0)
-        for offset in sorted(seen - offsets):
-            if offset < reached:
-                self._missing_commit(offset, "a commit, which a later one repeats")
-        if offsets and reached >= image.next_offset:
-            self._missing_commit(image.next_offset, f"a commit, since there is one at offset {reached}")
-        return image
-
-    def _missing_commit(self, offset: int, expected: str) -> None:
-        self._sink.add(
-            Severity.ERROR,
-            "commit-missing",
-            self._root.store.log.name_of(offset),
-            offset=offset,
-            expected=expected,
-            found="no such object",
-            advice=RESTORE,
-        )
-
-    def _differs(self, key: str, expected: str, found: str) -> None:
-        self._sink.add(
-            Severity.ERROR,
-            "metadata-snapshot",
-            f"{self._root.objects.url}/{key}",
-            position=0,
-            expected=expected,
-            found=found,
-            advice="delete the snapshot if the commits from offset 0 on exist, else restore it",
-        )
+    return check_stored_metadata(root.store) + confirmed(lambda: _ObjectsCheck(root).run(with_footers=with_footers))
 
 
 class _ObjectsCheck:
@@ -245,7 +135,7 @@ class _ObjectsCheck:
 
     def _add(self, what: str, key: str, expected: str, found: str) -> None:
         file = name_of(self._root.objects, key)
-        self._sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE)
+        self._sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE_OBJECT)
 
     def _check_unnamed(self, key: str, dropped_segments: set[str]) -> None:
         data, segment = DataKey.parse(key), parse_key(key)
@@ -283,7 +173,7 @@ class _ObjectsCheck:
         except ObjectNotFoundError:
             return None  # deleted since the listing, after a merge
         except DiskFormatError as error:
-            self._sink.add_damage(Severity.ERROR, "footer", error, advice=RESTORE)
+            self._sink.add_damage(Severity.ERROR, "footer", error, advice=RESTORE_OBJECT)
             return None
 
 
@@ -413,7 +303,7 @@ class _PartitionCheck:
                 self._error("missing-object", "all objects of the log", str(error), extent.base_offset)
         except DiskFormatError as error:
             if self._is_still_there(extent):
-                self._sink.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE)
+                self._sink.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE_OBJECT)
         except (OSError, KafkalogError) as error:
             self._error("unreadable", "objects that can be read", " ".join(str(error).split()), extent.base_offset)
         self._transactions = SegmentTransactions()  # without the transactions of an extent that was not read
@@ -470,7 +360,7 @@ class _PartitionCheck:
             for _ in reader.read(start_offset, end_offset, schema=RECORD_SCHEMA):
                 pass
         except DiskFormatError as error:
-            self._sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE)
+            self._sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE_OBJECT)
 
     def _is_still_there(self, extent: Extent) -> bool:
         """Whether the newest image has the extent: a merge or retention may have replaced it meanwhile."""
@@ -488,7 +378,7 @@ class _PartitionCheck:
             f"{self._root.objects.url}: {self._topic_partition}",
             expected=expected,
             found=found,
-            advice=RESTORE,
+            advice=RESTORE_OBJECT,
             offset=offset,
         )
 
@@ -598,7 +488,9 @@ class _Check:
         decode_producers(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{self.file}, producers")
 
     def _error(self, what: str, expected: object, found: object, offset: int) -> None:
-        self.sink.add(Severity.ERROR, what, self.file, expected=expected, found=found, advice=RESTORE, offset=offset)
+        self.sink.add(
+            Severity.ERROR, what, self.file, expected=expected, found=found, advice=RESTORE_OBJECT, offset=offset
+        )
 
 
 def check_segment_object(
@@ -653,7 +545,7 @@ def check_sizes(sink: FindingSink, url: str, named: Mapping[str, int | None], li
             what, expected, was = "object-size", f"{size_bytes} bytes", f"{found} bytes"
         else:
             continue
-        sink.add(Severity.ERROR, what, f"{url}/{key}", expected=expected, found=was, advice=RESTORE)
+        sink.add(Severity.ERROR, what, f"{url}/{key}", expected=expected, found=was, advice=RESTORE_OBJECT)
 
 
 def _row_text(rows: NDArray[np.int64], at: int) -> str:

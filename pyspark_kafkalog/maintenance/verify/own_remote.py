@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, confirmed
+from pyspark_kafkalog.maintenance.verify.findings import RESTORE_OBJECT, Finding, FindingSink, Severity, confirmed
 from pyspark_kafkalog.maintenance.verify.objects import (
-    RESTORE,
     Read,
     check_segment_object,
     check_sizes,
@@ -97,7 +96,7 @@ def _check(unit: RemoteUnit, segment: SegmentObject, sink: FindingSink, transact
     try:
         read = check_segment_object(extent, own, transactions, may_have_gaps=unit.scope.has_gaps is not False)
     except DiskFormatError as error:
-        own.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE)
+        own.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE_OBJECT)
     except (OSError, KafkalogError) as error:
         is_missing = isinstance(error, FileNotFoundError)
         own.add(
@@ -106,7 +105,7 @@ def _check(unit: RemoteUnit, segment: SegmentObject, sink: FindingSink, transact
             f"{log.location}: {log.partition}",
             expected="all objects of the log" if is_missing else "objects that can be read",
             found=" ".join(str(error).split()),
-            advice=RESTORE if is_missing else "check the store and the permissions, and verify again",
+            advice=RESTORE_OBJECT if is_missing else "check the store and the permissions, and verify again",
             offset=segment.base_offset,
         )
     if own.findings and _is_named(unit, segment):
@@ -131,7 +130,7 @@ def _check_records(unit: RemoteUnit, sink: FindingSink) -> None:
         for _ in reader.read(segments[0].base_offset, segments[-1].end_offset, schema=RECORD_SCHEMA):
             pass
     except DiskFormatError as error:
-        sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE)
+        sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE_OBJECT)
 
 
 def check_own_storage(root: FileRoot) -> list[Finding]:

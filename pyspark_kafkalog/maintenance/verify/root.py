@@ -1,9 +1,4 @@
-"""Verifies the root apart from its partitions: commit log, meta.properties, checkpoints, directories of no partition.
-
-The commit log of a native log directory is read from disk: no cached image is used. Every commit file and snapshot is
-decoded. From the oldest possible start on, commits are applied one after the other, and each is checked against the
-invariants as of then; every snapshot must equal the image of the commits before it. The small files beside them are
-hints: a wrong one is reported, and is harmless except for `kafkalog-head`.
+"""Verifies a directory apart from its partitions: meta.properties, checkpoints, directories of no partition.
 
 The commit log is authoritative, and the checkpoint files are kept for a Kafka broker that may mount the directory: with
 a wrong entry the broker would serve deleted records, or clean from a wrong offset.
@@ -14,25 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
-from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidRecordError, LogDirError
+from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets
 from pyspark_kafkalog.maintenance.verify.findings import NEXT_WRITER, REPAIR, Finding, FindingSink, Severity, confirmed
-from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit
-from pyspark_kafkalog.metadata.delta import ImageChanges, replay_commit, start_delta
-from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, MetadataImage
-from pyspark_kafkalog.metadata.invariants import check_invariants
-from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.local.snapshots import list_snapshots, read_pointer, read_snapshot
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
-from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 from pyspark_kafkalog.root.file_root import directory_of, on_file_system
 from pyspark_kafkalog.root.protocol import Root
@@ -45,7 +29,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
-from pyspark_kafkalog.storage.filesystem import LOCAL, TEMPORARY_SUFFIX
+from pyspark_kafkalog.storage.filesystem import TEMPORARY_SUFFIX
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
@@ -55,284 +39,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 
-#: The kind of findings on snapshots of earlier versions.
-SNAPSHOT_WITHOUT_ENDS: Final = "snapshot-without-ends"
-
-_TRIES: Final = 3
-
 _LEFTOVER_DIR = re.compile(r".+(-delete|-stray|-future)")
-
-_RESTORE_COMMIT: Final = "restore the file from a backup: what was committed after it cannot be read"
-
-
-def check_metadata(root: Path) -> list[Finding]:
-    """The findings on the commit log of the native log directory at `root`. Raises OSError when it cannot be read."""
-    findings: list[Finding] = []
-    for number in range(_TRIES):
-        # Old files are removed while they are read here: only findings of both checks count.
-        again = _CommitLogCheck(root).run()
-        if not again:
-            return []
-        findings = again if not number else [finding for finding in again if finding in findings]
-    return findings
-
-
-_RESTORE_BEFORE_COMMIT: Final = (
-    "restore the metadata log from a copy made before this commit, with the data of that time"
-)
-
-
-def apply_checked(
-    image: MetadataImage, commit: Commit, sink: FindingSink, *, file: str | Path, advice: str
-) -> MetadataImage:
-    """The image after `commit`, which is in `file`; reports a commit that is not consistent with those before it."""
-    delta = start_delta(image, base_offset=commit.base_offset, timestamp_ms=commit.timestamp_ms)
-    is_first = image.format_version is None
-    try:
-        replay_commit(delta, commit)
-        after = delta.build(commit.next_offset)
-        if not is_first:
-            # The log does not say who made a commit; while the root follows, it may be the follower.
-            check_invariants(image, after, delta.changes, is_follower=image.following is not None)
-    except InvalidRecordError as error:
-        sink.add(
-            Severity.ERROR,
-            "commit-invariant",
-            file,
-            position=0,
-            offset=commit.base_offset,
-            expected="a commit that is consistent with those before it",
-            found=str(error),
-            advice=advice,
-        )
-        after = delta.build(commit.next_offset)
-    return after
-
-
-def is_image_of(snapshot: MetadataImage, image: MetadataImage) -> bool:
-    """Whether the snapshot is `image`, apart from where offsets ended (TopicImage), which it may not know."""
-    if snapshot == image or snapshot.topics.keys() != image.topics.keys():
-        return snapshot == image
-    topics = {
-        name: replace(topic, offsets_ends=image.topics[name].offsets_ends)
-        if topic.offsets_ends == UNKNOWN_ENDS
-        else topic
-        for name, topic in snapshot.topics.items()
-    }
-    return replace(snapshot, topics=topics) == image
-
-
-def lacks_offsets_ends(snapshot: MetadataImage, image: MetadataImage) -> bool:
-    """Whether the snapshot does not know where offsets ended, and the commits up to `image`, its own, tell that."""
-    return is_image_of(snapshot, image) and any(
-        topic.offsets_ends == UNKNOWN_ENDS and image.topics[name].offsets_ends not in ((), UNKNOWN_ENDS)
-        for name, topic in snapshot.topics.items()
-    )
-
-
-def report_old_snapshot(sink: FindingSink, file: Path | str, *, advice: str) -> None:
-    """Report a snapshot of a version that did not know where offsets ended."""
-    sink.add(
-        Severity.WARNING,
-        SNAPSHOT_WITHOUT_ENDS,
-        file,
-        position=0,
-        expected="where the partitions of __consumer_offsets ended when each topic was created",
-        found="a snapshot of an earlier version, which does not say: offsets without a topic id that were committed "
-        "before a topic was created again count for the new topic",
-        advice=advice,
-    )
-
-
-@dataclass(slots=True)
-class _CommitLogCheck:
-    """One check of the commit log."""
-
-    root: Path
-    sink: FindingSink = field(default_factory=lambda: FindingSink(None))
-
-    @property
-    def directory(self) -> Path:
-        return metadata_dir(self.root)
-
-    def run(self) -> list[Finding]:
-        self._check_small_files()
-        log = LocalCommitLog(self.directory)
-        head = log.head()
-        snapshots = [each.end_offset for each in list_snapshots(self.directory)]
-        images = self._read_snapshots(snapshots)
-        offsets = sorted(log.listed_offsets())
-        image = self._replay(log, offsets, images)
-        if image is not None:
-            check_static(image, self.sink, self.directory)
-            self._check_hints(log, image.next_offset, head, offsets, set(snapshots))
-        return self.sink.result()
-
-    def _check_small_files(self) -> None:
-        try:
-            check_marker(self.directory)
-        except DiskFormatError as error:
-            self.sink.add_damage(Severity.ERROR, "format-marker", error)
-        try:
-            found = read_topic_id(self.directory / PARTITION_METADATA)
-            if found != METADATA_TOPIC_ID:
-                self._topic_id(found)
-        except FileNotFoundError:
-            self._topic_id("no file")
-        except DiskFormatError as error:
-            self.sink.add_damage(Severity.ERROR, "topic-id", error, advice=REPAIR)
-
-    def _topic_id(self, found: str) -> None:
-        self.sink.add(
-            Severity.ERROR,
-            "topic-id",
-            self.directory / PARTITION_METADATA,
-            position=0,
-            expected=METADATA_TOPIC_ID,
-            found=found,
-            advice=REPAIR,
-        )
-
-    def _read_snapshots(self, end_offsets: list[int]) -> dict[int, MetadataImage]:
-        images = {}
-        for end_offset in end_offsets:
-            path = self.directory / SnapshotId(end_offset, LEADER_EPOCH).file_name
-            try:
-                images[end_offset] = image_of(read_snapshot(path), end_offset, str(path))
-            except FileNotFoundError:
-                continue
-            except DiskFormatError as error:
-                self.sink.add_damage(Severity.ERROR, "metadata-snapshot", error, advice=REPAIR)
-        return images
-
-    def _replay(
-        self, log: LocalCommitLog, offsets: list[int], images: dict[int, MetadataImage]
-    ) -> MetadataImage | None:
-        """Apply all existing commits; return the resulting image, None without a commit or snapshot to start from."""
-        starts = [offset for offset in images if not offsets or offset >= offsets[0]]
-        first = offsets[0] if offsets else None
-        if first == 0:
-            image = MetadataImage()
-        elif starts:
-            image = images[min(starts)]
-        elif images:
-            image = images[max(images)]
-        else:
-            self.sink.add(
-                Severity.ERROR,
-                "metadata-start",
-                self.directory,
-                expected="the first commit, or a complete snapshot to start from",
-                found="neither",
-                advice=_RESTORE_COMMIT,
-            )
-            return None
-        self._read_unused(log, [offset for offset in offsets if offset < image.next_offset])
-        while True:
-            commit = self._read(log, image.next_offset)
-            if commit is None:
-                later = [offset for offset in images if offset > image.next_offset]
-                if not later:
-                    break
-                image = images[min(later)]  # a damaged commit that a snapshot includes
-                continue
-            image = apply_checked(
-                image, commit, self.sink, file=log.path(commit.base_offset), advice=_RESTORE_BEFORE_COMMIT
-            )
-            known = images.get(image.next_offset)
-            path = self.directory / SnapshotId(image.next_offset, LEADER_EPOCH).file_name
-            if known is not None and lacks_offsets_ends(known, image):
-                report_old_snapshot(self.sink, path, advice=REPAIR)
-            elif known is not None and not is_image_of(known, image):
-                self._snapshot_differs(path, "the image of the commits before it", "a different image")
-        if offsets and offsets[-1] >= image.next_offset:
-            self.sink.add(
-                Severity.ERROR,
-                "commit-missing",
-                log.path(image.next_offset),
-                offset=image.next_offset,
-                expected=f"a commit, since there is one at offset {offsets[-1]}",
-                found="none that can be read",
-                advice=_RESTORE_COMMIT,
-            )
-        return image
-
-    def _read_unused(self, log: LocalCommitLog, offsets: list[int]) -> None:
-        """Check only the files of commits before the starting snapshot."""
-        for offset in offsets:
-            self._read(log, offset)
-
-    def _read(self, log: LocalCommitLog, offset: int) -> Commit | None:
-        try:
-            return log.read(offset)
-        except DiskFormatError as error:
-            self.sink.add_damage(Severity.ERROR, "commit", error, advice=_RESTORE_COMMIT)
-            return None
-
-    def _check_hints(
-        self, log: LocalCommitLog, next_offset: int, head: int | None, offsets: list[int], snapshots: set[int]
-    ) -> None:
-        if head is not None and head > next_offset:
-            self.sink.add(
-                Severity.ERROR,
-                "commit-missing",
-                log.path(next_offset),
-                offset=next_offset,
-                expected=f"a commit, since the log has reached {head} ({HEAD_FILE})",
-                found="no such file",
-                advice=_RESTORE_COMMIT,
-            )
-        for name in (HEAD_FILE, START_FILE):
-            path = self.directory / name
-            if path.exists() and OffsetHint(path, LOCAL).read() is None:
-                self._hint(path, "20 digits and their CRC", "other contents")
-        start = OffsetHint(self.directory / START_FILE, LOCAL).read()
-        if start is not None and offsets and start > offsets[0]:
-            self._hint(self.directory / START_FILE, f"at most {offsets[0]}, the oldest commit", str(start))
-        pointer = self.directory / POINTER_FILE
-        pointed = read_pointer(self.directory)
-        if pointed is None:
-            if pointer.exists() or snapshots:
-                self._hint(pointer, "the name of the newest snapshot", "no such name")
-        elif pointed.end_offset not in snapshots or pointed.end_offset < max(snapshots):
-            self._hint(pointer, f"the newest snapshot, {max(snapshots, default='none')}", pointed.file_name)
-
-    def _hint(self, path: Path, expected: str, found: str) -> None:
-        self.sink.add(
-            Severity.WARNING, "metadata-hint", path, position=0, expected=expected, found=found, advice=REPAIR
-        )
-
-    def _snapshot_differs(self, path: Path, expected: str, found: str) -> None:
-        self.sink.add(
-            Severity.ERROR,
-            "metadata-snapshot",
-            path,
-            position=0,
-            expected=expected,
-            found=found,
-            advice=REPAIR,
-        )
-
-
-def check_static(image: MetadataImage, sink: FindingSink, directory: Path | str) -> None:
-    """Check the invariants of everything in the newest image."""
-    changes = ImageChanges(
-        set(image.topics),
-        {(topic.name, each.partition) for topic in image.topics.values() for each in topic.partitions},
-        set(image.transactional_ids),
-    )
-    try:
-        check_invariants(image, image, changes)
-    except InvalidRecordError as error:
-        sink.add(
-            Severity.ERROR,
-            "image-invariant",
-            directory,
-            offset=image.next_offset,
-            expected="an image that satisfies the invariants",
-            found=str(error),
-            advice="restore the metadata log from a copy",
-        )
 
 
 def check_native_root(root: Root) -> list[Finding]:

@@ -28,6 +28,7 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     count_by_severity,
     for_broker,
 )
+from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
 from pyspark_kafkalog.maintenance.verify.objects import (
     Read,
     check_object_order,
@@ -49,7 +50,7 @@ from pyspark_kafkalog.maintenance.verify.partition import (
     segment_units,
 )
 from pyspark_kafkalog.maintenance.verify.replicas import ReplicaUnit, compare, replica_units
-from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_metadata, check_native_root
+from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_native_root
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs

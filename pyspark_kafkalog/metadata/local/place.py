@@ -60,8 +60,8 @@ class LocalPlace:
         self.log = LocalCommitLog(metadata_dir(root), fs=fs)
         self._checked_marker: bytes | None = None
         self._fs = fs
-        self._snapshots = LocalSnapshots(self.log.directory, fs)
-        self._housekeeping = Housekeeping(self.log, self._snapshots, fs)
+        self.snapshots = LocalSnapshots(self.log.directory, fs)
+        self._housekeeping = Housekeeping(self.log, self.snapshots, fs)
 
     def check_root(self, known: object) -> object:
         marker = _file_state(self._marker)
@@ -98,7 +98,7 @@ class LocalPlace:
         return False  # a refresh costs less than a commit that loses the race
 
     def load_newest(self) -> LoadedSnapshot:
-        return self._snapshots.load_newest()
+        return self.snapshots.load_newest()
 
     def head(self) -> int | None:
         return self.log.head()

@@ -43,8 +43,8 @@ class ObjectPlace:
         self.opened: object = identity
         self._boundary = boundary
         self.log = ObjectCommitLog(store, boundary, waiting=waiting)
-        self._snapshots = ObjectSnapshots(store, boundary)
-        self._housekeeping = ObjectHousekeeping(store, boundary, self._snapshots)
+        self.snapshots = ObjectSnapshots(store, boundary)
+        self._housekeeping = ObjectHousekeeping(store, boundary, self.snapshots)
 
     @staticmethod
     def open(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectPlace:
@@ -105,7 +105,7 @@ class ObjectPlace:
         return self.log.sees_end(loaded.image.next_offset)
 
     def load_newest(self) -> LoadedSnapshot:
-        return self._snapshots.load_newest()
+        return self.snapshots.load_newest()
 
     def head(self) -> int | None:
         return None
