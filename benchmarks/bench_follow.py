@@ -43,8 +43,8 @@ import numpy as np
 from bench_peers import make_broker, standin_jar, start_spark
 from bench_server import Load, consume_mb_per_s, process_cpu_s, produce
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from java_processes import cache_dir, fetch_jars, java, start_server
-from kafka_oracle import KAFKA_VERSION, Broker
+from kafka_processes.java_processes import cache_dir, fetch_jars, java, start_server
+from kafka_processes.oracle import KAFKA_VERSION, Broker
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.log_dir import LogDir

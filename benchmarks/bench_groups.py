@@ -38,7 +38,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from group_servers import GROUP, GroupServer, subscription
+from fakes.group_servers import GROUP, GroupServer, subscription
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import TopicImage

@@ -49,9 +49,9 @@ from pyspark_kafkalog.storage.filesystem import time_ms
 
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
-from s3_proxy import S3Proxy
-from s3_requests import REGION
-from store_servers import MinioServer
+from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.s3_requests import REGION
+from kafka_processes.store_servers import MinioServer
 
 PARTS = ("write", "read", "runs", "commit")
 DELTA_PART = "delta"

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
-from kafka_oracle import Broker  # noqa: E402
+from kafka_processes.oracle import Broker  # noqa: E402
 
 KAFKA_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"

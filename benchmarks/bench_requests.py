@@ -31,7 +31,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from server_processes import serving
+from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR

@@ -40,9 +40,9 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from bench_runs import process_cpu_s, report_limit
-from java_processes import java
-from kafka_oracle import Broker, kafka_lib
-from server_processes import serving
+from kafka_processes.java_processes import java
+from kafka_processes.oracle import Broker, kafka_lib
+from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from builders.root_places import KINDS, RootPlace, forget, memory_root
 from hypothesis import HealthCheck, settings
+from kafka_processes.s3_proxy import S3Proxy
 from left_open import close_what_is_left_open
-from root_places import KINDS, RootPlace, forget, memory_root
-from s3_proxy import S3Proxy
 from tiers import SEED, TIER, chosen_cases
 
 if TYPE_CHECKING:

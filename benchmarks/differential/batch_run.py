@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from kafka_oracle import Broker
+from kafka_processes.oracle import Broker
 from pyspark.sql import DataFrame, SparkSession
 
 from .batch_cases import BatchCase, batch_cases

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from kafka_clients import producing
-from kafka_oracle import Broker
+from kafka_processes.clients import producing
+from kafka_processes.oracle import Broker
 
 FIRST_MS: Final = 1_700_000_000_000
 STEP_MS: Final = 1_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kafka_oracle import Broker
+from kafka_processes.oracle import Broker
 from pyspark.sql import DataFrame, SparkSession
 
 from .batch_run import KAFKA_SOURCE

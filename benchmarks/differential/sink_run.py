@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_clients import consume
-from kafka_oracle import Broker
+from kafka_processes.clients import consume
+from kafka_processes.oracle import Broker
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafkalog import LogDir

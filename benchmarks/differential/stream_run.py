@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient, NewPartitions
-from kafka_oracle import Broker
+from kafka_processes.oracle import Broker
 from pyspark.sql import DataFrame, SparkSession
 
 from .batch_run import KAFKA_SOURCE, TRIES

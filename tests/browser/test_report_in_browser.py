@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from browser_page import BrowserPage
-from report_roots import HOSTILE, NOW_MS, hostile_facts, lively_root, many_partitions
+from builders.report_roots import HOSTILE, NOW_MS, hostile_facts, lively_root, many_partitions
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_processes import serving
+from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog import LogDir
 

@@ -10,10 +10,10 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from client_programs import file_connectors
 from confluent_kafka.admin import AdminClient
-from java_processes import free_port, start_server
-from kafka_oracle import java_command
+from kafka_processes.client_programs import file_connectors
+from kafka_processes.java_processes import free_port, start_server
+from kafka_processes.oracle import java_command
 
 CLI = "org.apache.kafka.connect.cli."
 LINES = "".join(f"line {i}\n" for i in range(1000))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from java_processes import start_server
-from kafka_oracle import CONFIG_COMMAND, java_command, run_tool
+from kafka_processes.java_processes import start_server
+from kafka_processes.oracle import CONFIG_COMMAND, java_command, run_tool
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"

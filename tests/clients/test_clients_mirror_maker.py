@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from client_programs import mirror_maker
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -19,10 +18,11 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from java_processes import start_server
-from kafka_clients import consume, producing
-from kafka_oracle import Broker, java_command
-from server_processes import serving
+from kafka_processes.client_programs import mirror_maker
+from kafka_processes.clients import consume, producing
+from kafka_processes.java_processes import start_server
+from kafka_processes.oracle import Broker, java_command
+from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog import LogDir
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from client_programs import PROGRAMS, go_program, node_modules, python_with_clients, run_client
-from s3_proxy import S3Proxy
-from server_processes import serving
+from kafka_processes.client_programs import PROGRAMS, go_program, node_modules, python_with_clients, run_client
+from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.server_processes import serving
 
 
 @pytest.mark.parametrize(("program", "printed"), [("kafka_python_client", "301"), ("aiokafka_client", "201")])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from client_programs import FLINK, PROGRAMS, QUIX_STREAMS, flink_connector, python_with, run_client
+from kafka_processes.client_programs import FLINK, PROGRAMS, QUIX_STREAMS, flink_connector, python_with, run_client
 
 from pyspark_kafkalog import LogDir
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from client_programs import STREAMS_VERSION, run_client, streams_jars
 from confluent_kafka.admin import AdminClient, NewTopic
-from java_processes import start_server
-from kafka_oracle import java_command
-from server_processes import serving
+from kafka_processes.client_programs import STREAMS_VERSION, run_client, streams_jars
+from kafka_processes.java_processes import start_server
+from kafka_processes.oracle import java_command
+from kafka_processes.server_processes import serving
 
 DRIVERS = "org.apache.kafka.streams.tests."
 SMOKE_TOPICS = (

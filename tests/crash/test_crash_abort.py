@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from adopted_roots import transactions_with_coordinator
+from builders.adopted_roots import transactions_with_coordinator
 from crash_faults import CountingFileSystem, FailingFileSystem
 from crash_power import LOSSES, Loss, power_cuts
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from full_disks import CountingDisk
-from metadata_roots import forget_images
-from staged_writes import SMALL_SEGMENTS, stage, written_by
-from stopping_filesystem import Killed
+from builders.metadata_roots import forget_images
+from builders.staged_writes import SMALL_SEGMENTS, stage, written_by
+from fakes.full_disks import CountingDisk
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention

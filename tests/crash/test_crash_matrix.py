@@ -20,7 +20,7 @@ from crash_checks import FileChecks
 from crash_faults import CountingFileSystem, inside_seam
 from crash_runs import Points, Runs, cut_power, run_in_child, try_calls
 from crash_scenarios import SCENARIOS, Scenario
-from kafka_oracle import dump_log, kafka_lib
+from kafka_processes.oracle import dump_log, kafka_lib
 from tiers import Sample
 
 _FILES_A_RUN = 1500

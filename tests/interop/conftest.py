@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from kafka_oracle import KAFKA_VERSION, Broker, kafka_lib
+from kafka_processes.oracle import KAFKA_VERSION, Broker, kafka_lib
 
 from pyspark_kafkalog.version import KafkaVersion
 

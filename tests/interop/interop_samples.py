@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from kafka_clients import ConsumedRecord
-from kafka_oracle import dump_log
+from kafka_processes.clients import ConsumedRecord
+from kafka_processes.oracle import dump_log
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BASE_TIMESTAMP_MS = 1_700_000_000_000

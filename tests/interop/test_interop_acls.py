@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from host_decisions import kafka_decisions, kept_decisions
-from kafka_oracle import Broker, run_tool
+from kafka_processes.host_decisions import kafka_decisions, kept_decisions
+from kafka_processes.oracle import Broker, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from compared_answers import without_later_configs
 from interop_samples import assert_dumps_clean, sample_records, to_table
-from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
+from kafka_processes.clients import ConsumedRecord, consume, producing
+from kafka_processes.compared_answers import without_later_configs
+from kafka_processes.oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from documented import blocks_of
-from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import CONFIG_COMMAND, Broker, run_tool, write_tool_scripts
+from kafka_processes.clients import ConsumedRecord, consume, producing
+from kafka_processes.oracle import CONFIG_COMMAND, Broker, run_tool, write_tool_scripts
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.access.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from interop_samples import assert_dumps_clean
-from kafka_clients import consume
-from kafka_oracle import Broker
+from kafka_processes.clients import consume
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 import pytest
 from interop_samples import assert_dumps_clean
-from kafka_clients import ConsumedRecord, consume
-from kafka_oracle import Broker, dump_log, run_tool
+from kafka_processes.clients import ConsumedRecord, consume
+from kafka_processes.oracle import Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

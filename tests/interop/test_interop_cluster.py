@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kafka_cluster import Cluster
+from kafka_processes.cluster import Cluster
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import Severity

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
-from kafka_oracle import CONFIG_COMMAND, Broker
-from leader_reads import log_bytes, read_topics
+from builders.leader_reads import log_bytes, read_topics
+from kafka_processes.oracle import CONFIG_COMMAND, Broker
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.metadata.access.client_quotas import quota_entity
@@ -113,7 +113,7 @@ def test_access_control_quotas_and_configurations_of_groups_are_read(broker: Bro
         ResourcePatternType,
         ResourceType,
     )
-    from kafka_oracle import run_tool
+    from kafka_processes.oracle import run_tool
 
     before = leader.describe(lambda _: False)
     assert before.acls == ()

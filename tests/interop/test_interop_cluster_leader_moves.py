@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from kafka_cluster import Cluster
-from kafka_oracle import Broker, tiering
-from leader_reads import log_bytes, read_topics
-from server_processes import serving
-from tiering_brokers import SEGMENTS
+from builders.leader_reads import log_bytes, read_topics
+from kafka_processes.cluster import Cluster
+from kafka_processes.oracle import Broker, tiering
+from kafka_processes.server_processes import serving
+from kafka_processes.tiering_brokers import SEGMENTS
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LeaderUnavailableError

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import following, has_offsets
-from java_processes import QUICK_START, java
-from kafka_oracle import CONFIG_COMMAND, KAFKA_VERSION, OLDEST_VERSION, Broker, kafka_lib, run_tool
+from builders.following_roots import following, has_offsets
+from kafka_processes.java_processes import QUICK_START, java
+from kafka_processes.oracle import CONFIG_COMMAND, KAFKA_VERSION, OLDEST_VERSION, Broker, kafka_lib, run_tool
 from kafkalog_command import Command
 from patience import wait_until
 from tiers import rest_full

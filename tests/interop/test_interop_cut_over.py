@@ -24,11 +24,10 @@ from typing import Any, Final
 
 import pytest
 from documented import blocks_of
-from java_processes import accepts, free_port, start_server
-from kafka_clients import consume
-from kafka_oracle import Broker, write_tool_scripts
-from meanwhile import meanwhile
-from patience import wait_until
+from kafka_processes.clients import consume
+from kafka_processes.java_processes import accepts, free_port, start_server
+from kafka_processes.oracle import Broker, write_tool_scripts
+from patience import meanwhile, wait_until
 
 #: Starts a broker and Kafka's tools: the full tier alone.
 pytestmark = pytest.mark.full

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from interop_samples import sample_records
-from kafka_clients import producing
-from kafka_oracle import KAFKA_VERSION, OLDEST_VERSION, Broker, dump_log
+from kafka_processes.clients import producing
+from kafka_processes.oracle import KAFKA_VERSION, OLDEST_VERSION, Broker, dump_log
 from tiers import rest_full
 
 from pyspark_kafkalog.version import KafkaVersion

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from java_processes import QUICK_START, free_port, java
-from kafka_oracle import kafka_lib
+from kafka_processes.java_processes import QUICK_START, free_port, java
+from kafka_processes.oracle import kafka_lib
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.server.config import Address, ServerConfig

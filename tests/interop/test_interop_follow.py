@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from following_roots import Following, batches_of, ends, following, has_offsets
-from kafka_clients import consume, producing
-from kafka_oracle import Broker
-from leader_reads import log_bytes
+from builders.following_roots import Following, batches_of, ends, following, has_offsets
+from builders.leader_reads import log_bytes
+from kafka_processes.clients import consume, producing
+from kafka_processes.oracle import Broker
 from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import Following, batches_of, following, has_offsets
-from kafka_cluster import Cluster
-from leader_reads import log_bytes
+from builders.following_roots import Following, batches_of, following, has_offsets
+from builders.leader_reads import log_bytes
+from kafka_processes.cluster import Cluster
 from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from cluster_load import GROUP, LATEST, PAYMENTS, PLAIN, TOPICS, ClusterLoad, create_topics
-from follow_process import FollowProcess
-from full_disks import FILLER, fill_blocks, mounted
+from builders.leader_reads import log_bytes
+from fakes.full_disks import FILLER, fill_blocks, mounted
 from interop_samples import assert_dumps_clean
-from kafka_clients import consume, producing
-from kafka_oracle import Broker
-from leader_reads import log_bytes
-from patience import wait_until
-from pyspark.sql import SparkSession
-from relayed_cluster import RelayedCluster
-from replica_checks import (
+from kafka_processes.clients import consume, producing
+from kafka_processes.cluster_load import GROUP, LATEST, PAYMENTS, PLAIN, TOPICS, ClusterLoad, create_topics
+from kafka_processes.follow_process import FollowProcess
+from kafka_processes.oracle import Broker
+from kafka_processes.relayed_cluster import RelayedCluster
+from kafka_processes.replica_checks import (
     Row,
     check_replica,
     check_rows_are_a_beginning,
@@ -31,7 +29,9 @@ from replica_checks import (
     ends_of,
     wait_until_caught_up,
 )
-from server_processes import serving
+from kafka_processes.server_processes import serving
+from patience import wait_until
+from pyspark.sql import SparkSession
 from tiers import SEED
 
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import following, has_offsets
+from builders.following_roots import following, has_offsets
 from interop_samples import assert_dumps_clean
-from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import Broker
+from kafka_processes.clients import ConsumedRecord, consume, producing
+from kafka_processes.oracle import Broker
+from kafka_processes.replica_checks import check_same_rows, ends_of
 from patience import wait_until
-from replica_checks import check_same_rows, ends_of
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify

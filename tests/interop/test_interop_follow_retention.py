@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import following, has_offsets
-from java_processes import free_port
-from kafka_clients import producing
-from kafka_oracle import Broker
+from builders.following_roots import following, has_offsets
+from fakes.tcp_relay import TcpRelay
+from kafka_processes.clients import producing
+from kafka_processes.java_processes import free_port
+from kafka_processes.oracle import Broker
+from kafka_processes.replica_checks import check_same_log, check_same_rows, ends_of
 from patience import wait_until
-from replica_checks import check_same_log, check_same_rows, ends_of
-from tcp_relay import TcpRelay
 from tiers import rest_full
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from following_roots import batches_of, make_follower
-from kafka_clients import producing
-from kafka_oracle import Broker
-from leader_reads import log_bytes
-from root_places import RootPlace
+from builders.following_roots import batches_of, make_follower
+from builders.leader_reads import log_bytes
+from builders.root_places import RootPlace
+from kafka_processes.clients import producing
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks

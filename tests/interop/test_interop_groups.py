@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka_clients import producing
-from kafka_oracle import Broker, dump_log, run_tool
+from kafka_processes.clients import producing
+from kafka_processes.oracle import Broker, dump_log, run_tool
 from kafkalog_command import Command
 from patience import wait_until
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from kafka_clients import consume, producing
-from kafka_oracle import Broker
+from kafka_processes.clients import consume, producing
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka_clients import consume, producing
-from kafka_oracle import Broker, dump_log
-from leader_writers import Served, append, batch, mark, marker
+from builders.leader_writers import Served, append, batch, mark, marker
+from kafka_processes.clients import consume, producing
+from kafka_processes.oracle import Broker, dump_log
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.codecs.codec import CompressionType

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from interop_samples import CODECS, sample_records
-from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import Broker
+from kafka_processes.clients import ConsumedRecord, consume, producing
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog import LogDir
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from interop_samples import CODECS, assert_dumps_clean, sample_records, to_table
-from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import Broker, dump_log
+from kafka_processes.clients import ConsumedRecord, consume, producing
+from kafka_processes.oracle import Broker, dump_log
 from tiers import rest_full
 
 from pyspark_kafkalog import LogDir

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_oracle import KAFKA_VERSION, SCHEMAS_VERSION, dump_log
-from message_fields import kafka_text
+from builders.message_fields import kafka_text
+from kafka_processes.oracle import KAFKA_VERSION, SCHEMAS_VERSION, dump_log
 
 from pyspark_kafkalog.metadata.image import partition_state_record
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema

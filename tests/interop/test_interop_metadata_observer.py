@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from java_processes import free_port
-from kafka_cluster import Cluster
-from kafka_oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
+from kafka_processes.cluster import Cluster
+from kafka_processes.java_processes import free_port
+from kafka_processes.oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, LogDirError

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
-from kafka_oracle import Broker, run_tool
+from kafka_processes.oracle import Broker, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.metrics import collect_metrics

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+from builders.tiered_exports import consumed, new_broker
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, ScramMechanism
-from tiered_exports import consumed, new_broker
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main

@@ -6,10 +6,10 @@ import multiprocessing
 from collections.abc import Iterator
 
 import pytest
-from commit_simulation import count_in
-from http_relay import Answer, HttpRelay, Request
-from metadata_roots import add_topic, forget_images, settings_of
-from s3_proxy import S3Proxy
+from builders.metadata_roots import add_topic, forget_images, settings_of
+from fakes.http_relay import Answer, HttpRelay, Request
+from kafka_processes.s3_proxy import S3Proxy
+from simulations.object_commits import count_in
 
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, TransactionalIdRecord

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka_clients import consume, producing
-from kafka_oracle import Broker, dump_log
-from s3_proxy import S3Proxy
+from kafka_processes.clients import consume, producing
+from kafka_processes.oracle import Broker, dump_log
+from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from builders.metadata_roots import forget_images
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from http_relay import Answer, HttpRelay, Request
-from metadata_roots import forget_images
+from fakes.http_relay import Answer, HttpRelay, Request
+from fakes.troubled_stores import FAULTS
+from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.server_processes import serving
 from patience import PATIENCE_S
 from pyspark.sql import SparkSession
-from s3_proxy import S3Proxy
-from server_processes import serving
-from troubled_stores import FAULTS
 
 from pyspark_kafkalog import register
 from pyspark_kafkalog.log_dir import LogDir

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from following_roots import copy_once
-from http_relay import Answer, Request
-from leader_writers import append as leader_append
-from leader_writers import batch
-from tiered_roots import append_rounds, tiered_root
-from troubled_stores import (
+from builders.following_roots import copy_once
+from builders.leader_writers import append as leader_append
+from builders.leader_writers import batch
+from builders.tiered_roots import append_rounds, tiered_root
+from fakes.http_relay import Answer, Request
+from fakes.troubled_stores import (
     FAULTS,
     PAGE,
     SERVERS,

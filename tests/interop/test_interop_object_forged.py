@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from builders.forged_commits import BIG, FOREIGN, FORGED, fill, forged_body, lines
+from builders.metadata_roots import forget_images
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from forged_commits import BIG, FOREIGN, FORGED, fill, forged_body, lines
-from http_relay import HttpRelay, Request
-from metadata_roots import forget_images
+from fakes.http_relay import HttpRelay, Request
+from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.server_processes import serving
 from patience import PATIENCE_S
-from s3_proxy import S3Proxy
-from server_processes import serving
 
 from pyspark_kafkalog.metadata.objects.layout import commit_key
 from pyspark_kafkalog.object_store.address import StoreAddress

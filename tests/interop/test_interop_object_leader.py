@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from builders.leader_writers import append, batch, mark, marker
+from builders.metadata_roots import forget_images
 from confluent_kafka import Consumer, Producer, TopicPartition
-from http_relay import HttpRelay
-from leader_writers import append, batch, mark, marker
-from metadata_roots import forget_images
-from s3_proxy import S3Proxy
-from server_processes import serving
+from fakes.http_relay import HttpRelay
+from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from s3_proxy import REGION, S3Proxy
+from kafka_processes.s3_proxy import REGION, S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.address import StoreAddress

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from http_relay import HttpRelay, Request
-from s3_proxy import S3Proxy
+from fakes.http_relay import HttpRelay, Request
+from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
 from pyspark_kafkalog.object_store.create import Created, Taken, create_once

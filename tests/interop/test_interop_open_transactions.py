@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka_clients import consume, producing
-from kafka_oracle import OLDEST_VERSION, Broker, run_tool
+from kafka_processes.clients import consume, producing
+from kafka_processes.oracle import OLDEST_VERSION, Broker, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

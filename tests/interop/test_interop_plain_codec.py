@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from interop_samples import CODECS, assert_dumps_clean, sample_records
-from kafka_clients import ConsumedRecord, consume
-from kafka_oracle import Broker
+from kafka_processes.clients import ConsumedRecord, consume
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, encode_batch

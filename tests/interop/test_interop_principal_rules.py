@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Final
 
 import pytest
-from java_processes import QUICK_START, java
-from kafka_oracle import kafka_lib
-from principal_rules import RULES, SUBJECTS
+from kafka_processes.java_processes import QUICK_START, java
+from kafka_processes.oracle import kafka_lib
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.server.security.authentication.principal_mapping import PrincipalMapping
+
+SUBJECTS: Final = (
+    "CN=app",
+    "CN=Duke,OU=ServiceUsers,O=Org,C=US",
+    "CN=duke\\, the 2nd,OU=SME,O=mycp,L=Fulton,ST=MD,C=US",
+    "CN=duke,OU=JavaSoft,O=Sun Microsystems",
+    "UID=7,CN=a b,DC=example,DC=com",
+    "OU=Admin,CN=Éva",
+    "CN=line\nbreak,O=x",
+    "",
+)
+RULES: Final = (
+    "DEFAULT",
+    "RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/",
+    "RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/L, DEFAULT",
+    "RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L,DEFAULT",
+    " RULE:CN=(.*)/$1/U ,RULE:.*CN=(\\w+).*/$1@$0/, RULE:UID=(\\d+),.*/user-$1/",
+    "RULE:(.*)/x$1/",
+    "RULE:CN=(.*?),?/$1/,RULE:.*/none/",
+    "RULE:(?:CN|OU)=(([^,\\\\]|\\\\.)+)(,.*)?/$1$12$3/",
+    "RULE:CN=([^,]*),(?!OU).*/$1\\$1/",
+    "RULE:.*O=([A-Z][a-z]{1,3})\\s?.*/\\/$1\\/$10/L,DEFAULT",
+    "RULE:^(CN)=(.){3,}$/$2$1/,RULE:.*/fixed, with a comma/",
+)
+
 
 PROGRAM = Path(__file__).parents[1] / "data" / "PrincipalRules.java"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from interop_samples import assert_dumps_clean
-from kafka_clients import consume, producing
-from kafka_oracle import Broker
+from kafka_processes.clients import consume, producing
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from certificates import Authority, Certificate, common_name
-from java_processes import free_port
-from kafka_clients import consume
-from kafka_oracle import Broker
-from leader_reads import log_bytes, read_topics
+from builders.certificates import Authority, Certificate, common_name
+from builders.leader_reads import log_bytes, read_topics
+from kafka_processes.clients import consume
+from kafka_processes.java_processes import free_port
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog.errors import AuthenticationError, LeaderUnavailableError
 from pyspark_kafkalog.protocol.client_settings import ClientSettings

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from kafka_processes.server_processes import ServerProcess, serving
 from patience import wait_until
-from server_processes import ServerProcess, serving
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.protocol.client import WireClient

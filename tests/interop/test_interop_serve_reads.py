@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from engine_fixtures import KAFKA_FIXTURES, expected_records, partitions_with_offsets
-from kafka_clients import consume
+from builders.engine_fixtures import KAFKA_FIXTURES, expected_records, partitions_with_offsets
+from builders.tiered_roots import TOPIC, append_rounds, tiered_root
+from kafka_processes.clients import consume
+from kafka_processes.server_processes import ServerProcess, serving
 from patience import PATIENCE_S
-from server_processes import ServerProcess, serving
-from tiered_roots import TOPIC, append_rounds, tiered_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention

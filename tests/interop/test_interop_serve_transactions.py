@@ -4,25 +4,84 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Final
 
 import pytest
+from builders.tiered_exports import new_broker
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from kafka_oracle import Broker, dump_log, run_tool
+from kafka_processes import java_processes
+from kafka_processes.oracle import Broker, dump_log, kafka_lib, run_tool
+from kafka_processes.server_processes import ServerProcess, serving
 from patience import wait_until
-from server_processes import ServerProcess, serving
-from tiered_exports import new_broker
-from transaction_client import KafkaClientError, TransactionClient
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.tools.main import main
+
+_PROGRAM: Final = Path(__file__).parents[1] / "data" / "TransactionClient.java"
+_ANSWER_SECONDS_MAX: Final = 90
+
+
+class KafkaClientError(Exception):
+    """The name of the exception that Kafka's client raised."""
+
+
+class TransactionClient:
+    """A process with Kafka's clients of one cluster."""
+
+    def __init__(self, bootstrap: str, log: Path) -> None:
+        lib = kafka_lib()
+        command = [
+            java_processes.java(),
+            *java_processes.QUICK_START,
+            f"-Dlog4j2.configurationFile={lib.parent / 'log4j2.xml'}",
+            "-cp",
+            f"{lib}/*",
+            str(_PROGRAM),
+            bootstrap,
+        ]
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def __enter__(self) -> TransactionClient:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __call__(self, *words: object) -> list[str]:
+        """The words of the answer. Raises KafkaClientError."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(_ANSWER_SECONDS_MAX, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(" ".join(map(str, words)) + "\n")
+            process.stdin.flush()
+            kind, *answer = process.stdout.readline().split() or ["error", "NoAnswer"]
+        finally:
+            timer.cancel()
+        if kind != "ok":
+            raise KafkaClientError(*answer)
+        return answer
+
+    def begin(self, name: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
+        """Start a producer and initialize its transactional id."""
+        self("producer", name, transactional_id, timeout_ms)
+        self("init", name)
+
 
 pytestmark = pytest.mark.interop
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders.root_places import RootPlace, client_address, store_of
+from builders.tiered_exports import consumed, new_broker
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
-from kafka_clients import ConsumedRecord, consume, producing
-from kafka_oracle import dump_log, run_tool
-from root_places import RootPlace, client_address, store_of
-from tiered_exports import consumed, new_broker
-from transaction_servers import Coordinated, run
+from fakes.transaction_servers import Coordinated, run
+from kafka_processes.clients import ConsumedRecord, consume, producing
+from kafka_processes.oracle import dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.root.transactions.appends import state_append

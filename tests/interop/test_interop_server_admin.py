@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from admin_cases import CASES, CASES_OF_VERSIONS, AdminCase
-from compared_answers import ComparableAnswers, asked_until_equal, different
 from confluent_kafka import ElectionType, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -23,8 +21,10 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from hostile_clients import answer_or_end, frame_of, sized
-from kafka_oracle import KAFKA_VERSION, Broker
+from fakes.hostile_clients import answer_or_end, frame_of, sized
+from kafka_processes.admin_cases import CASES, CASES_OF_VERSIONS, AdminCase
+from kafka_processes.compared_answers import ComparableAnswers, asked_until_equal, different
+from kafka_processes.oracle import KAFKA_VERSION, Broker
 from patience import wait_until
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS

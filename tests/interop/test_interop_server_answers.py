@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import pytest
-from group_scripts import SCRIPTS as GROUP_SCRIPTS
-from kafka_oracle import SCHEMAS_VERSION, Broker
-from known_answers import KNOWN, NOT_ADVERTISED, OTHER_FEATURES
-from record_scripts import SCRIPTS as RECORD_SCRIPTS
-from scripted_calls import Difference, Script, run, wait_for_coordinators
-from transaction_scripts import SCRIPTS as TRANSACTION_SCRIPTS
+from kafka_processes.group_scripts import SCRIPTS as GROUP_SCRIPTS
+from kafka_processes.known_answers import KNOWN, NOT_ADVERTISED, OTHER_FEATURES
+from kafka_processes.oracle import SCHEMAS_VERSION, Broker
+from kafka_processes.record_scripts import SCRIPTS as RECORD_SCRIPTS
+from kafka_processes.scripted_calls import Difference, Script, run, wait_for_coordinators
+from kafka_processes.transaction_scripts import SCRIPTS as TRANSACTION_SCRIPTS
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.server.config import Address, ServerConfig
@@ -68,7 +68,7 @@ def test_every_version_is_answered_as_by_a_broker(servers: tuple[str, str], scri
     found = [each for number in rounds for each in run(script, number, servers)]
     check(found)
     gone = [each.name for each in KNOWN if each.script == script.name and not any(map(each.covers, found))]
-    assert not gone, "these differ no longer: take them out of known_answers.py"
+    assert not gone, "these differ no longer: take them out of kafka_processes/known_answers.py"
 
 
 @pytest.mark.full

@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from client_programs import run_client
-from kafka_oracle import run_tool
+from kafka_processes.client_programs import run_client
+from kafka_processes.oracle import run_tool
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka_oracle import dump_log, run_tool
+from kafka_processes.oracle import dump_log, run_tool
+from kafka_processes.server_processes import serving
 from patience import wait_until
-from server_processes import serving
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import group_partition

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hostile_clients import (
+from fakes.hostile_clients import (
     NAMED,
     TOPIC,
     Witness,
@@ -29,8 +29,8 @@ from hostile_clients import (
     resident_bytes,
     sized,
 )
+from kafka_processes.server_processes import ServerProcess, serving
 from patience import wait_until
-from server_processes import ServerProcess, serving
 from tiers import SEED
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_fixtures import KAFKA_FIXTURES
-from kafka_clients import producing
-from kafka_oracle import Broker, run_tool
+from builders.engine_fixtures import KAFKA_FIXTURES
+from kafka_processes.clients import producing
+from kafka_processes.oracle import Broker, run_tool
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve

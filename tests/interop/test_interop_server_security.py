@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from certificates import Authority, common_name
-from kafka_clients import producing
-from kafka_oracle import CONFIG_COMMAND, KafkaOracleError, run_tool
+from builders.certificates import Authority, common_name
+from kafka_processes.clients import producing
+from kafka_processes.oracle import CONFIG_COMMAND, KafkaOracleError, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from compared_answers import without_later_configs
-from kafka_oracle import CONFIG_COMMAND, Broker, run_tool
+from kafka_processes.compared_answers import without_later_configs
+from kafka_processes.oracle import CONFIG_COMMAND, Broker, run_tool
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kafka_oracle import dump_log
-from message_fields import kafka_text
-from metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
+from builders.message_fields import kafka_text
+from builders.metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
+from kafka_processes.oracle import dump_log
 
 from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import ProducerIdsRecord, TransactionalIdRecord

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from interop_samples import CODECS, assert_dumps_clean, sample_records, to_table
-from kafka_clients import ConsumedRecord, consume
-from kafka_oracle import Broker
+from kafka_processes.clients import ConsumedRecord, consume
+from kafka_processes.oracle import Broker
 from pyspark.sql import SparkSession
 
 from pyspark_kafkalog import LogDir

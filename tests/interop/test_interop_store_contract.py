@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from s3_proxy import S3Proxy
-from store_servers import AzuriteServer, MinioServer
+from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.store_servers import AzuriteServer, MinioServer
 
 from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
 from pyspark_kafkalog.object_store.create import Created, Taken, create_once

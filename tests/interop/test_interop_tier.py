@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from s3_proxy import REGION, S3Proxy
-from tiered_roots import TOPIC, log_bytes, remote_bytes, tiered_root
+from builders.tiered_roots import TOPIC, log_bytes, remote_bytes, tiered_root
+from kafka_processes.s3_proxy import REGION, S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiven_objects import AivenWriter
-from kafka_clients import consume
-from kafka_oracle import Broker, tiering
+from builders.aiven_objects import AivenWriter
+from builders.tiered_fixtures import ALL, rows_of
+from kafka_processes.clients import consume
+from kafka_processes.oracle import Broker, tiering
+from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.tiering_brokers import SEGMENTS, is_committed, numbers, produced
 from pyspark.sql.pandas.types import to_arrow_schema
-from s3_proxy import S3Proxy
-from tiered_fixtures import ALL, rows_of
-from tiering_brokers import SEGMENTS, is_committed, numbers, produced
 from tiers import TIER
 
 from pyspark_kafkalog import LogDir

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from s3_proxy import REGION, S3Proxy
-from tiered_roots import TOPIC, append_rounds, file_root, tiered_root
+from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
+from kafka_processes.s3_proxy import REGION, S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets

@@ -6,9 +6,9 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from kafka_cluster import Cluster
-from kafka_oracle import tiering
-from tiering_brokers import SEGMENTS
+from kafka_processes.cluster import Cluster
+from kafka_processes.oracle import tiering
+from kafka_processes.tiering_brokers import SEGMENTS
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify

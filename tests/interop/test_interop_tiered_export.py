@@ -9,12 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from kafka_clients import producing
-from kafka_oracle import Broker
-from patience import wait_until
-from s3_proxy import S3Proxy
-from tiered_exports import (
+from builders.tiered_exports import (
     METADATA_PARTITIONS,
     consumed,
     drop_local_segments,
@@ -24,8 +19,13 @@ from tiered_exports import (
     set_leader_epoch,
     tier_closed_segments,
 )
-from tiered_fixtures import ALL, ISOLATIONS, TieredFixture
-from tiered_roots import SMALL_SEGMENTS, TOPIC, tiered_root
+from builders.tiered_fixtures import ALL, ISOLATIONS, TieredFixture
+from builders.tiered_roots import SMALL_SEGMENTS, TOPIC, tiered_root
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka_processes.clients import producing
+from kafka_processes.oracle import Broker
+from kafka_processes.s3_proxy import S3Proxy
+from patience import wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition

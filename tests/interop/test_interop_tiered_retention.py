@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka_oracle import Broker, tiering
-from tiered_roots import file_root
+from builders.tiered_roots import file_root
+from kafka_processes.oracle import Broker, tiering
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from kafka_clients import consume, producing
-from kafka_oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
+from kafka_processes.clients import consume, producing
+from kafka_processes.oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka_clients import producing
-from kafka_oracle import Broker
+from kafka_processes.clients import producing
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
-from kafka_oracle import Broker
+from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import APIS, ApiKey

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import pytest
-from kafka_messages import KafkaMessages, schema_jars
-from kafka_oracle import KAFKA_VERSION, OLDEST_VERSION, SCHEMAS_VERSION
-from message_fields import fields_of
-from random_messages import RandomMessages
+from builders.message_fields import fields_of
+from kafka_processes.java_processes import QUICK_START, cache_dir, fetch_jars, java
+from kafka_processes.oracle import KAFKA_VERSION, OLDEST_VERSION, SCHEMAS_VERSION, kafka_lib
+from make_schemas import ARTIFACTS
+from simulations.random_messages import RandomMessages
 from tiers import SEED, examples
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
@@ -24,6 +27,55 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.headers import encode_request, encode_response, joined
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.version import KafkaVersion
+
+_PROGRAM: Final = Path(__file__).parents[1] / "data" / "KafkaMessages.java"
+_ANSWER_SECONDS_MAX: Final = 120
+#: The releases that scripts/make_schemas.py compares: the last patch of each minor version.
+RELEASES: Final = (KafkaVersion(4, 1, 0), KafkaVersion(4, 2, 1), KafkaVersion(4, 3, 1), SCHEMAS_VERSION)
+
+
+def schema_jars() -> list[Path]:
+    """The jars with the schemas of all `RELEASES`, 13 MB a release."""
+    jars = []
+    for version in RELEASES:
+        wanted = [f"{name}-{version}.jar" for name in ARTIFACTS]
+        dependencies = "".join(
+            f'    <dependency org="org.apache.kafka" name="{name}" rev="{version}" transitive="false"/>\n'
+            for name in ARTIFACTS
+        )
+        lib = fetch_jars(cache_dir() / f"kafka-schemas-{version}", dependencies, wanted)
+        jars += [lib / each for each in wanted]
+    return jars
+
+
+class KafkaMessages:
+    """See KafkaMessages.java. `scratch` is a directory for its files."""
+
+    def __init__(self, scratch: Path, version: KafkaVersion = SCHEMAS_VERSION) -> None:
+        self._requests, self._answers = scratch / "requests", scratch / "answers"
+        command = [java(), *QUICK_START, "-cp", f"{kafka_lib(version)}/*", str(_PROGRAM)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> KafkaMessages:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def answers(self, lines: Sequence[str]) -> list[str]:
+        """The answer to each line."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests.write_text("".join(f"{line}\n" for line in lines))
+        self._process.stdin.write(f"{self._requests}\t{self._answers}\n")
+        self._process.stdin.flush()
+        assert select.select([self._process.stdout], [], [], _ANSWER_SECONDS_MAX)[0], "Java did not answer"
+        assert self._process.stdout.readline() == "done\n"
+        found = self._answers.read_text("utf-8").split("\n")[:-1]
+        assert len(found) == len(lines)
+        return found
+
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SCRIPT: Final = REPOSITORY / "scripts" / "make_schemas.py"

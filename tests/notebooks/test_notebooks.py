@@ -9,9 +9,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from kafka_oracle import Broker
+from kafka_processes.oracle import Broker
+from kafka_processes.s3_proxy import S3Proxy
 from nbclient import NotebookClient
-from s3_proxy import S3Proxy
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CELL_SECONDS_MAX = 240

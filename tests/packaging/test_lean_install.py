@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from distributions import Distributions, Environment, kernels_base, lean_environment, pip_install, stand_in
-from kafka_clients import consume, producing
-from server_processes import serving
+from kafka_processes.clients import consume, producing
+from kafka_processes.server_processes import serving
 
 import pyspark_kafkalog
 

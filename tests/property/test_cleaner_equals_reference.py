@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cleaner_reference import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulations.cleaner_reference import (
     Pass,
     clean_directory,
     clean_directory_by_tasks,
@@ -16,8 +18,6 @@ from cleaner_reference import (
     stored_batches,
     write_segment,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.config.topic import LogConfig

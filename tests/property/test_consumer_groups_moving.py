@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_servers import GROUP, GroupServer
-from leader_writers import T0
+from builders.leader_writers import T0
+from fakes.group_servers import GROUP, GroupServer
 from tiers import SEED, rest_full
 
 from pyspark_kafkalog import LogDir

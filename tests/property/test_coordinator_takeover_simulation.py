@@ -10,9 +10,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from coordinator_simulation import CoordinatorSimulation
-from faulty_store import FaultyStore, MemoryBucket
-from root_places import client_address, forget, memory_root
+from builders.root_places import client_address, forget, memory_root
+from fakes.faulty_store import FaultyStore, MemoryBucket
+from simulations.coordinators import CoordinatorSimulation
 from tiers import SEED, rest_full
 
 pytestmark = pytest.mark.slow

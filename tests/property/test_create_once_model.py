@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket
+from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket
+from fakes.stopping_filesystem import Killed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from stopping_filesystem import Killed
 from tiers import examples
 
 from pyspark_kafkalog.errors import CommitStateUnknownError

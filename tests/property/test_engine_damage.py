@@ -7,10 +7,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from engine_fixtures import LATE_MS, FixturePartition
+from builders.engine_fixtures import LATE_MS, FixturePartition
+from builders.log_reads import Isolation, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_reads import Isolation, read
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError

@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, cast
 
+from builders.tiered_roots import append_rounds
+from fakes.server_calls import ReadServer
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
-from server_calls import ReadServer
-from tiered_roots import append_rounds
 from tiers import examples
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from followers import TOPIC, FollowerRoot, LeaderRoot, files_of
+from builders.followers import TOPIC, FollowerRoot, LeaderRoot, files_of
 from tiers import SEED, examples
 
 

@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
-from faulty_store import FaultyStore, MemoryBucket
+from builders.metadata_roots import Clock
+from builders.root_places import client_address, forget, memory_root
+from fakes.faulty_store import FaultyStore, MemoryBucket
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from metadata_roots import Clock
-from root_places import client_address, forget, memory_root
 from tiers import examples
 
 from pyspark_kafkalog import LogDir

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from pathlib import Path
 
 import numpy as np
+from builders.indexes import add_entry
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from small_indexes import add_entry
 from tiers import examples
 
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex

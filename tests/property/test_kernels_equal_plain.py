@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from decoded_records import decode_batches
+from builders.record_fixtures import decode_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples

@@ -11,9 +11,9 @@ from dataclasses import replace
 from unittest import mock
 
 import numpy as np
+from builders.leader_writers import T0
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from leader_writers import T0
 from tiers import examples
 
 from pyspark_kafkalog.config.topic import LogConfig

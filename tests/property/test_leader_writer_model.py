@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from builders.leader_writers import T0, Served, append, batch, mark, marker
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from leader_writers import T0, Served, append, batch, mark, marker
 from tiers import examples
 
 from pyspark_kafkalog.errors import (

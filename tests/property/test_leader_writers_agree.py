@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from leader_writers import T0, Served, append, batch, mark, marker
-from object_roots import StoredRoot
+from builders.leader_writers import T0, Served, append, batch, mark, marker
+from builders.object_roots import StoredRoot
 from tiers import SEED, examples
 
 from pyspark_kafkalog.log_dir import LogDir

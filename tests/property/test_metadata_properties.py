@@ -6,9 +6,9 @@ import contextlib
 from typing import Any
 
 import pytest
+from builders.message_fields import fields_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from message_fields import fields_of
 from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from builders.metadata_roots import Clock
+from builders.root_places import PLACES, Place, commit_names, point_to, snapshot_names
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from metadata_places import PLACES, Place, commit_names, point_to, snapshot_names
-from metadata_roots import Clock
 from tiers import examples
 
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record

@@ -1,6 +1,7 @@
 """Mutated commits, snapshots, indexes, manifests, batches and frames: no crash, no hang, no path outside of the root.
 
-Each input is answered, or refused by an error of ours, within ten seconds and 1 GiB of memory (mutated_inputs.py).
+Each input is answered, or refused by an error of ours, within ten seconds and 1 GiB of memory
+(simulations/mutated_inputs.py).
 `make test` takes a sample; KAFKALOG_TIER=full takes 20,000 inputs, and KAFKALOG_MUTATED_INPUTS any number.
 """
 
@@ -16,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mutated_inputs
 import pytest
+from simulations import mutated_inputs
 from tiers import SEED, TIER
 
 COUNT = int(os.environ.get("KAFKALOG_MUTATED_INPUTS", {"check": 40, "test": 150, "full": 20_000}[TIER]))
@@ -32,7 +33,7 @@ class Worker:
     """A process over the inputs from `first` on, and the lines that it prints."""
 
     def __init__(self, folder: Path, first: int, count: int) -> None:
-        support = [str(PROGRAM.parent), str(Path(__file__).parent), str(PROGRAM.parents[2])]
+        support = [str(PROGRAM.parents[1]), str(Path(__file__).parent), str(PROGRAM.parents[3])]
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder), str(SEED), str(first), str(count)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(support), "ARROW_DEFAULT_MEMORY_POOL": "system"},

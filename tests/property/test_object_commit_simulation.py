@@ -7,7 +7,9 @@ import random
 import threading
 
 import pytest
-from commit_simulation import (
+from builders.root_places import ObjectPlace, commit_names, snapshot_names
+from fakes.faulty_store import Call, Fault
+from simulations.object_commits import (
     CRASHES,
     ERRORS,
     HOUR_MS,
@@ -19,8 +21,6 @@ from commit_simulation import (
     one_after_the_other,
     printed_seed,
 )
-from faulty_store import Call, Fault
-from metadata_places import ObjectPlace, commit_names, snapshot_names
 from tiers import examples
 
 pytestmark = pytest.mark.usefixtures(one_after_the_other.__name__)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from followers import FollowerRoot, LeaderRoot, StoredBatch
-from object_roots import StoredRoot
+from builders.followers import FollowerRoot, LeaderRoot, StoredBatch
+from builders.object_roots import StoredRoot
 from tiers import SEED, examples
 
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition

@@ -10,11 +10,11 @@ from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
-from data_objects import T0, TOPIC_IDS, WRITE_ID, Plan, some_batches, stage
-from faulty_store import FaultyStore
+from builders.data_objects import T0, TOPIC_IDS, WRITE_ID, Plan, some_batches, stage
+from builders.object_roots import ObjectRootModel
+from fakes.faulty_store import FaultyStore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from object_roots import ObjectRootModel
 from tiers import examples
 
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faulty_store import FaultyStore, MemoryBucket, StoredObject
-from metadata_roots import forget_images
-from root_places import client_address, memory_root, store_of
+from builders.metadata_roots import forget_images
+from builders.root_places import client_address, memory_root, store_of
+from fakes.faulty_store import FaultyStore, MemoryBucket, StoredObject
 from tiers import TIER
 
 from pyspark_kafkalog import LogDir

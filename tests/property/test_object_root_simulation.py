@@ -1,6 +1,6 @@
 """An object root under every fault at every request of every action, and under everything at once in long random runs.
 
-See support/root_simulation.py for who takes part, and for what must hold.
+See tests/support/simulations/object_root.py for who takes part, and for what must hold.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import os
 import random
 
 import pytest
-from commit_simulation import CRASHES, ERRORS
-from faulty_store import Call, Fault, FaultyStore
-from root_simulation import Actor, Job, Simulation, Writer, one_process, simulated
+from fakes.faulty_store import Call, Fault, FaultyStore
+from simulations.object_commits import CRASHES, ERRORS
+from simulations.object_root import Actor, Job, Simulation, Writer, one_process, simulated
 from tiers import SEED, TIER, examples
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures(one_process.__name__)]

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoded_records import decode_batches
-from record_fixtures import decode_log, kafka_logs
+from builders.record_fixtures import decode_batches, decode_log, kafka_logs
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType

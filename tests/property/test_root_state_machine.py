@@ -21,12 +21,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
+from builders.object_roots import left_objects, named_objects
+from builders.root_places import RootPlace, forget, memory_root, open_as
+from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from object_roots import left_objects, named_objects
-from root_places import RootPlace, forget, memory_root, open_as
 from tiers import examples
 
 from pyspark_kafkalog import LogDir

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hostile_clients import answer_or_end, connected, drawn_frame, frame_of, mutated, sized
+from fakes.hostile_clients import answer_or_end, connected, drawn_frame, frame_of, mutated, sized
 from tiers import SEED, examples
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from broker_disks import cluster
+from builders.broker_disks import cluster
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError

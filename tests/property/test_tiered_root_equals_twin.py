@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tiered_fixtures import ISOLATIONS
-from tiered_logs import (
+from builders.tiered_fixtures import ISOLATIONS
+from builders.tiered_logs import (
     OF,
     T0,
     bases,
@@ -32,6 +30,8 @@ from tiered_logs import (
     rows,
     tiering_root,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog import LogDir

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_store import FaultyStore, MemoryBucket
-from root_places import RootPlace, client_address, memory_root
+from builders.root_places import RootPlace, client_address, memory_root
+from fakes.faulty_store import FaultyStore, MemoryBucket
+from fakes.transaction_servers import MINUTE_MS, Coordinated, run
 from tiers import SEED, rest_full
-from transaction_servers import MINUTE_MS, Coordinated, run
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir

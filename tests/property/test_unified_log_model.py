@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from builders.leader_writers import append_as_leader
+from builders.log_reads import Isolation, offset_for_timestamp, read
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from leader_appends import append_as_leader
-from log_reads import Isolation, offset_for_timestamp, read
 from tiers import examples
 
 from pyspark_kafkalog.config.topic import LogConfig

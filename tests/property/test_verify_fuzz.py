@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from metadata_roots import forget_images
-from verify_roots import FIXTURES, T0, check_again_at_once, findings_in, flip
+from builders.metadata_roots import forget_images
+from builders.verify_roots import FIXTURES, T0, check_again_at_once, findings_in, flip
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 from counted_steps import counted_steps
-from random_messages import RandomMessages
+from simulations.random_messages import RandomMessages
 from tiers import SEED, examples
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedApiError

@@ -3,7 +3,7 @@
     python served_clients.py BOOTSTRAP NAME HISTORY CONTROL SEED
 
 `ServedClients.java` is the same with Kafka's Java clients. NAME is new for each process; transactional ids and groups
-are not. The lines of HISTORY are those of kafka_history.py, and `error`, `finished`, `broken`. When
+are not. The lines of HISTORY are those of simulations/history.py, and `error`, `finished`, `broken`. When
 CONTROL/stop-writing exists nobody sends any more; CONTROL/stop ends the process.
 
     producer        idempotent, to topic `plain`, by key to `compacted`, and to `aging`, whose beginning is deleted

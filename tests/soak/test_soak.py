@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from kafka_oracle import dump_log
+from kafka_processes.oracle import dump_log
 from soak_batch_writer import RECORDS
 from soak_drivers import PARTITIONS, ROWS_A_BATCH
 

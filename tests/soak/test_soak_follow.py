@@ -19,10 +19,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_load import GROUP, LATEST, PAYMENTS, PLAIN, TOPICS, ClusterLoad, create_topics
-from follow_process import FollowProcess
-from relayed_cluster import RelayedCluster
-from replica_checks import check_replica, check_same_group, check_same_rows, ends_of, wait_until_caught_up
+from kafka_processes.cluster_load import GROUP, LATEST, PAYMENTS, PLAIN, TOPICS, ClusterLoad, create_topics
+from kafka_processes.follow_process import FollowProcess
+from kafka_processes.relayed_cluster import RelayedCluster
+from kafka_processes.replica_checks import (
+    check_replica,
+    check_same_group,
+    check_same_rows,
+    ends_of,
+    wait_until_caught_up,
+)
 from tiers import SEED
 
 from pyspark_kafkalog import LogDir

@@ -4,7 +4,7 @@ Three `kafkalog serve` processes serve one root. A process of librdkafka's clien
 Java clients (ServedClients.java) and one that works on the root itself (served_neighbours.py) note what they do and
 see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers, resets and silences the network before them,
 moves their clocks, and kills and pauses clients. Then everybody must make progress, groups reach the ends of their
-topics, and kafka_anomalies.py looks at the whole history.
+topics, and simulations/anomalies.py looks at the whole history.
 
 KAFKALOG_SOAK_SECONDS sets the duration of the faults, 40 by default; KAFKALOG_SEED repeats a schedule. A run that fails
 keeps its histories, and what the groups' members and coordinators decided, in the `logs` of the directory it names.
@@ -29,15 +29,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from history_mutations import MUTATIONS
-from java_processes import QUICK_START, free_port, java, start_server
-from kafka_anomalies import find_anomalies
-from kafka_clients import consume
-from kafka_history import COMMITTED, UNCOMMITTED, FinalRead, History, Read, load
-from kafka_oracle import kafka_lib
-from s3_proxy import S3Proxy
+from fakes.tcp_relay import TcpRelay
+from kafka_processes.clients import consume
+from kafka_processes.java_processes import QUICK_START, free_port, java, start_server
+from kafka_processes.oracle import kafka_lib
+from kafka_processes.s3_proxy import S3Proxy
 from served_clients import PARTITIONS, SUBSCRIPTIONS
-from tcp_relay import TcpRelay
+from simulations.anomalies import find_anomalies
+from simulations.history import COMMITTED, UNCOMMITTED, FinalRead, History, Read, load
+from simulations.history_mutations import MUTATIONS
 from tiers import SEED
 
 from pyspark_kafkalog import LogDir

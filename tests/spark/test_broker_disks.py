@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_disks import killed, tiered
+from builders.broker_disks import killed, tiered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority, common_name
+from builders.certificates import Authority, common_name
+from builders.root_places import forget, memory_root
+from builders.tiered_fixtures import TieredFixture
 from documented_runs import Reader, pages_to_run, prepared_home
-from java_processes import free_port
-from kafka_oracle import write_tool_scripts
+from kafka_processes.java_processes import free_port
+from kafka_processes.oracle import write_tool_scripts
+from kafka_processes.s3_proxy import S3Proxy
 from pyspark.sql import SparkSession
-from root_places import forget, memory_root
-from s3_proxy import S3Proxy
-from tiered_fixtures import TieredFixture
 
 from pyspark_kafkalog import LogDir, register
 from pyspark_kafkalog.server.run import serve

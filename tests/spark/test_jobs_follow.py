@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal
+from builders.following_roots import check_equal
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication import task_leader

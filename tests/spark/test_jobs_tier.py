@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tiered_roots import TOPIC, append_rounds, log_bytes, remote_bytes, tiered_root
+from builders.tiered_roots import TOPIC, append_rounds, log_bytes, remote_bytes, tiered_root
 
 from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED
 from pyspark_kafkalog.storage.names import TopicPartition

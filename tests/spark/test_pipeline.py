@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from java_processes import cache_dir, fetch_jars
+from kafka_processes.java_processes import cache_dir, fetch_jars
 
 from pyspark_kafkalog import LogDir
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from s3_proxy import S3Proxy
+from kafka_processes.s3_proxy import S3Proxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 

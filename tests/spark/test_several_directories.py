@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from broker_disks import cluster, cluster_rows
+from builders.broker_disks import cluster, cluster_rows
 from kafkalog_command import Command
 from tiers import rest_full
 

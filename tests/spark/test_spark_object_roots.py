@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from http_relay import HttpRelay
+from fakes.http_relay import HttpRelay
+from kafka_processes.s3_proxy import S3Proxy
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from s3_proxy import S3Proxy
 from tiers import rest_full
 
 from pyspark_kafkalog import LogDir, register

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kafka_processes.s3_proxy import S3Proxy
 from pyspark.sql import SparkSession
-from s3_proxy import S3Proxy
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.object_store.address import StoreAddress

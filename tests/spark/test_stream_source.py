@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fakes.stream_queries import plain
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from stream_queries import plain
 from tiers import rest_full
 
 from pyspark_kafkalog import LogDir

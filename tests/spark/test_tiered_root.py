@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from s3_proxy import S3Proxy
-from tiered_fixtures import COLUMNS, ISOLATIONS, rows_of
-from tiered_logs import T0, bases, copy_closed, delete_local, fill, tiering_root
+from builders.tiered_fixtures import COLUMNS, ISOLATIONS, rows_of
+from builders.tiered_logs import T0, bases, copy_closed, delete_local, fill, tiering_root
+from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog import LogDir
 

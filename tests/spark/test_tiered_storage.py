@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka_oracle import Broker, tiering
-from tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
-from tiering_brokers import SEGMENTS, is_committed, produced
+from builders.tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
+from kafka_processes.oracle import Broker, tiering
+from kafka_processes.tiering_brokers import SEGMENTS, is_committed, produced
 from tiers import TIER, rest_full
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders.verify_roots import FIXTURES, findings_in, flip, make_root
 from kafkalog_command import Command
-from verify_roots import FIXTURES, findings_in, flip, make_root
 
 from pyspark_kafkalog.maintenance.verify import job as verify_job
 
@@ -79,7 +79,7 @@ def test_reindex_writes_indexes_of_named_partitions_only(root: Path, capsys: pyt
 def test_root_that_cannot_be_loaded_is_reported_with_damaged_commit(root: Path, verify: Command) -> None:
     commit = sorted((root / "__cluster_metadata-0").glob("*.log"))[2]
     flip(commit, 70)
-    from metadata_roots import forget_images
+    from builders.metadata_roots import forget_images
 
     forget_images()
     code, out, err = verify.try_to()

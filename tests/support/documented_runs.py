@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
+from builders.tiered_fixtures import TieredFixture
 from documented import PAGES, REPOSITORY, RUNNABLE, Block, blocks
-from server_processes import serving
-from tiered_fixtures import TieredFixture
+from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main

@@ -1,10 +1,12 @@
-"""Waits for what another thread, process or task does in its own time, with patience for a busy machine."""
+"""Waits, with patience for a busy machine, for another thread, process or task, and threads that work meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 #: A wait that succeeds ends at once, so a long bound costs nothing but a failing test's time.
@@ -25,3 +27,29 @@ async def until(condition: Callable[[], object], what: str = "it") -> None:
     while not condition():
         assert time.monotonic() < deadline_s, f"{what} does not come true"
         await asyncio.sleep(0.001)
+
+
+@contextmanager
+def meanwhile(work: Callable[[Callable[[], bool]], object], *, ends_within_s: float = 60) -> Iterator[None]:
+    """`work(is_over)` runs in a thread during the block, and ends soon after `is_over` has become true.
+
+    Raises what `work` raised, unless the block itself failed, and AssertionError if the thread has not ended in time.
+    """
+    is_over, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            work(is_over.is_set)
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(ends_within_s)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from history_mutations import MUTATIONS, Mutation
-from kafka_anomalies import Anomaly, find_anomalies
-from kafka_history import (
+from simulations.anomalies import Anomaly, find_anomalies
+from simulations.history import (
     COMMITTED,
     UNCOMMITTED,
     FinalRead,
@@ -24,6 +23,7 @@ from kafka_history import (
     Transaction,
     load,
 )
+from simulations.history_mutations import MUTATIONS, Mutation
 
 A = ("a", 0)
 B = ("b", 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from faulty_store import FaultyStore, MemoryBucket
+from fakes.faulty_store import FaultyStore, MemoryBucket
 from tiers import TIER
 
 from pyspark_kafkalog import LogDir

@@ -1,11 +1,11 @@
-"""Tests of the event loops of simulations (tests/support/simulated_loops.py)."""
+"""Tests of the event loops of simulations (tests/support/simulations/event_loops.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from simulated_loops import SimulatedTime
+from simulations.event_loops import SimulatedTime
 
 
 def test_task_of_a_killed_process_ends_before_its_loop_is_closed() -> None:

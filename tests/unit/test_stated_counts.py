@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from metadata_places import PLACES, Place, commit_names
-from metadata_roots import add_topic, forget_images
-from verify_roots import FIXTURES, check_again_at_once, findings_in
+from builders.metadata_roots import add_topic, forget_images
+from builders.root_places import PLACES, Place, commit_names
+from builders.verify_roots import FIXTURES, check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, KafkalogError

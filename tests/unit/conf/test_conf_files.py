@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.report_roots import lively_root
 from kafkalog_command import Command
-from report_roots import lively_root
 
 from pyspark_kafkalog.config.properties_file import parse_properties
 from pyspark_kafkalog.log_dir import LogDir

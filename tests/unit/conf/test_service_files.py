@@ -9,8 +9,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+from builders.report_roots import lively_root
 from kafkalog_command import Command
-from report_roots import lively_root
 
 from pyspark_kafkalog.tools.main import COMMANDS, command_parser
 

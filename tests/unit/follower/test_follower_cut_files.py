@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from followers import NOW_MS, TOPIC, FollowerRoot, log_bytes
-from leader_writers import T0, copied
-from object_roots import StoredRoot
-from stopping_filesystem import Killed, StoppingFileSystem
+from builders.followers import NOW_MS, TOPIC, FollowerRoot, log_bytes
+from builders.leader_writers import T0, copied
+from builders.object_roots import StoredRoot
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from followers import NOW_MS, TOPIC, FollowerRoot, LeaderRoot, files_of, log_bytes
-from leader_writers import Served, append, batch, copied
+from builders.followers import NOW_MS, TOPIC, FollowerRoot, LeaderRoot, files_of, log_bytes
+from builders.leader_writers import Served, append, batch, copied
 from open_files import descriptors, descriptors_before
 
 from pyspark_kafkalog.errors import (

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from followers import FollowerRoot, LeaderRoot, StoredBatch
-from leader_writers import T0
-from object_roots import StoredRoot
+from builders.followers import FollowerRoot, LeaderRoot, StoredBatch
+from builders.leader_writers import T0
+from builders.object_roots import StoredRoot
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.export.export import export_to

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from faulty_store import Fault, FaultyStore
-from followers import FollowerRoot
-from following_roots import batches_of
-from leader_writers import T0
-from object_roots import StoredRoot, named_objects
-from stopping_filesystem import Killed
+from builders.followers import FollowerRoot
+from builders.following_roots import batches_of
+from builders.leader_writers import T0
+from builders.object_roots import StoredRoot, named_objects
+from fakes.faulty_store import Fault, FaultyStore
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from followers import FollowerRoot
-from leader_writers import T0, append, batch, copied
-from object_roots import StoredRoot
+from builders.followers import FollowerRoot
+from builders.leader_writers import T0, append, batch, copied
+from builders.object_roots import StoredRoot
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from followers import TOPIC, FollowerRoot, LeaderRoot, split_batches
-from leader_writers import T0, Served, append, batch
+from builders.followers import TOPIC, FollowerRoot, LeaderRoot, split_batches
+from builders.leader_writers import T0, Served, append, batch
 
 from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError, KafkalogError
 from pyspark_kafkalog.groups.group import Group

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from followers import FollowerRoot
-from leader_writers import T0, batch, copied, marker
-from object_roots import StoredRoot, named_objects
+from builders.followers import FollowerRoot
+from builders.leader_writers import T0, batch, copied, marker
+from builders.object_roots import StoredRoot, named_objects
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.root_places import RootPlace
 from kafkalog_command import Command
-from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups import group as group_module

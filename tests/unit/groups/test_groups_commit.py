@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 import pytest
-from cleaned_groups import ANOTHER, delete_and_clean
-from metadata_roots import Clock
-from root_places import RootPlace
+from builders.cleaned_groups import ANOTHER, delete_and_clean
+from builders.metadata_roots import Clock
+from builders.root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (

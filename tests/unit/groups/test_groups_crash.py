@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import pytest
-from faulty_store import Fault, FaultyStore, MemoryBucket
-from metadata_roots import forget_images
-from root_places import RootPlace, client_address, forget, is_object_place, memory_root, store_of
-from stopping_filesystem import Killed, StoppingFileSystem
+from builders.metadata_roots import forget_images
+from builders.root_places import RootPlace, client_address, forget, is_object_place, memory_root, store_of
+from fakes.faulty_store import Fault, FaultyStore, MemoryBucket
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.group import Group

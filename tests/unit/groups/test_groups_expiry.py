@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
-from metadata_roots import Clock
-from root_places import RootPlace
+from builders.metadata_roots import Clock
+from builders.root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnknownGroupError

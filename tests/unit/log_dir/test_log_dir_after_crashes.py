@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from staged_writes import (
+from builders.staged_writes import (
     COPIED,
     ORDERS,
     OTHER,

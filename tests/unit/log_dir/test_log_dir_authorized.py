@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from root_places import RootPlace
+from builders.root_places import RootPlace
 
 from pyspark_kafkalog.errors import AuthorizationError
 from pyspark_kafkalog.groups.group import Group

@@ -9,8 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from open_files import open_files_left
-from staged_writes import (
+from builders.staged_writes import (
     COPIED,
     ORDERS,
     OTHER,
@@ -24,6 +23,7 @@ from staged_writes import (
     staged_left,
     written_by,
 )
+from open_files import open_files_left
 
 from pyspark_kafkalog.errors import (
     CommitStateUnknownError,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from format_roots import ROOTS, T0, TIERED_ROOT, contents, remote_in, rows
-from metadata_roots import forget_images
-from tiered_logs import fill
-from verify_roots import check_again_at_once, findings_in
+from builders.format_roots import ROOTS, T0, TIERED_ROOT, contents, remote_in, rows
+from builders.metadata_roots import forget_images
+from builders.tiered_logs import fill
+from builders.verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

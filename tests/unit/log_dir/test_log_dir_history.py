@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from following_roots import copy_once
-from leader_writers import Served, append, batch
-from root_places import RootPlace, memory_root
+from builders.following_roots import copy_once
+from builders.leader_writers import Served, append, batch
+from builders.root_places import RootPlace, memory_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from hostile_clients import NAMED, answer_or_end, batch_of, connected, fetch_of, frame_of, produce_of, sized
-from metadata_roots import forget_images
-from tiered_roots import append_rounds, tiered_root
+from builders.metadata_roots import forget_images
+from builders.tiered_roots import append_rounds, tiered_root
+from builders.verify_roots import FIXTURES
+from fakes.hostile_clients import NAMED, answer_or_end, batch_of, connected, fetch_of, frame_of, produce_of, sized
+from fakes.watched_paths import Untouched, WatchedPaths
 from tiers import SEED
-from verify_roots import FIXTURES
-from watched_paths import Untouched, WatchedPaths
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError

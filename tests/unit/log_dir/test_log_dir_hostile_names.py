@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from broker_disks import killed
-from data_objects import T0, Plan
-from metadata_roots import forget_images
-from object_roots import StoredRoot
-from root_places import RootPlace, store_of
-from watched_paths import WatchedPaths
+from builders.broker_disks import killed
+from builders.data_objects import T0, Plan
+from builders.metadata_roots import forget_images
+from builders.object_roots import StoredRoot
+from builders.root_places import RootPlace, store_of
+from fakes.watched_paths import WatchedPaths
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidTopicError, KafkalogError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir

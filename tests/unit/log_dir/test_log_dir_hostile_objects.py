@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from forged_commits import BIG, FOREIGN, FORGED, fill, forged_body, lines
-from metadata_roots import forget_images
-from root_places import memory_root, store_of
-from watched_paths import WatchedPaths
+from builders.forged_commits import BIG, FOREIGN, FORGED, fill, forged_body, lines
+from builders.metadata_roots import forget_images
+from builders.root_places import memory_root, store_of
+from fakes.watched_paths import WatchedPaths
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

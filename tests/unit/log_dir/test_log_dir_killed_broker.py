@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from broker_disks import broker_lock, cut_transaction_index, killed
+from builders.broker_disks import broker_lock, cut_transaction_index, killed
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError

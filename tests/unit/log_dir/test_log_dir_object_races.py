@@ -15,8 +15,8 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket
-from root_places import client_address, forget, memory_root
+from builders.root_places import client_address, forget, memory_root
+from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket
 from tiers import SEED
 
 from pyspark_kafkalog.log_dir import LogDir

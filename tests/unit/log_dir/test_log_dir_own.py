@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from root_places import RootPlace
+from builders.root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (

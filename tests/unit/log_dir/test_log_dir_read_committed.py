@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from server_calls import ReadServer
+from fakes.server_calls import ReadServer
 from tiers import rest_full
 
 from pyspark_kafkalog.errors import CorruptIndexError

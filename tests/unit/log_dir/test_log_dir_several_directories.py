@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from broker_disks import cluster, cluster_rows, killed, log_dirs, set_property
+from builders.broker_disks import cluster, cluster_rows, killed, log_dirs, set_property
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_disks import set_property
-from tiered_fixtures import ALL, ISOLATIONS, rows_of
+from builders.broker_disks import set_property
+from builders.tiered_fixtures import ALL, ISOLATIONS, rows_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify

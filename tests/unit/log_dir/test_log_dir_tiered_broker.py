@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from broker_disks import TIERED_STARTS, tiered
+from builders.broker_disks import TIERED_STARTS, tiered
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError

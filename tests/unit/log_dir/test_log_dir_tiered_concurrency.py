@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiered_roots import TOPIC, append_rounds, tiered_root
+from builders.tiered_roots import TOPIC, append_rounds, tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from root_places import RootPlace
-from staged_appends import Syncs
+from builders.root_places import RootPlace
+from builders.staged_writes import Syncs
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (

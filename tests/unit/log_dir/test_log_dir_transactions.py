@@ -10,9 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from metadata_roots import forget_images
-from root_places import RootPlace
-from staged_writes import OTHER, SPLICED, check_files, known, make_log_dir, stage, stage_in, staged_left, written_by
+from builders.metadata_roots import forget_images
+from builders.root_places import RootPlace
+from builders.staged_writes import (
+    OTHER,
+    SPLICED,
+    check_files,
+    known,
+    make_log_dir,
+    stage,
+    stage_in,
+    staged_left,
+    written_by,
+)
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,

@@ -8,8 +8,8 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from faulty_store import FaultyStore, MemoryBucket
-from root_places import client_address, forget, memory_root, store_of
+from builders.root_places import client_address, forget, memory_root, store_of
+from fakes.faulty_store import FaultyStore, MemoryBucket
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.objects.boundary import (

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from verify_roots import check_again_at_once, make_root
+from builders.verify_roots import check_again_at_once, make_root
 
 
 @pytest.fixture

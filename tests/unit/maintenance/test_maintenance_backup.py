@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from adopted_roots import FIXTURES
-from metadata_roots import forget_images
-from stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
-from verify_roots import check_again_at_once, findings_in
+from builders.adopted_roots import FIXTURES
+from builders.metadata_roots import forget_images
+from builders.verify_roots import check_again_at_once, findings_in
+from fakes.stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError

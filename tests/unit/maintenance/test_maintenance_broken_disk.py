@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.staged_writes import SMALL_SEGMENTS, stage
+from fakes.stopping_filesystem import WatchedFileSystem, broken_disk
 from patience import wait_until
-from staged_writes import SMALL_SEGMENTS, stage
-from stopping_filesystem import WatchedFileSystem, broken_disk
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance import merge

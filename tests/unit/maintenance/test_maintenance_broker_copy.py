@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from adopted_roots import copy_of
-from metadata_roots import forget_images
-from stopping_filesystem import Killed, StoppingFileSystem
-from tiered_fixtures import ALL, ISOLATIONS, TieredFixture
+from builders.adopted_roots import copy_of
+from builders.metadata_roots import forget_images
+from builders.tiered_fixtures import ALL, ISOLATIONS, TieredFixture
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from engine_fixtures import KAFKA_FIXTURES, manifest
-from root_places import RootPlace, is_object_place
-from stopping_filesystem import Killed, StoppingFileSystem
+from builders.engine_fixtures import KAFKA_FIXTURES, manifest
+from builders.root_places import RootPlace, is_object_place
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir

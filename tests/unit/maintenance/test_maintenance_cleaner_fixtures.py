@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cleaner_reference import decode, stored_batches
-from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
-from thread_tasks import ThreadTasks
+from builders.engine_fixtures import KAFKA_FIXTURES, files_of, manifest
+from fakes.thread_tasks import ThreadTasks
+from simulations.cleaner_reference import decode, stored_batches
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

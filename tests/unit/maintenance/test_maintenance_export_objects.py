@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket
-from metadata_roots import forget_images
-from stopping_filesystem import Killed
-from verify_roots import check_again_at_once, findings_in
+from builders.metadata_roots import forget_images
+from builders.verify_roots import check_again_at_once, findings_in
+from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError, UnknownTopicError

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from adopted_roots import FIXTURES, copy_of
-from following_roots import copy_once
-from root_places import RootPlace
+from builders.adopted_roots import FIXTURES, copy_of
+from builders.following_roots import copy_once
+from builders.root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import FollowingRootError

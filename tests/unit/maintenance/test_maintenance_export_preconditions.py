@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from adopted_roots import FIXTURES, clock, copy_of
+from builders.adopted_roots import FIXTURES, clock, copy_of
 
 from pyspark_kafkalog.errors import CorruptIndexError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

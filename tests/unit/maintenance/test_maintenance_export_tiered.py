@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from metadata_roots import forget_images
-from tiered_exports import drop_local_segments, tier_closed_segments
-from tiered_roots import TOPIC, append_rounds, file_root, tiered_root
-from verify_roots import check_again_at_once, findings_in
+from builders.metadata_roots import forget_images
+from builders.tiered_exports import drop_local_segments, tier_closed_segments
+from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
+from builders.verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from full_disks import FILLER, CountingDisk, fill_blocks, fill_inodes, mounted
-from metadata_roots import forget_images
-from staged_writes import SMALL_SEGMENTS, stage, written_by
-from thread_tasks import ThreadTasks
-from verify_roots import check_again_at_once, findings_in
+from builders.metadata_roots import forget_images
+from builders.staged_writes import SMALL_SEGMENTS, stage, written_by
+from builders.verify_roots import check_again_at_once, findings_in
+from fakes.full_disks import FILLER, CountingDisk, fill_blocks, fill_inodes, mounted
+from fakes.thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

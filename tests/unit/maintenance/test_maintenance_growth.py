@@ -12,8 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
-from compacted_model import InlineTasks
 from counted_steps import counted_steps
+from simulations.compacted_model import InlineTasks
 
 from pyspark_kafkalog.groups import group as group_module
 from pyspark_kafkalog.log_dir import LogDir

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from builders.root_places import RootPlace, forget, memory_root, store_of
+from fakes.thread_tasks import ThreadTasks
 from kafkalog_command import Command
-from root_places import RootPlace, forget, memory_root, store_of
-from thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.log_dir import LogDir

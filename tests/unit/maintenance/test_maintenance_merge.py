@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from rebuilt_indexes import rebuild_indexes
+from builders.indexes import rebuild_indexes
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.topic import LogConfig

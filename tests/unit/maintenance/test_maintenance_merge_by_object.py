@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_objects import Plan, some_batches
-from faulty_store import Fault, FaultyStore
-from object_roots import StoredRoot
-from root_places import forget, memory_root, store_of
-from stopping_filesystem import Killed
-from thread_tasks import ThreadTasks
+from builders.data_objects import Plan, some_batches
+from builders.object_roots import StoredRoot
+from builders.root_places import forget, memory_root, store_of
+from fakes.faulty_store import Fault, FaultyStore
+from fakes.stopping_filesystem import Killed
+from fakes.thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from engine_fixtures import KAFKA_FIXTURES, partitions_with_offsets
+from builders.engine_fixtures import KAFKA_FIXTURES, partitions_with_offsets
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun, mark_uncleanable, write_last_run

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders.metadata_roots import forget_images
+from builders.tiered_exports import drop_local_segments, set_leader_epoch, tier_closed_segments
+from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from kafkalog_command import Command
-from metadata_roots import forget_images
-from stopping_filesystem import Killed, StoppingFileSystem
-from tiered_exports import drop_local_segments, set_leader_epoch, tier_closed_segments
-from tiered_roots import TOPIC, append_rounds, file_root, tiered_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError

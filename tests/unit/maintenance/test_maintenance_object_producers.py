@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from leader_writers import T0, append, batch, mark, marker
-from root_places import memory_root
+from builders.leader_writers import T0, append, batch, mark, marker
+from builders.root_places import memory_root
 
 from pyspark_kafkalog.errors import OutOfOrderSequenceError
 from pyspark_kafkalog.log_dir import LogDir

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_objects import T0, Plan, some_batches
-from faulty_store import Call, Fault, FaultyStore
-from metadata_roots import settings_of
-from object_roots import StoredRoot, table_of
-from stopping_filesystem import Killed
+from builders.data_objects import T0, Plan, some_batches
+from builders.metadata_roots import settings_of
+from builders.object_roots import StoredRoot, table_of
+from fakes.faulty_store import Call, Fault, FaultyStore
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.merge import merge_segments

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from engine_fixtures import KAFKA_FIXTURES, manifest
-from faulty_store import Call, Fault, FaultyStore
-from imported_roots import imported
-from root_places import client_address, forget, memory_root, store_of
-from stopping_filesystem import Killed
-from thread_tasks import ThreadTasks
+from builders.engine_fixtures import KAFKA_FIXTURES, manifest
+from builders.object_roots import imported
+from builders.root_places import client_address, forget, memory_root, store_of
+from fakes.faulty_store import Call, Fault, FaultyStore
+from fakes.stopping_filesystem import Killed
+from fakes.thread_tasks import ThreadTasks
 from tiers import rest_full
 
 from pyspark_kafkalog.errors import KafkalogError

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from metadata_roots import forget_images
-from root_places import memory_root, store_of
+from builders.metadata_roots import forget_images
+from builders.root_places import memory_root, store_of
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments

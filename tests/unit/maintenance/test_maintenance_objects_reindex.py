@@ -6,11 +6,11 @@ import random
 from pathlib import Path
 
 import pytest
-from data_objects import T0, Plan, some_batches
-from faulty_store import Fault
-from metadata_roots import forget_images
-from object_roots import StoredRoot
-from stopping_filesystem import Killed
+from builders.data_objects import T0, Plan, some_batches
+from builders.metadata_roots import forget_images
+from builders.object_roots import StoredRoot
+from fakes.faulty_store import Fault
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_objects import T0, Plan
-from faulty_store import Fault
-from object_roots import StoredRoot
-from stopping_filesystem import Killed
+from builders.data_objects import T0, Plan
+from builders.object_roots import StoredRoot
+from fakes.faulty_store import Fault
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.groups.group import Group

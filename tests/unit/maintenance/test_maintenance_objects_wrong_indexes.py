@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from imported_roots import imported
-from leader_writers import Served, append, batch, mark, marker
-from root_places import store_of
-from tiered_logs import SMALL_SEGMENTS, T0, fill
+from builders.leader_writers import Served, append, batch, mark, marker
+from builders.object_roots import imported
+from builders.root_places import store_of
+from builders.tiered_logs import SMALL_SEGMENTS, T0, fill
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cleaner_reference import write_segment
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from simulations.cleaner_reference import write_segment
 from tiers import examples
 
 from pyspark_kafkalog.config.topic import LogConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from adopted_roots import FIXTURES
-from tiered_roots import TOPIC, append_rounds, tiered_root
+from builders.adopted_roots import FIXTURES
+from builders.tiered_roots import TOPIC, append_rounds, tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from metadata_roots import forget_images
-from verify_roots import FIXTURES, T0, findings_in, flip
+from builders.metadata_roots import forget_images
+from builders.verify_roots import FIXTURES, T0, findings_in, flip
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cleaner_reference import write_segment
-from stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
+from fakes.stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
+from simulations.cleaner_reference import write_segment
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.swap import finish_swaps, has_unfinished, swap_in

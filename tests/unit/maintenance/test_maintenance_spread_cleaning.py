@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from engine_fixtures import KAFKA_FIXTURES, files_of, manifest
-from thread_tasks import ThreadTasks
+from builders.engine_fixtures import KAFKA_FIXTURES, files_of, manifest
+from fakes.thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import Cleaning, clean_partition

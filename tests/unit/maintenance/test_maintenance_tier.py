@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from faulty_store import Call, Fault, FaultyStore
-from root_places import memory_root, open_as, store_of
-from tiered_roots import TOPIC, append_rounds, file_root, log_bytes, no_lock, remote_bytes, tiered_root
+from builders.root_places import memory_root, open_as, store_of
+from builders.tiered_roots import TOPIC, append_rounds, file_root, log_bytes, no_lock, remote_bytes, tiered_root
+from fakes.faulty_store import Call, Fault, FaultyStore
 
 from pyspark_kafkalog.errors import InvalidConfigError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir

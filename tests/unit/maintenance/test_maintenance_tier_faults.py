@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket
-from root_places import forget, open_as
-from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
-from tiered_roots import TOPIC, append_rounds, file_root, log_bytes, no_lock, remote_bytes, tiered_root
+from builders.root_places import forget, open_as
+from builders.tiered_roots import TOPIC, append_rounds, file_root, log_bytes, no_lock, remote_bytes, tiered_root
+from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket
+from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from tiers import Sample
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from metadata_roots import forget_images
-from tiered_exports import tier_closed_segments
-from tiered_roots import append_rounds, file_root, tiered_root
-from verify_roots import FIXTURES, check_again_at_once, findings_in
+from builders.metadata_roots import forget_images
+from builders.tiered_exports import tier_closed_segments
+from builders.tiered_roots import append_rounds, file_root, tiered_root
+from builders.verify_roots import FIXTURES, check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faulty_store import Fault, FaultyStore, VirtualClock
-from root_places import forget, memory_root, store_of
-from tiered_retention import DAY_MS, HOUR_MS, ORDERS, ROWS, T0, Tiered
-from tiered_roots import TOPIC, file_root, tiered_root
+from builders.root_places import forget, memory_root, store_of
+from builders.tiered_roots import DAY_MS, HOUR_MS, ORDERS, ROWS, T0, TOPIC, Tiered, file_root, tiered_root
+from fakes.faulty_store import Fault, FaultyStore, VirtualClock
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir

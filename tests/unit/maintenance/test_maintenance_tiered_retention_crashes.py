@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
-from full_disks import CountingDisk
-from metadata_roots import forget_images
-from root_places import memory_root, open_as, store_of
-from stopping_filesystem import Killed, StoppingFileSystem
-from tiered_retention import DAY_MS, HOUR_MS, ORDERS, Tiered
-from tiered_roots import TOPIC, tiered_root
+from builders.metadata_roots import forget_images
+from builders.root_places import memory_root, open_as, store_of
+from builders.tiered_roots import DAY_MS, HOUR_MS, ORDERS, TOPIC, Tiered, tiered_root
+from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
+from fakes.full_disks import CountingDisk
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

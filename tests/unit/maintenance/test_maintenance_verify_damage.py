@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from metadata_roots import forget_images
-from verify_roots import FIXTURES, findings_in, flip
+from builders.metadata_roots import forget_images
+from builders.verify_roots import FIXTURES, findings_in, flip
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_objects import T0, Plan, some_batches
-from object_roots import StoredRoot
+from builders.data_objects import T0, Plan, some_batches
+from builders.object_roots import StoredRoot
 
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.maintenance.objects.reindex import reindex_log

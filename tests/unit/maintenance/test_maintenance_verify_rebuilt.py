@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from leader_writers import Served, append, batch, mark, marker
-from verify_roots import check_again_at_once, findings_in
+from builders.leader_writers import Served, append, batch, mark, marker
+from builders.verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from broker_disks import cluster
+from builders.broker_disks import cluster
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cleaner_reference import write_segment
-from verify_roots import FIXTURES, T0, check_again_at_once, findings_in, make_root
+from builders.verify_roots import FIXTURES, T0, check_again_at_once, findings_in, make_root
+from simulations.cleaner_reference import write_segment
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.topic import LogConfig

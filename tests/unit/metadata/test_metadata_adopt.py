@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from adopted_roots import FIXTURES, METADATA_DIR, clock, contents, copy_of, topic_records, write_metadata_log
-from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
+from builders.adopted_roots import FIXTURES, METADATA_DIR, clock, contents, copy_of, topic_records, write_metadata_log
+from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from tiers import rest_full
 
 from pyspark_kafkalog import LogDir

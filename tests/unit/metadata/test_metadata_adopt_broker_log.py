@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adopted_roots import ID_A, ID_B, ID_C, clock, config_record, contents, copy_of, topic_records, write_metadata_log
+from builders.adopted_roots import (
+    ID_A,
+    ID_B,
+    ID_C,
+    clock,
+    config_record,
+    contents,
+    copy_of,
+    topic_records,
+    write_metadata_log,
+)
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.broker import STANDARD_AUTHORIZER

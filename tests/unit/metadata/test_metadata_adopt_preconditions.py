@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from adopted_roots import clock, copy_of, topic_records, write_metadata_log
+from builders.adopted_roots import clock, copy_of, topic_records, write_metadata_log
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

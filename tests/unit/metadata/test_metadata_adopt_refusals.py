@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from adopted_roots import ID_A, clock, contents, copy_of
+from builders.adopted_roots import ID_A, clock, contents, copy_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError

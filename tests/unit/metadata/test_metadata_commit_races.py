@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from metadata_places import PLACES, Place
-from metadata_roots import add_topic, forget_images
+from builders.metadata_roots import add_topic, forget_images
+from builders.root_places import PLACES, Place
+from fakes.stopping_filesystem import StoppingFileSystem, broken_disk
 from patience import PATIENCE_S
-from stopping_filesystem import StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from full_disks import CountingDisk
-from metadata_roots import add_topic, commit_files, forget_images, metadata_dir, settings_of
+from builders.metadata_roots import add_topic, commit_files, forget_images, metadata_dir, settings_of
+from fakes.full_disks import CountingDisk
 
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.metadata.image import MetadataImage

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from host_decisions import CLIENTS, READ, UNREADABLE, HostDecision, kept_decisions
+from kafka_processes.host_decisions import CLIENTS, READ, UNREADABLE, HostDecision, kept_decisions
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidAclError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
-from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
+from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.metadata.store import MetadataStore

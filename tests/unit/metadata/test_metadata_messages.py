@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from message_fields import fields_of, kafka_text
+from builders.message_fields import fields_of, kafka_text
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema

@@ -7,12 +7,11 @@ import itertools
 from pathlib import Path
 
 import pytest
-from faulty_store import Call, Fault
+from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, write_to
+from builders.root_places import PLACES, LocalPlace, ObjectPlace, Place, client_address, commit_names, snapshot_names
+from fakes.faulty_store import Call, Fault
+from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from kafkalog_command import Command
-from metadata_places import PLACES, LocalPlace, ObjectPlace, Place, commit_names, snapshot_names
-from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, write_to
-from root_places import client_address
-from stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention

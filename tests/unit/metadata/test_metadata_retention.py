@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from metadata_places import PLACES, Place, commit_names, snapshot_names
-from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from builders.root_places import PLACES, Place, commit_names, snapshot_names
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import CorruptRecordError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from metadata_roots import forget_images
+from builders.metadata_roots import forget_images
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.log_dir import LogDir

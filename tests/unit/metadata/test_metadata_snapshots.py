@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
-from message_fields import kafka_text
-from metadata_places import PLACES, Place, commit_names, point_to, snapshot_names
-from metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from builders.message_fields import kafka_text
+from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from builders.root_places import PLACES, Place, commit_names, point_to, snapshot_names
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.metadata.delta import ImageDelta

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from metadata_places import PLACES, Place
-from metadata_roots import add_topic, forget_images, write_to
+from builders.metadata_roots import add_topic, forget_images, write_to
+from builders.root_places import PLACES, Place
+from fakes.stopping_filesystem import StoppingFileSystem, broken_disk
 from patience import PATIENCE_S, wait_until
-from stopping_filesystem import StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import (
     CommitStateUnknownError,

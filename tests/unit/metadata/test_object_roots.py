@@ -6,10 +6,10 @@ import threading
 from itertools import pairwise
 
 import pytest
-from faulty_store import Call, Fault, FaultyStore
-from metadata_places import ObjectPlace, commit_names, snapshot_names
-from metadata_roots import add_topic, forget_images, settings_of, write_to
-from stopping_filesystem import Killed
+from builders.metadata_roots import add_topic, forget_images, settings_of, write_to
+from builders.root_places import ObjectPlace, commit_names, snapshot_names
+from fakes.faulty_store import Call, Fault, FaultyStore
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import (
     CommitStateUnknownError,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.engine_fixtures import KAFKA_FIXTURES
 from counted_steps import counted_steps
-from engine_fixtures import KAFKA_FIXTURES
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.notebook.html import escaped, heading, label, rect, table, view

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from engine_fixtures import FixturePartition, partitions
+from builders.engine_fixtures import FixturePartition, partitions
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError

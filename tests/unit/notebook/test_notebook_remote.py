@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tiered_fixtures import ALL
-from tiered_logs import T0, bases, copy_closed, delete_local, fill, image_of, rows, tiering_root
+from builders.tiered_fixtures import ALL
+from builders.tiered_logs import T0, bases, copy_closed, delete_local, fill, image_of, rows, tiering_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.notebook.points_in_time import iso_text

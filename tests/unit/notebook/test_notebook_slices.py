@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from engine_fixtures import FixturePartition, partitions
-from root_places import RootPlace
+from builders.engine_fixtures import FixturePartition, partitions
+from builders.root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (

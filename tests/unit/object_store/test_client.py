@@ -15,8 +15,8 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
-from faulty_store import VirtualClock
-from http_relay import Answer, HttpRelay, Request
+from fakes.faulty_store import VirtualClock
+from fakes.http_relay import Answer, HttpRelay, Request
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.object_store import client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from faulty_store import Call, Fault, FaultyStore, MemoryBucket
+from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.object_store.create import Created, Taken, create_once

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from faulty_store import TIMEOUT_MS, Call, Fault, FaultyStore, MemoryBucket
-from stopping_filesystem import Killed
+from fakes.faulty_store import TIMEOUT_MS, Call, Fault, FaultyStore, MemoryBucket
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.object_store.store import (
     ByteRange,

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from faulty_store import Fault, FaultyStore, MemoryBucket
+from fakes.faulty_store import Fault, FaultyStore, MemoryBucket
 
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
 from pyspark_kafkalog.object_store.repeat import Waiting

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from certificates import Authority, Certificate, common_name
+from builders.certificates import Authority, Certificate, common_name
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12

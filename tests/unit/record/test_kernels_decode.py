@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoded_records import decode_batches
+from builders.record_fixtures import decode_batches
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError
 from pyspark_kafkalog.record import reference as plain

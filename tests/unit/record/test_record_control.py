@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from record_fixtures import decode_log, kafka_logs
+from builders.record_fixtures import decode_log, kafka_logs
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.control import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from record_fixtures import (
+from builders.record_fixtures import (
     DAMAGED_TAILS,
     as_expected,
     decode_log,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from leader_writers import batch
+from builders.leader_writers import batch
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.replication.board import Board, Claim, Followed, Waiting

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from certificates import Authority, common_name
-from scripted_cluster import ScriptedCluster, ScriptedPartition, ScriptedTopic
+from builders.certificates import Authority, common_name
+from fakes.scripted_cluster import ScriptedCluster, ScriptedPartition, ScriptedTopic
 
 from pyspark_kafkalog.errors import (
     AuthenticationError,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from following_roots import batches_of, copy_once, make_follower
+from builders.following_roots import batches_of, copy_once, make_follower
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, copy_once, following, has_all
+from builders.following_roots import check_equal, copy_once, following, has_all
+from builders.root_places import RootPlace, forget, memory_root
 from patience import wait_until
-from root_places import RootPlace, forget, memory_root
 
 from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir

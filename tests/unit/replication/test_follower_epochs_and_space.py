@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from followers import TOPIC, LeaderRoot
-from following_roots import copy_once, following, has_all, has_offsets
+from builders.followers import TOPIC, LeaderRoot
+from builders.following_roots import copy_once, following, has_all, has_offsets
 from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import batches_of, check_equal, copy_once, ends, following, has_all
+from builders.following_roots import batches_of, check_equal, copy_once, ends, following, has_all
+from builders.root_places import RootPlace, forget, memory_root, store_of
 from patience import wait_until
-from root_places import RootPlace, forget, memory_root, store_of
 
 from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, following, has_all, make_follower
+from builders.following_roots import check_equal, following, has_all, make_follower
 from patience import wait_until
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, LeaderUnavailableError, LogDirError

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from followers import SMALL, TOPIC, LeaderRoot
-from following_roots import batches_of, check_equal, copy_once, following, has_all, selects_all
-from metadata_roots import forget_images
+from builders.followers import SMALL, TOPIC, LeaderRoot
+from builders.following_roots import batches_of, check_equal, copy_once, following, has_all, selects_all
+from builders.metadata_roots import forget_images
+from fakes.stopping_filesystem import WatchedFileSystem, write_half
 from patience import wait_until
-from stopping_filesystem import WatchedFileSystem, write_half
 from tiers import SEED, TIER, rest_full
 
 from pyspark_kafkalog.errors import KafkalogError

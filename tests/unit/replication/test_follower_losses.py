@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import batches_of, check_equal, copy_once, ends, make_follower
-from root_places import RootPlace, store_of
+from builders.following_roots import batches_of, check_equal, copy_once, ends, make_follower
+from builders.root_places import RootPlace, store_of
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.log_dir import LogDir

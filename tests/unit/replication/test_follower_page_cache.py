@@ -8,8 +8,8 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, make_follower
-from page_cache import LIBC, cached_bytes
+from builders.following_roots import check_equal, make_follower
+from fakes.page_cache import LIBC, cached_bytes
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.header import Buffer

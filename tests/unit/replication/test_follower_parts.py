@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from following_roots import make_follower
+from builders.following_roots import make_follower
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pyspark_kafkalog.log_dir import LogDir

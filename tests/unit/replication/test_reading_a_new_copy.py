@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import make_follower
-from stopping_filesystem import WatchedFileSystem
+from builders.following_roots import make_follower
+from fakes.stopping_filesystem import WatchedFileSystem
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.log_dir import LogDir

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from followers import TOPIC, LeaderRoot
-from following_roots import batches_of, copy_once, following, has_all, has_offsets
-from leader_writers import append, batch
+from builders.followers import TOPIC, LeaderRoot
+from builders.following_roots import batches_of, copy_once, following, has_all, has_offsets
+from builders.leader_writers import append, batch
+from builders.root_places import RootPlace
 from patience import wait_until
-from root_places import RootPlace
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir

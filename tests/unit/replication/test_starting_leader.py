@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, copy_once, following, has_all, make_follower
+from builders.following_roots import check_equal, copy_once, following, has_all, make_follower
 from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, make_follower
+from builders.following_roots import check_equal, make_follower
+from builders.root_places import RootPlace, memory_root
+from fakes.range_tasks import CountedTasks, answer_little, task_leader_of
 from patience import wait_until
-from range_tasks import CountedTasks, answer_little, task_leader_of
-from root_places import RootPlace, memory_root
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir

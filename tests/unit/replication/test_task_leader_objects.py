@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
-from followers import LeaderRoot
-from following_roots import batches_of, check_equal, image_of, make_follower
-from object_roots import named_objects
-from range_tasks import CountedTasks, answer_little, task_leader_of
-from root_places import memory_root, store_of
+from builders.followers import LeaderRoot
+from builders.following_roots import batches_of, check_equal, image_of, make_follower
+from builders.object_roots import named_objects
+from builders.root_places import memory_root, store_of
+from fakes.range_tasks import CountedTasks, answer_little, task_leader_of
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root

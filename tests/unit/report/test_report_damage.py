@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders.metadata_roots import forget_images
+from builders.report_roots import HOUR_MS, NOW_MS, Clock, records
+from builders.root_places import RootPlace, forget, memory_root, store_of
+from builders.verify_roots import check_again_at_once
 from kafkalog_command import Command
-from metadata_roots import forget_images
-from report_roots import HOUR_MS, NOW_MS, Clock, records
-from root_places import RootPlace, forget, memory_root, store_of
-from verify_roots import check_again_at_once
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun, write_last_run

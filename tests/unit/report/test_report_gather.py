@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.report_roots import HOUR_MS, NOW_MS, Clock, lively_root, records
+from builders.tiered_roots import TOPIC, append_rounds, tiered_root
 from kafkalog_command import Command
-from report_roots import HOUR_MS, NOW_MS, Clock, lively_root, records
-from tiered_roots import TOPIC, append_rounds, tiered_root
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.run_record import mark_uncleanable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from report_roots import HOUR_MS, NOW_MS, lively_root
-from root_places import forget, memory_root, store_of
+from builders.report_roots import HOUR_MS, NOW_MS, lively_root
+from builders.root_places import forget, memory_root, store_of
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.report_roots import HOSTILE, hostile_facts, many_partitions
 from hypothesis import given
 from hypothesis import strategies as st
-from report_roots import HOSTILE, hostile_facts, many_partitions
 
 from pyspark_kafkalog.report.facts import Advice
 from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, json_for_script, key_text, render

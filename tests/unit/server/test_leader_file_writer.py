@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from leader_writers import T0, Served, append, batch, mark, marker
+from builders.leader_writers import T0, Served, append, batch, mark, marker
 from open_files import descriptors, descriptors_before
 from patience import PATIENCE_S
 

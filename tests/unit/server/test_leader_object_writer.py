@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from data_objects import Plan
-from faulty_store import Call, Fault, FaultyStore
-from leader_writers import T0, append, batch, mark, marker
-from object_roots import StoredRoot, named_objects, table_of
-from stopping_filesystem import Killed
+from builders.data_objects import Plan
+from builders.leader_writers import T0, append, batch, mark, marker
+from builders.object_roots import StoredRoot, named_objects, table_of
+from fakes.faulty_store import Call, Fault, FaultyStore
+from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import (
     CommitStateUnknownError,

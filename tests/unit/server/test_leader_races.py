@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from leader_writers import Served, append, batch
+from builders.leader_writers import Served, append, batch
 from patience import wait_until
 
 from pyspark_kafkalog.errors import KafkalogError

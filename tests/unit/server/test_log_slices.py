@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from root_places import RootPlace, forget, is_object_place, memory_root, store_of
-from tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds, log_bytes, tiered_root
+from builders.root_places import RootPlace, forget, is_object_place, memory_root, store_of
+from builders.tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds, log_bytes, tiered_root
 
 from pyspark_kafkalog.errors import CorruptRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir

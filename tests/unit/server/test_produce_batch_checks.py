@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.transaction_servers import Coordinated, run
 from patience import PATIENCE_S
-from transaction_servers import Coordinated, run
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidRecordError

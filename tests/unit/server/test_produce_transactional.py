@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from leader_writers import batch
-from transaction_servers import SESSION, Coordinated, run
+from builders.leader_writers import batch
+from fakes.transaction_servers import SESSION, Coordinated, run
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from engine_fixtures import FixturePartition, expected_records, partitions_with_offsets
+from builders.engine_fixtures import FixturePartition, expected_records, partitions_with_offsets
+from builders.root_places import RootPlace, is_object_place
+from builders.tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds
+from fakes.server_calls import ReadServer
 from patience import PATIENCE_S, until
-from root_places import RootPlace, is_object_place
-from server_calls import ReadServer
-from tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from engine_fixtures import partitions_with_offsets
-from root_places import RootPlace, is_object_place
-from server_calls import ReadServer
-from tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds
+from builders.engine_fixtures import partitions_with_offsets
+from builders.root_places import RootPlace, is_object_place
+from builders.tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds
+from fakes.server_calls import ReadServer
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -209,7 +209,7 @@ def test_session_of_another_principal_is_not_found(client: Client, monkeypatch: 
         return Session(host, port, principal="User:bob")
 
     with monkeypatch.context() as patched:
-        patched.setattr("server_calls.Session", of_bob)
+        patched.setattr("fakes.server_calls.Session", of_bob)
         assert client.response().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         client.response({0: 0}, session_epoch=-1)
     assert client.fetch() == {}

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from engine_fixtures import FixturePartition, partitions_with_offsets
-from root_places import RootPlace, is_object_place
-from server_calls import ReadServer
-from tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds, tiered_root
+from builders.engine_fixtures import FixturePartition, partitions_with_offsets
+from builders.root_places import RootPlace, is_object_place
+from builders.tiered_roots import SMALL_SEGMENTS, TOPIC, append_rounds, tiered_root
+from fakes.server_calls import ReadServer
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention

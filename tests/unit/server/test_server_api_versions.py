@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from transaction_servers import SESSION, Coordinated
+from fakes.transaction_servers import SESSION, Coordinated
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.protocol.api import APIS, ApiKey

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from object_roots import StoredRoot
+from builders.object_roots import StoredRoot
 from patience import until, wait_until
 
 from pyspark_kafkalog.maintenance.verify.verify import verify

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from loop_clock import LoopClock
+from fakes.loop_clock import LoopClock
 from patience import PATIENCE_S, until
 
 from pyspark_kafkalog.protocol.api import ApiKey

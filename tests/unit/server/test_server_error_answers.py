@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from hostile_clients import NAMED, answer_or_end, batch_of, connected, frame_of, produce_of, sized
-from random_messages import RandomMessages
+from fakes.hostile_clients import NAMED, answer_or_end, batch_of, connected, frame_of, produce_of, sized
+from simulations.random_messages import RandomMessages
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (

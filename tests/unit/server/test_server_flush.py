@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hostile_clients import batch_of
+from fakes.hostile_clients import batch_of
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.log_dir import LogDir

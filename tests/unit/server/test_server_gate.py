@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adopted_roots import ID_A, append_to_metadata_log, copy_of, write_metadata_log
-from certificates import Authority, common_name
+from builders.adopted_roots import ID_A, append_to_metadata_log, copy_of, write_metadata_log
+from builders.certificates import Authority, common_name
+from fakes.scram_client import ScramClient
 from patience import PATIENCE_S, wait_until
-from scram_client import ScramClient
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError

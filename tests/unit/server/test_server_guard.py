@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from adopted_roots import ID_A, ID_B, append_to_metadata_log, config_record, copy_of, write_metadata_log
+from builders.adopted_roots import ID_A, ID_B, append_to_metadata_log, config_record, copy_of, write_metadata_log
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError

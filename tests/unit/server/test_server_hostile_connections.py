@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
-from loop_clock import LoopClock
+from fakes.loop_clock import LoopClock
 from patience import PATIENCE_S, until
 
 from pyspark_kafkalog.protocol.api import ApiKey

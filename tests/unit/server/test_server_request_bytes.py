@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from loop_clock import LoopClock
+from fakes.loop_clock import LoopClock
 
 from pyspark_kafkalog.server.connections.request_bytes import HeldRequest, RequestBytes, ResponseBytes
 

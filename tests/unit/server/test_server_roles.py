@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from group_servers import subscription
-from hostile_clients import batch_of
+from builders.root_places import RootPlace
+from fakes.group_servers import subscription
+from fakes.hostile_clients import batch_of
 from patience import PATIENCE_S, wait_until
-from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.client import WireClient

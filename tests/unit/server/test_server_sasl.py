@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from scram_client import ScramClient
+from fakes.scram_client import ScramClient
 
 from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismError
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism, credential_of

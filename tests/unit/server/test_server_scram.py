@@ -6,7 +6,7 @@ import base64
 import random
 
 import pytest
-from scram_client import ScramClient
+from fakes.scram_client import ScramClient
 
 from pyspark_kafkalog.errors import AuthenticationError
 from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_of

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from certificates import Authority, Certificate, common_name, name_of
+from builders.certificates import Authority, Certificate, common_name, name_of
 from cryptography.x509.oid import NameOID
 from patience import PATIENCE_S
 

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from broker_disks import cluster, killed, tiered
+from builders.broker_disks import cluster, killed, tiered
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafkalog.errors import DataLossError, LogDirError

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from faulty_store import FaultyStore
-from root_places import client_address, forget, memory_root, store_of
+from builders.root_places import client_address, forget, memory_root, store_of
+from fakes.faulty_store import FaultyStore
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.root_places import RootPlace
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, MissingPackageError

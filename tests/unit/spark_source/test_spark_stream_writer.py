@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark
 import pytest
+from builders.root_places import RootPlace
 from pyspark.sql.datasource import WriterCommitMessage
-from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError, LowerVersionError, ProducerFencedError, ReadOnlyLogDirError

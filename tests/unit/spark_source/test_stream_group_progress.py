@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.root_places import RootPlace
+from fakes.stream_queries import plain
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from root_places import RootPlace
-from stream_queries import plain
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import AuthorizationError, InvalidOptionError, LogDirError

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fakes.stream_queries import Query, append, make_root, plain, rows_of, stream
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from stream_queries import Query, append, make_root, plain, rows_of, stream
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, LogDirError

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.root_places import RootPlace
+from fakes.stream_queries import Query, append, make_root, plain, rows_of, stream
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from root_places import RootPlace
-from stream_queries import Query, append, make_root, plain, rows_of, stream
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, LogDirError

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark
 import pytest
-from metadata_roots import forget_images
+from builders.metadata_roots import forget_images
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafkalog import LogDir

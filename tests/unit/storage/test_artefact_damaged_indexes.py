@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
+from builders.indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from small_indexes import add_entry
+from builders.indexes import add_entry
 
 from pyspark_kafkalog.config.properties_file import parse_properties
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders.indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
 from open_files import descriptors, descriptors_before
-from small_indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_objects import T0, TOPIC_IDS, WRITE_ID, Log, Objects, Plan, some_batches, stage
-from faulty_store import Call, Fault, FaultyStore
+from builders.data_objects import T0, TOPIC_IDS, WRITE_ID, Log, Objects, Plan, some_batches, stage
+from fakes.faulty_store import Call, Fault, FaultyStore
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from page_cache import cached_bytes
+from fakes.page_cache import cached_bytes
 
 from pyspark_kafkalog.storage import direct_io
 from pyspark_kafkalog.storage.direct_io import BLOCK_BYTES, memory_for, write_blocks

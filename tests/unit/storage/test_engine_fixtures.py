@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_fixtures import (
+from builders.engine_fixtures import (
     LATE_MS,
     FixturePartition,
     expected_records,
@@ -16,9 +16,9 @@ from engine_fixtures import (
     partitions,
     partitions_with_offsets,
 )
-from log_reads import Isolation, read
+from builders.indexes import rebuild_indexes
+from builders.log_reads import Isolation, read
 from numpy.typing import NDArray
-from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from leader_appends import append_as_leader
-from log_reads import Isolation, read
+from builders.leader_writers import append_as_leader
+from builders.log_reads import Isolation, read
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import (

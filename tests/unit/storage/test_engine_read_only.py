@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engine_fixtures import LATE_MS, FixturePartition
+from builders.engine_fixtures import LATE_MS, FixturePartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.storage.log import log_state

@@ -8,10 +8,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-from engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
-from log_reads import offset_for_timestamp, read
+from builders.engine_fixtures import LATE_MS, FixturePartition, checkpoint, files_of
+from builders.indexes import rebuild_indexes
+from builders.log_reads import offset_for_timestamp, read
 from open_files import descriptors, descriptors_before
-from rebuilt_indexes import rebuild_indexes
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from staged_appends import NOW, Syncs, check_whole, committed, config, make_directory, resumed, staged
+from builders.staged_writes import NOW, Syncs, check_whole, committed, config, make_directory, resumed, staged
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, ProducerFencedError
 from pyspark_kafkalog.record.reference import decode_batch

@@ -9,11 +9,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engine_fixtures import files_of
-from log_reads import read
+from builders.engine_fixtures import files_of
+from builders.log_reads import read
+from builders.staged_writes import Syncs, check_whole, committed, config, make_directory, resumed, staged
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from open_files import descriptors, descriptors_before
-from staged_appends import Syncs, check_whole, committed, config, make_directory, resumed, staged
-from stopping_filesystem import Killed, StoppingFileSystem
 from tiers import rest_full
 
 from pyspark_kafkalog.errors import CorruptRecordError

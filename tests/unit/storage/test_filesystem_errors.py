@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from staged_writes import make_log_dir, stage
-from stopping_filesystem import StoppingFileSystem
+from builders.staged_writes import make_log_dir, stage
+from fakes.stopping_filesystem import StoppingFileSystem
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir

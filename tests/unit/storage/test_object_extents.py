@@ -6,9 +6,9 @@ import pickle
 from pathlib import Path
 
 import pytest
-from data_objects import T0, TOPIC_IDS, WRITE_ID, Plan, stage
-from faulty_store import FaultyStore
-from object_roots import ObjectRootModel
+from builders.data_objects import T0, TOPIC_IDS, WRITE_ID, Plan, stage
+from builders.object_roots import ObjectRootModel
+from fakes.faulty_store import FaultyStore
 
 from pyspark_kafkalog.errors import CorruptRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord

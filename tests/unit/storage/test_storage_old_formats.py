@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.server_calls import ReadServer
 from kafkalog_command import Command
-from server_calls import ReadServer
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, UnsupportedFormatError

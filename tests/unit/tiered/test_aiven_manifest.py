@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pytest
 import zstandard
-from aiven_objects import encoded_sizes
+from builders.aiven_objects import encoded_sizes
+from builders.tiered_fixtures import TIERED_FIXTURES
 from cryptography.hazmat.primitives.serialization import load_der_private_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiered_fixtures import TIERED_FIXTURES
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiered_fixtures import ALL, TieredFixture
+from builders.tiered_fixtures import ALL, TieredFixture
 
 from pyspark_kafkalog.metadata.messages.records import decode_framed
 from pyspark_kafkalog.metadata.messages.remote_log_records import REMOTE_LOG_RECORDS, RemoteLogRecord

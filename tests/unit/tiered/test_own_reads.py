@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_store import FaultyStore
-from pyspark.sql.pandas.types import to_arrow_schema
-from tiered_fixtures import ISOLATIONS, rows_of
-from tiered_logs import (
+from builders.tiered_fixtures import ISOLATIONS, rows_of
+from builders.tiered_logs import (
     OF,
     T0,
     bases,
@@ -27,6 +25,8 @@ from tiered_logs import (
     rows,
     tiering_root,
 )
+from fakes.faulty_store import FaultyStore
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from root_places import memory_root
-from tiered_roots import TOPIC, append_rounds, file_root, tiered_root
-from verify_roots import FIXTURES
+from builders.root_places import memory_root
+from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
+from builders.verify_roots import FIXTURES
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.log_dir import LogDir

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tiered_fixtures import ISOLATIONS
-from tiered_logs import (
+from builders.tiered_fixtures import ISOLATIONS
+from builders.tiered_logs import (
     OF,
     bases,
     copy_closed,
@@ -22,7 +22,7 @@ from tiered_logs import (
     rows,
     tiering_root,
 )
-from verify_roots import check_again_at_once
+from builders.verify_roots import check_again_at_once
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tiered_fixtures import ALL, TieredFixture
+from builders.tiered_fixtures import ALL, TieredFixture
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.messages.remote_log_records import (

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from aiven_objects import AivenWriter
-from faulty_store import Call, FaultyStore
+from builders.aiven_objects import AivenWriter
+from builders.tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
+from fakes.faulty_store import Call, FaultyStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError

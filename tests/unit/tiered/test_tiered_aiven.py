@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from aiven_objects import AivenWriter, write_key
+from builders.aiven_objects import AivenWriter, write_key
+from builders.tiered_fixtures import ALL, COLUMNS, ISOLATIONS, TieredFixture, rows_of
 from cryptography.hazmat.primitives.asymmetric import rsa
-from tiered_fixtures import ALL, COLUMNS, ISOLATIONS, TieredFixture, rows_of
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError

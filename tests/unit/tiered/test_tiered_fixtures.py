@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiered_fixtures import ALL, COLUMNS, ISOLATIONS, TieredFixture, rows_of
+from builders.tiered_fixtures import ALL, COLUMNS, ISOLATIONS, TieredFixture, rows_of
 
 from pyspark_kafkalog import LogDir
 

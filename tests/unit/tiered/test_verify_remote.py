@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tiered_fixtures import ALL, TieredFixture
+from builders.tiered_fixtures import ALL, TieredFixture
 
 from pyspark_kafkalog.tools.main import main
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from imported_roots import imported
-from leader_writers import Served, mark, marker
+from builders.leader_writers import Served, mark, marker
+from builders.object_roots import imported
+from builders.tiered_logs import OF, SMALL_SEGMENTS, T0, bases, copy_closed, delete_local, fill, rows, tiering_root
+from fakes.server_calls import ReadServer
 from pyspark.sql.pandas.types import to_arrow_schema
-from server_calls import ReadServer
-from tiered_logs import OF, SMALL_SEGMENTS, T0, bases, copy_closed, delete_local, fill, rows, tiering_root
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.log_dir import LogDir

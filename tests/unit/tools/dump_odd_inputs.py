@@ -265,7 +265,7 @@ def relative(said: str, directory: Path) -> str:
 def record() -> None:
     """Ask Kafka's tool and write RECORDED."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-    from kafka_oracle import DUMP_LOG, run_tool
+    from kafka_processes.oracle import DUMP_LOG, run_tool
 
     answers = {}
     with tempfile.TemporaryDirectory() as name:

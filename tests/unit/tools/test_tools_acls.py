@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders.root_places import RootPlace
 from kafkalog_command import Command
-from root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 

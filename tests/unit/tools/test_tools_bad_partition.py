@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from admin_requests import AdminRequests
+from fakes.admin_requests import AdminRequests
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

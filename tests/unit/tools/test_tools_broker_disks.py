@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from broker_disks import TIERED_STARTS, broker_lock, killed, tiered
+from builders.broker_disks import TIERED_STARTS, broker_lock, killed, tiered
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from builders.root_places import RootPlace
 from kafkalog_command import Command
-from root_places import RootPlace
 
 from pyspark_kafkalog.config.entries import broker_entries, topic_entries
 from pyspark_kafkalog.config.group import GROUP_CONFIGS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faulty_store import FaultyStore, MemoryBucket
-from root_places import forget, memory_root, open_as, store_of
-from tiered_roots import append_rounds, tiered_root
+from builders.root_places import forget, memory_root, open_as, store_of
+from builders.tiered_roots import append_rounds, tiered_root
+from fakes.faulty_store import FaultyStore, MemoryBucket
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.store import ByteRange

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from faulty_store import Fault, FaultyStore
+from builders.root_places import RootPlace, client_address, forget, memory_root, store_of
+from fakes.faulty_store import Fault, FaultyStore
+from fakes.stopping_filesystem import Killed
+from fakes.transaction_servers import Coordinated, run
 from kafkalog_command import Command
-from root_places import RootPlace, client_address, forget, memory_root, store_of
-from stopping_filesystem import Killed
-from transaction_servers import Coordinated, run
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments

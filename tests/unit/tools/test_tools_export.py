@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from kafkalog_command import Command
-from stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.export.export import export_to

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from adopted_roots import ID_A, ID_B, ID_C, METADATA_DIR, config_record, topic_records, write_metadata_log
+from builders.adopted_roots import ID_A, ID_B, ID_C, METADATA_DIR, config_record, topic_records, write_metadata_log
+from builders.metadata_roots import forget_images
+from builders.tiered_exports import drop_local_segments, tier_closed_segments
+from builders.verify_roots import check_again_at_once, findings_in
+from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from kafkalog_command import Command
-from metadata_roots import forget_images
-from stopping_filesystem import Killed, StoppingFileSystem
-from tiered_exports import drop_local_segments, tier_closed_segments
-from verify_roots import check_again_at_once, findings_in
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError

@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import pyarrow as pa
 import pytest
-from following_roots import check_equal, has_all
+from builders.following_roots import check_equal, has_all
+from builders.root_places import RootPlace
 from patience import PATIENCE_S, wait_until
-from root_places import RootPlace
 from tiers import SEED, TIER
 
 from pyspark_kafkalog.errors import FollowingRootError, LogDirError

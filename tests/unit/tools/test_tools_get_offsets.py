@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from builders.root_places import RootPlace
 from kafkalog_command import Command
-from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 

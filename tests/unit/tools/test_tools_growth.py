@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from builders.root_places import RootPlace, memory_root, store_of
 from counted_steps import counted_steps
 from kafkalog_command import Command
-from root_places import RootPlace, memory_root, store_of
 
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_partition, offset_key, offset_value
 from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.root_places import RootPlace
 from kafkalog_command import Command
-from root_places import RootPlace
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.metadata_records import WriteCommitRecord, WrittenPartition

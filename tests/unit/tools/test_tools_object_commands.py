@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from root_places import forget, memory_root
+from builders.root_places import forget, memory_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import COMMANDS, main

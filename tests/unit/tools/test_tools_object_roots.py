@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_objects import T0, Plan
-from object_roots import STORED_URL, StoredRoot
+from builders.data_objects import T0, Plan
+from builders.object_roots import STORED_URL, StoredRoot
 
 from pyspark_kafkalog import log_dir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition

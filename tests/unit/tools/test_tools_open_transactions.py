@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from adopted_roots import FIXTURES, NOW_MS, clock, transactions_with_coordinator
+from builders.adopted_roots import FIXTURES, NOW_MS, clock, transactions_with_coordinator
 from kafkalog_command import Command
 
 from pyspark_kafkalog.errors import CommitConflictError

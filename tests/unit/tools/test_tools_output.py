@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from tiered_roots import tiered_root
+from builders.tiered_roots import tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import COMMANDS, main

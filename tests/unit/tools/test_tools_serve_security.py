@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders.metadata_roots import forget_images
 from kafkalog_command import Command
-from metadata_roots import forget_images
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR

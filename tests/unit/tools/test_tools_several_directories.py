@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from broker_disks import cluster, killed, log_dirs
+from builders.broker_disks import cluster, killed, log_dirs
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

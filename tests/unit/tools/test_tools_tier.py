@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiered_roots import TOPIC, append_rounds, file_root, tiered_root
+from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.metrics import collect_metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from adopted_roots import clock
+from builders.adopted_roots import clock
 from kafkalog_command import Command
 
 from pyspark_kafkalog.errors import CommitConflictError

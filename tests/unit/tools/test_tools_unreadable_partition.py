@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from metadata_roots import forget_images
+from builders.metadata_roots import forget_images
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.storage import below_root

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from admin_requests import AdminRequests
-from root_places import RootPlace
+from builders.root_places import RootPlace
+from fakes.admin_requests import AdminRequests
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType

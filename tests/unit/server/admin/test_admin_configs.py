@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from admin_requests import AdminRequests
-from root_places import RootPlace
+from builders.root_places import RootPlace
+from fakes.admin_requests import AdminRequests
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from admin_requests import AdminRequests
+from fakes.admin_requests import AdminRequests
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.access.client_quotas import CONTROLLER_MUTATION_RATE, USER, quota_entity

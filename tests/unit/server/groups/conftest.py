@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from group_servers import GroupServer
+from fakes.group_servers import GroupServer
 
 from pyspark_kafkalog import LogDir
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from classic_groups import VirtualGroup
+from fakes.classic_groups import VirtualGroup
 
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicLimits, ClassicProtocol

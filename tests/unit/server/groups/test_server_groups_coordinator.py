@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cleaned_groups import ANOTHER, delete_and_clean
-from group_servers import GROUP, GroupServer, run
+from builders.cleaned_groups import ANOTHER, delete_and_clean
+from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from counted_steps import counted_steps
-from group_servers import GROUP, GroupServer, run
+from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import group_key

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_servers import GROUP, GroupServer, run
+from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

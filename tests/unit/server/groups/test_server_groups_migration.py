@@ -1,6 +1,6 @@
 """Groups whose members speak both protocols: how they become such groups, what silent members cost, and the way back.
 
-tests/support/group_scripts.py compares the answers with those of a broker.
+tests/support/kafka_processes/group_scripts.py compares the answers with those of a broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_servers import GROUP, GroupServer, run
+from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.messages.coordinator_records import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from group_servers import GROUP, GroupServer, run
-from leader_writers import mark, marker
+from builders.leader_writers import mark, marker
+from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.protocol.api import ApiKey

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cleaned_groups import delete_and_clean
-from group_servers import GROUP, GroupServer, run
+from builders.cleaned_groups import delete_and_clean
+from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value

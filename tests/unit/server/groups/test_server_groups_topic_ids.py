@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_servers import GROUP, GroupServer, run
+from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType

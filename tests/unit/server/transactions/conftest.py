@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transaction_servers import Coordinated, Start
+from fakes.transaction_servers import Coordinated, Start
 
 from pyspark_kafkalog.log_dir import LogDir
 

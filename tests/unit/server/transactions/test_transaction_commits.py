@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transaction_servers import MINUTE_MS, Start, epoch_after, error_of, run, status_of
+from fakes.transaction_servers import MINUTE_MS, Start, epoch_after, error_of, run, status_of
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from faulty_store import FaultyStore
-from root_places import RootPlace, client_address, store_of
-from transaction_servers import MINUTE_MS, Coordinated, Start, epoch_after, error_of, run, status_of, with_epoch
+from builders.root_places import RootPlace, client_address, store_of
+from fakes.faulty_store import FaultyStore
+from fakes.transaction_servers import MINUTE_MS, Coordinated, Start, epoch_after, error_of, run, status_of, with_epoch
 
 from pyspark_kafkalog.errors import OutOfOrderSequenceError, ReadOnlyLogDirError
 from pyspark_kafkalog.log_dir import LogDir

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from transaction_servers import MINUTE_MS, Coordinated, Start, epoch_after, run, status_of
+from fakes.transaction_servers import MINUTE_MS, Coordinated, Start, epoch_after, run, status_of
 
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey

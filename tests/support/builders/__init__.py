@@ -1,0 +1,1 @@
+"""Roots, logs, records and files for tests to begin with."""
