@@ -6,7 +6,8 @@
     a kernel             decodes all batches of one result in one call
 
 Uncompressed batches are decoded directly from the buffer, compressed ones from their decompressed bytes. CRCs are
-checked here or by the caller (`scan.verify_crcs`); memory safety does not depend on them.
+checked here or by the caller (`scan.verify_crcs`); memory safety does not depend on them. Readers may decompress records
+of any size; for the work of a broker, `LogBytes.record_max_bytes` limits it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
-from pyspark_kafkalog.record.codecs.codec import CompressionType, decompressed_limit_bytes, stored_codec
+from pyspark_kafkalog.record.codecs.codec import (
+    CompressionType,
+    check_record_size,
+    decompressed_limit_bytes,
+    stored_codec,
+)
 from pyspark_kafkalog.record.columns import BinaryColumn, HeaderColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -33,7 +39,7 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.kernels import decode as kernels
 from pyspark_kafkalog.record.kernels import layout as frame
-from pyspark_kafkalog.record.kernels.decode import sections_in_time
+from pyspark_kafkalog.record.kernels.decode import largest_record, sections_in_time
 from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
 from pyspark_kafkalog.record.kernels.zstd import UNKNOWN, ZstdBatchDecoder, bounds_of
 from pyspark_kafkalog.record.scan import as_bytes_array, verify_crcs
@@ -105,16 +111,26 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class LogBytes:
-    """Part of a log file: `data` (uint8) starts at byte `position` of `file`. `check_crcs`: CRCs are yet unchecked."""
+    """Part of a log file: `data` (uint8) starts at byte `position` of `file`. `check_crcs`: CRCs are yet unchecked.
+
+    `record_max_bytes`: the largest record of a compressed batch, max.decompressed.message.bytes.
+    """
 
     data: NDArray[np.uint8]
     position: int
     file: str
     check_crcs: bool
+    record_max_bytes: int
 
     @classmethod
     def of(
-        cls, data: NDArray[np.uint8], batches: NDArray[np.void], position: int, file: str, check_crcs: bool
+        cls,
+        data: NDArray[np.uint8],
+        batches: NDArray[np.void],
+        position: int,
+        file: str,
+        check_crcs: bool,
+        record_max_bytes: int = INT32_MAX,
     ) -> LogBytes:
         """Build LogBytes. Raises ValueError unless `data` holds all of `batches`, which kernels rely on."""
         view = as_bytes_array(data)
@@ -127,7 +143,7 @@ class LogBytes:
                 or int(batches["size_bytes"].min()) < RECORD_BATCH_OVERHEAD_BYTES
             ):
                 raise ValueError(f"batches at {first} to {end} are not in bytes {position} to {position + len(view)}")
-        return cls(view, position, file, check_crcs)
+        return cls(view, position, file, check_crcs, record_max_bytes)
 
     def verify(self, batches: NDArray[np.void]) -> None:
         verify_crcs(self.data, batches, data_position=self.position, file=self.file)
@@ -185,7 +201,8 @@ def open_sections(
 
     Ends early, after at least one batch, once batches have grown to `max_bytes` in total. The content of small
     compressed batches is collected in `scratch` (max_bytes + _SCRATCH_BATCH_BYTES, reused by the next run), which
-    avoids the page faults of thousands of small arrays.
+    avoids the page faults of thousands of small arrays. Raises InvalidRecordError for a compressed batch with a record
+    of more than `log.record_max_bytes`.
     """
     starts = batches["position"] - (log.position - RECORD_BATCH_OVERHEAD_BYTES)
     addresses = address_of(log.data) + starts
@@ -218,6 +235,9 @@ def open_sections(
             _decompress_each(log, batches[compressed[rows]], compressed_codecs[rows], frames, scratch, owners)
     done = compressed[: frames.row]
     addresses[done], sizes[done] = frames.addresses[: frames.row], frames.sizes[: frames.row]
+    for row in done[sizes[done] > log.record_max_bytes].tolist():
+        largest = largest_record(addresses[row], sizes[row], batches["records_count"][row])
+        check_record_size(largest, log.record_max_bytes)
     taken = int(done[-1]) + 1 if frames.is_full else len(batches)
     return Sections(batches[:taken], addresses[:taken], sizes[:taken], owners)
 
@@ -235,8 +255,9 @@ def _decompress_each(
     rows = slice(first, first + len(batches))
     if scratch is not None:
         scratch_at, room = address_of(scratch), scratch.data
-    for bits, start, size, crc, total in zip(
+    for bits, count, start, size, crc, total in zip(
         codecs.tolist(),
+        batches["records_count"].tolist(),
         (batches["position"] - (log.position - RECORD_BATCH_OVERHEAD_BYTES)).tolist(),
         frames.sizes[rows].tolist(),
         frames.crcs[rows].tolist(),
@@ -247,7 +268,13 @@ def _decompress_each(
             log.verify(batches[row - first : row - first + 1])
         position = log.position + start
         codec = stored_codec(bits, file=log.file, position=position - RECORDS_AT + ATTRIBUTES_AT)
-        records = codec.decompress(log.data[start : start + size], file=log.file, file_position=position).data
+        records = codec.decompress_records(
+            log.data[start : start + size],
+            count,
+            record_max_bytes=log.record_max_bytes,
+            file=log.file,
+            file_position=position,
+        ).data
         length = len(records)
         if scratch is None or length > _SCRATCH_BATCH_BYTES:
             array = as_bytes_array(records)

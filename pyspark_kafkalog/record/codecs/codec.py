@@ -7,8 +7,10 @@ come from it. A codec's format is in the module of this package with its name, w
     decompress(data, limit_bytes) -> uint8 array      raises BadCompressedDataError
 
 The size of the output is bounded before it is allocated: a batch that would decompress to more than
-`decompressed_limit_bytes` is corrupt, and so is one whose stored lengths do not match its bytes. Source of the rules:
-org.apache.kafka.common.record.CompressionType and org.apache.kafka.common.compress.
+`decompressed_limit_bytes` is corrupt, and so is one whose stored lengths do not match its bytes. Where a broker
+decompresses (produce requests, compaction, offsets by time), max.decompressed.message.bytes also limits each record.
+Source of the rules: org.apache.kafka.common.record.CompressionType, org.apache.kafka.common.compress, and
+org.apache.kafka.common.record.internal.DefaultRecord.readFrom of Kafka 4.4.
 
 A codec's module and its library load on first use, and numpy with them: processes that only plan read uncompressed
 metadata, and the options of Spark and of the tools need only names.
@@ -23,7 +25,13 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, LogDirError, UnsupportedFormatError
+from pyspark_kafkalog.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    KafkalogError,
+    LogDirError,
+    UnsupportedFormatError,
+)
 from pyspark_kafkalog.units import MIB
 
 if TYPE_CHECKING:
@@ -31,6 +39,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_kafkalog.record.header import Buffer
+
+#: Most bytes of the length before a record.
+_LENGTH_BYTES_MAX: Final = 5
 
 
 class CompressionType(IntEnum):
@@ -106,6 +117,24 @@ class Codec:
             ) from None
         return content
 
+    def decompress_records(
+        self, data: Buffer, count: int, *, record_max_bytes: int, file: str, file_position: int
+    ) -> NDArray[np.uint8]:
+        """As `decompress`, for `count` records of at most `record_max_bytes`: ends where such records would end.
+
+        Raises InvalidRecordError for more bytes. The caller checks the size of each record by `check_record_size`.
+        """
+        max_bytes = records_max_bytes(count, record_max_bytes)
+        if max_bytes >= decompressed_limit_bytes(len(data)):
+            return self.decompress(data, file=file, file_position=file_position)
+        try:
+            return self.decompress(data, file=file, file_position=file_position, max_bytes=max_bytes)
+        except CorruptRecordError as error:
+            raise InvalidRecordError(
+                f"a batch of {count} records: expected {error.expected}, found {error.found} "
+                f"({_RECORD_LIMIT}={record_max_bytes})"
+            ) from error
+
 
 #: All codecs by their bits.
 CODECS: Final = MappingProxyType(
@@ -164,6 +193,26 @@ class BadCompressedDataError(KafkalogError, ValueError):
     def over_limit(cls, at: int, limit_bytes: int) -> BadCompressedDataError:
         """The error for content longer than a batch of this size may hold."""
         return cls(at=at, expected=f"at most {limit_bytes} bytes after decompression", found="more")
+
+
+#: The configuration of the topic that limits the records of compressed batches.
+_RECORD_LIMIT: Final = "max.decompressed.message.bytes"
+
+
+def check_record_size(size_bytes: int, record_max_bytes: int) -> None:
+    """Raise InvalidRecordError for a record of a compressed batch that is larger than the topic allows.
+
+    As in Kafka, the size is that of the record without the field of its length.
+    """
+    if size_bytes > record_max_bytes:
+        raise InvalidRecordError(
+            f"a record of {size_bytes} bytes after decompression is larger than {_RECORD_LIMIT}={record_max_bytes}"
+        )
+
+
+def records_max_bytes(count: int, record_max_bytes: int) -> int:
+    """Most bytes of `count` records of at most `record_max_bytes`, with their lengths."""
+    return max(count, 1) * (record_max_bytes + _LENGTH_BYTES_MAX)
 
 
 def decompressed_limit_bytes(compressed_bytes: int) -> int:

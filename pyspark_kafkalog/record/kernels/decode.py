@@ -182,6 +182,19 @@ def decode_headers(addresses, ends, rows, keys, values):
     return null_values
 
 
+@kernel(types.int64(types.int64, types.int64, types.int64))
+def largest_record(source, size, records):
+    """The length of the largest record of a section, without the length field; of those before a fault, if any."""
+    at, end, largest = source, source + size, np.int64(0)
+    for _ in range(records):
+        length, body = read_varint(at, end)
+        if length < 0 or length > end - body or body <= at:
+            return largest
+        largest = max(largest, length)
+        at = body + length
+    return largest
+
+
 @kernel(types.void(INT64_IN, INT64_IN, BATCH_TABLE, types.int64, types.int64, UINT8))
 def sections_in_time(addresses, sizes, batches, min_timestamp, until_timestamp, selected):
     """Set selected[i] to 0 if no record of section i has min_timestamp <= timestamp <= until_timestamp.

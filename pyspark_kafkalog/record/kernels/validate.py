@@ -87,19 +87,6 @@ def check_sections(addresses, sizes, batches, timestamps, has_key, is_numbered, 
     return NO_FAULT
 
 
-@kernel(types.int64(types.int64, types.int64, types.int64))
-def largest_record(source, size, records):
-    """The length of the largest record of a section, without the length field; of those before a fault, if any."""
-    at, end, largest = source, source + size, np.int64(0)
-    for _ in range(records):
-        length, body = read_varint(at, end)
-        if length < 0 or length > end - body or body <= at:
-            return largest
-        largest = max(largest, length)
-        at = body + length
-    return largest
-
-
 #: Slots of the `rules` array of `accept_batches`.
 NEXT_OFFSET = 0
 NEW_LEADER_EPOCH = 1

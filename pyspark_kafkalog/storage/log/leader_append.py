@@ -36,7 +36,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedCompressionError,
     UnsupportedFormatError,
 )
-from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, decompressed_limit_bytes
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, records_max_bytes
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.decode import LogBytes, check_counts, open_sections, record_fault
 from pyspark_kafkalog.record.header import (
@@ -64,7 +64,6 @@ from pyspark_kafkalog.record.kernels.validate import (
     RENUMBERED_RECORD_BYTES,
     accept_batches,
     check_sections,
-    largest_record,
     renumber_records,
 )
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs
@@ -82,8 +81,6 @@ _ACCEPTED_BATCHES: Final = 64
 _BASE_OFFSET: Final = struct.Struct(">q")
 _BATCH_LENGTH: Final = struct.Struct(">i")
 _RECORDS_COUNT: Final = struct.Struct(">i")
-#: Most bytes of the length before a record.
-_LENGTH_BYTES_MAX: Final = 5
 _LEADER_EPOCH: Final = struct.Struct(">i")
 
 
@@ -175,7 +172,6 @@ def validate_batches(
     verify_crcs(stored, batches, data_position=0, file=REQUEST)
     _check_headers(batches, is_client=is_client)
     try:
-        _check_record_sizes(stored, batches, config)
         found = _check_records(stored, batches, config, now_ms)
     except CorruptRecordError as error:  # their CRC is right: the client has made them so
         raise InvalidRecordError(f"at byte {error.position}: expected {error.expected}, found {error.found}") from error
@@ -207,12 +203,13 @@ def _accepted(
         return None
     records = None
     if bits:
-        records_max_bytes = _records_max_bytes(_RECORDS_COUNT.unpack_from(stored.data, RECORDS_COUNT_AT)[0], config)
+        count = _RECORDS_COUNT.unpack_from(stored.data, RECORDS_COUNT_AT)[0]
+        max_bytes = records_max_bytes(count, config.max_decompressed_message_bytes)
         if decompressed_max_bytes is not None:
-            records_max_bytes = min(records_max_bytes, decompressed_max_bytes)
+            max_bytes = min(max_bytes, decompressed_max_bytes)
         try:
             records = CODECS[CompressionType(bits)].decompress(
-                stored[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT, max_bytes=records_max_bytes
+                stored[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT, max_bytes=max_bytes
             )
         except CorruptRecordError:
             return None
@@ -311,46 +308,9 @@ class _Found:
     is_numbered: NDArray[np.bool_]
 
 
-def _records_max_bytes(count: int, config: LogConfig) -> int:
-    """Most bytes of so many records of a compressed batch after decompression."""
-    return max(count, 0) * (config.max_decompressed_message_bytes + _LENGTH_BYTES_MAX)
-
-
-def _check_record_sizes(stored: NDArray[np.uint8], batches: NDArray[np.void], config: LogConfig) -> None:
-    """Refuse compressed batches with a record of more than max.decompressed.message.bytes.
-
-    As in Kafka the size is that of the record without the field of its length, and uncompressed batches are not
-    looked at. A batch is decompressed at most to the size that its number of records allows. Source of the rule:
-    org.apache.kafka.common.record.internal.DefaultRecord.readFrom of Kafka 4.4.
-    """
-    limit = config.max_decompressed_message_bytes
-    if limit >= decompressed_limit_bytes(int(batches["size_bytes"].max())):
-        return  # as by default: no batch holds so much
-    for row in batches[np.flatnonzero(batches["attributes"] & COMPRESSION_MASK)]:
-        at, end, count = int(row["position"]), int(row["position"] + row["size_bytes"]), int(row["records_count"])
-        codec = CODECS[CompressionType(int(row["attributes"]) & COMPRESSION_MASK)]
-        try:
-            records = codec.decompress(
-                stored[at + RECORDS_AT : end],
-                file=REQUEST,
-                file_position=0,
-                max_bytes=_records_max_bytes(count, config),
-            )
-        except CorruptRecordError as error:
-            raise InvalidRecordError(
-                f"a batch of {count} records: expected {error.expected}, found {error.found} "
-                f"(max.decompressed.message.bytes={limit})"
-            ) from error
-        largest = largest_record(address_of(records), len(records), count)
-        if largest > limit:
-            raise InvalidRecordError(
-                f"a record of {largest} bytes after decompression is larger than max.decompressed.message.bytes={limit}"
-            )
-
-
 def _check_records(stored: NDArray[np.uint8], batches: NDArray[np.void], config: LogConfig, now_ms: int) -> _Found:
     """Check every record, in runs of batches of a bounded size after decompression."""
-    log = LogBytes.of(stored, batches, 0, REQUEST, False)
+    log = LogBytes.of(stored, batches, 0, REQUEST, False, config.max_decompressed_message_bytes)
     largest, numbered = [], []
     first = 0
     while first < len(batches):

@@ -508,3 +508,8 @@ def test_batch_is_decompressed_no_further_than_its_records_may_be_large(
     with pytest.raises(InvalidRecordError, match=r"a batch of 2 records: expected .*bytes=1000"):
         validated(data, max_decompressed_message_bytes="1000")
     assert set(limits) == {2010}
+
+    limits.clear()
+    small = sized_batch(codec, 10, 200)
+    assert validated(small, max_decompressed_message_bytes="1000", message_timestamp_type="LogAppendTime") == 1
+    assert limits == [2010], "no kernel accepts it at once, and it is decompressed once all the same"
