@@ -6,8 +6,8 @@
     a kernel             decodes all batches of one result in one call
 
 Uncompressed batches are decoded directly from the buffer, compressed ones from their decompressed bytes. CRCs are
-checked here or by the caller (`scan.verify_crcs`); memory safety does not depend on them. Readers may decompress records
-of any size; for the work of a broker, `LogBytes.record_max_bytes` limits it.
+checked here or by the caller (`scan.verify_crcs`); memory safety does not depend on them. Readers may decompress
+records of any size; for the work of a broker, `LogBytes.record_max_bytes` limits it.
 """
 
 from __future__ import annotations

@@ -266,6 +266,7 @@ class Cleaning:
             seed=np.frombuffer(os.urandom(16), np.uint64),
             now_ms=self.now_ms,
             throttle=self.throttle,
+            record_max_bytes=found.config.max_decompressed_message_bytes,
         )
 
     def groups(self, found: CleanablePartition) -> list[tuple[StoredSegment, ...]]:

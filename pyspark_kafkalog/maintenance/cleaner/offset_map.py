@@ -207,6 +207,7 @@ class LogPart:
     The dirty part begins at `first_dirty_offset`. `aborted` are the aborted transactions that reach into the segments;
     `seed` is two words for the hash of keys, the same for all tasks of one cleaning; errors call the log `name`.
     `check_unended` looks at the transactions that markers behind the dirty part end; raises CorruptIndexError.
+    `record_max_bytes` is the topic's max.decompressed.message.bytes: as in Kafka, a larger record fails the cleaning.
     """
 
     extent_of: Callable[[StoredSegment], Extent]
@@ -217,6 +218,7 @@ class LogPart:
     seed: NDArray[np.uint64]
     now_ms: int
     throttle: Throttle
+    record_max_bytes: int
     name: str = "the log"
     check_unended: Callable[[CleanedTransactions], None] = lambda _: None
 
@@ -239,6 +241,7 @@ class LogPart:
             limit_offset=self.segments[after].base_offset if after < len(self.segments) else self.end_offset,
             seed=self.seed,
             before_read=self.throttle.take,
+            record_max_bytes=self.record_max_bytes,
             drops=drops,
         )
 

@@ -189,8 +189,9 @@ class ChunkReader:
     """Reads the batches of the segment `extent` that reach `start_offset` or above, including control batches.
 
     `limit_offset` is the base offset of the next segment. `before_read` is called with the number of bytes before they
-    are yielded, and may block. `drops`, which threads call, can exclude batches from being read. Reading raises
-    DiskFormatError for damage, and FileNotFoundError when the segment has been deleted.
+    are yielded, and may block. `drops`, which threads call, can exclude batches from being read. `record_max_bytes` is
+    the topic's max.decompressed.message.bytes. Reading raises DiskFormatError for damage, InvalidRecordError for a
+    larger record, and FileNotFoundError when the segment has been deleted.
     """
 
     extent: Extent
@@ -198,6 +199,7 @@ class ChunkReader:
     limit_offset: int | None
     seed: NDArray[np.uint64]
     before_read: Callable[[int], None]
+    record_max_bytes: int
     drops: DropsBatches | None = None
 
     def chunks(self) -> Iterator[RecordChunk]:
@@ -269,7 +271,7 @@ class ChunkReader:
 
     def _open(self, piece: _Piece) -> RecordChunk:
         """The first batches of the piece, as many as fit a chunk."""
-        return _open(piece, self.seed, self.drops)
+        return _open(piece, self.seed, self.drops, self.record_max_bytes)
 
 
 def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
@@ -288,10 +290,10 @@ def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
             number += 1
 
 
-def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None) -> RecordChunk:
+def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None, record_max_bytes: int) -> RecordChunk:
     """The first batches of the piece, as many as fit a chunk."""
     run, batches = piece.run, piece.batches
-    log = LogBytes.of(run.data, batches, run.position, run.file, check_crcs=False)
+    log = LogBytes.of(run.data, batches, run.position, run.file, False, record_max_bytes)
     is_read = np.ones(len(batches), np.bool_) if drops is None else ~drops(batches)
     if is_read.all():
         sections = open_sections(log, batches, max_bytes=CHUNK_BYTES, scratch=piece.scratch)

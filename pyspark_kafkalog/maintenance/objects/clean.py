@@ -341,6 +341,7 @@ def part_of(root: ObjectRoot, found: CleanableLog, limits: CleanerLimits, now_ms
         seed=np.frombuffer(os.urandom(16), np.uint64),
         now_ms=now_ms,
         throttle=limits.throttle,
+        record_max_bytes=found.config.max_decompressed_message_bytes,
         name=name,
         check_unended=partial(_check_unended, root, found, AbortedTransactions(aborted, indexed_until=INT64_MAX), name),
     )

@@ -131,8 +131,8 @@ class Codec:
             return self.decompress(data, file=file, file_position=file_position, max_bytes=max_bytes)
         except CorruptRecordError as error:
             raise InvalidRecordError(
-                f"a batch of {count} records: expected {error.expected}, found {error.found} "
-                f"({_RECORD_LIMIT}={record_max_bytes})"
+                f"a batch of {count} records does not decompress to the at most {max_bytes} bytes that "
+                f"{_RECORD_LIMIT}={record_max_bytes} allows: expected {error.expected}, found {error.found}"
             ) from error
 
 

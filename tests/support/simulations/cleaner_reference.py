@@ -123,6 +123,7 @@ def _part(directory: Path, run: Pass) -> LogPart:
         seed=np.array([1, 2], np.uint64),
         now_ms=run.now_ms,
         throttle=Throttle(),
+        record_max_bytes=run.config.max_decompressed_message_bytes,
     )
 
 

@@ -133,6 +133,24 @@ def test_records_written_after_cleaning_are_cleaned_by_next_run(log_dir: LogDir)
     assert len(after) < len(before)
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_record_larger_than_the_topic_allows_after_decompression_stops_cleaning_until_it_is_allowed(
+    log_dir: LogDir, codec: str
+) -> None:
+    log_dir.alter_topic("orders", add={"compression.type": codec, "internal.segment.bytes": "500"})
+    for number in range(40):
+        append(log_dir, ["1", "2"], [f"{number}" + "v" * (20_000 if number == 5 else 1)] * 2)
+    log_dir.alter_topic("orders", add={"max.decompressed.message.bytes": "20000"})
+    before = records(log_dir)
+    report = clean_partition(log_dir.root, "orders", 0, dedupe_buffer_bytes=24 * 12)
+    assert "max.decompressed.message.bytes=20000" in str(report.error)
+    assert records(log_dir) == before
+    log_dir.alter_topic("orders", delete=["max.decompressed.message.bytes"])
+    report = clean_partition(log_dir.root, "orders", 0)
+    assert (report.error, report.skipped) == (None, None)
+    assert len(records(log_dir)) < len(before)
+
+
 def test_tombstones_are_removed_at_their_delete_horizon(log_dir: LogDir) -> None:
     log_dir.alter_topic("orders", add={**CONFIGS, "delete.retention.ms": "5000", "min.cleanable.dirty.ratio": "0"})
     append(log_dir, ["0", "1", "2"], [None] * 3)

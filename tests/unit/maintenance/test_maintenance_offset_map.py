@@ -21,6 +21,7 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
+from pyspark_kafkalog.units import INT32_MAX
 
 _MASK = (1 << 64) - 1
 
@@ -167,7 +168,12 @@ def test_chunk_rows_match_their_records(tmp_path: Path, keys: list[bytes | None]
     seed = np.array([5, 6], np.uint64)
     told: list[int] = []
     reader = ChunkReader(
-        extent=LocalExtent(tmp_path, 7), start_offset=0, limit_offset=None, seed=seed, before_read=told.append
+        extent=LocalExtent(tmp_path, 7),
+        start_offset=0,
+        limit_offset=None,
+        seed=seed,
+        before_read=told.append,
+        record_max_bytes=INT32_MAX,
     )
     (found,) = [chunk.records for chunk in reader.chunks()]
     assert found.offsets.tolist() == [each.offset for each in records]
