@@ -34,7 +34,7 @@ from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
 from pyspark_kafkalog.maintenance.objects.stored import topic_id_partition
 from pyspark_kafkalog.maintenance.verify.findings import FindingSink, Severity
-from pyspark_kafkalog.maintenance.verify.indexes import IndexExpectation, open_offset_index, open_time_index
+from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError
@@ -312,22 +312,14 @@ class _Content:
         if stored is None or stored == self.rebuilt[kind] or force:
             return stored == self.rebuilt[kind]
         base_offset, sink = self.segment.base_offset, FindingSink(None)
-        path = directory / f"stored.{kind.value}"
-        path.write_bytes(stored)
         expected = IndexExpectation(visible_end=INT64_MAX, may_have_zeros=False, severity=Severity.ERROR)
-        with path.open("rb") as file, SegmentReader(LocalExtent(directory, base_offset)) as reader:
-            opened = (file.fileno(), path, base_offset, sink, expected)
-            offsets = open_offset_index(*opened) if kind is IndexKind.OFFSET else None
-            times = open_time_index(*opened) if kind is IndexKind.TIMESTAMP else None
+        index = StoredIndex.of_bytes(stored, kind.value)
+        offsets, times = (index, None) if kind is IndexKind.OFFSET else (None, index)
+        checks = IndexChecks(base_offset, offsets, times, sink, expected)
+        with SegmentReader(LocalExtent(directory, base_offset)) as reader:
             for run in reader.runs(0, start_offset=base_offset, end_offset=INT64_MAX):
-                if offsets is not None:
-                    offsets.add(run.batches)
-                if times is not None:
-                    times.add(run.batches)
-            if offsets is not None:
-                offsets.finish(self.segment.size_bytes)
-            if times is not None:
-                times.finish(is_closed=True)
+                checks.add(run.batches)
+            checks.finish(self.segment.size_bytes, is_closed=True)
         return not any(each.severity is Severity.ERROR for each in sink.findings)
 
     def write(self, directory: Path, wrong: set[str]) -> None:

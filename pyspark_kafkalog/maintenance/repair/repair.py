@@ -26,7 +26,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import first_base_off
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.metadata import SNAPSHOT_WITHOUT_ENDS, is_image_of
-from pyspark_kafkalog.maintenance.verify.verify import conclude, plan_verification, run_unit
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.delta import apply
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
@@ -107,8 +107,7 @@ def drop_wrong_snapshots(root: FileRoot, topic_partition: TopicPartition, now_ms
     """Remove the producer snapshots that contradict the log, according to a verification of the partition."""
     opened = open_root(root.path)
     with _maintenance_lock(root, topic_partition):
-        [(scope, units)] = plan_verification(opened, partitions=[topic_partition])
-        findings, _ = conclude(scope, [run_unit(unit) for unit in units])
+        findings = verify(opened, partitions=[topic_partition]).findings
         wrong = {finding.file for finding in findings if finding.what == "producer-snapshot-differs"}
         with root_lock(root.path, fs=root.fs):
             directory = partition_path(root.path, topic_partition)

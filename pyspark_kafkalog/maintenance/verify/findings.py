@@ -1,4 +1,4 @@
-"""The findings of a verification: each is one fault at one place, with advice.
+"""The findings of a verification, each one fault at one place, with advice; and what was read for them.
 
 `error`: bytes are not as they must be, or committed records cannot be read. `warning`: committed records are
 unaffected, or the next writer or broker repairs it. `info`: a leftover that will be removed.
@@ -7,13 +7,14 @@ unaffected, or the next writer or broker repairs it. `info`: a leftover that wil
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -22,11 +23,17 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
 )
 
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
+
 #: The most findings of one kind in one file; one more finding has the number of the others.
 _FINDINGS_A_KIND: Final = 100
 
+ACTION: Final = "verify"
 RESTORE: Final = "restore the file from a copy: committed records in it are damaged"
 RESTORE_OBJECT: Final = "restore the object, from an earlier version of it if the bucket keeps versions"
+CHECK_STORE: Final = "check the store and the permissions, and verify again"
 REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the file from the .log"
 REPAIR: Final = "kafkalog verify --repair corrects it"
 _REFUSED_COMMANDS: Final = ("verify --repair", "kafkalog reindex")
@@ -166,6 +173,103 @@ class FindingSink:
                 )
         self._counts.clear()
         return self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read of one segment, or of one run or more."""
+
+    bytes_read: int = 0
+    batches: int = 0
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutcome:
+    """The outcome for one local segment. `producers` is their state at its end, None if unknown.
+
+    `end_offset` is the offset after its last batch, -1 for a segment that is gone. `inner_gaps` is the number of gaps
+    between offsets inside it. `is_damaged`: bytes of the `.log` are no batches, so batches may be missing at its end.
+    """
+
+    base_offset: int
+    findings: tuple[Finding, ...] = ()
+    end_offset: int = -1
+    inner_gaps: int = 0
+    is_damaged: bool = False
+    read: Read = field(default_factory=Read)
+    producers: tuple[ProducerStateEntry, ...] | None = None
+
+
+@dataclass(slots=True)
+class UnitOutcome:
+    """The outcome of one unit, which adds to it while it is checked: local segments, and what else was read.
+
+    `is_gone`: the partition was deleted meanwhile. `log_start_offset` is set for partitions that are only in a store.
+    """
+
+    place: Path | str
+    findings: list[Finding] = field(default_factory=list)
+    segments: list[SegmentOutcome] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    log_start_offset: int | None = None
+    is_gone: bool = False
+    seconds: float = 0.0
+
+
+class Unit(Protocol):
+    """What one task, or a part of it, checks: segments of the partition at `place`; can be pickled."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    @property
+    def place(self) -> Path | str:
+        """The directory of the partition, or what findings call a partition in a store."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes to read."""
+        ...
+
+    def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
+        """Check it, and add to `outcome`. `opened` returns the root in this process.
+
+        Raises OSError or KafkalogError for what cannot be read.
+        """
+        ...
+
+
+#: A partition's findings and report.
+Verified: TypeAlias = tuple[list[Finding], PartitionReport]
+
+
+def verified(
+    topic_partition: TopicPartition,
+    findings: list[Finding],
+    reads: Sequence[Read],
+    *,
+    seconds: float,
+    log_start_offset: int | None = None,
+    is_gone: bool = False,
+) -> Verified:
+    """The findings on a partition and its report; no findings if it `is_gone`."""
+    findings = [] if is_gone else findings
+    counts = count_by_severity(findings)
+    report = replace(
+        empty_report(topic_partition, ACTION),
+        bytes_read=sum(each.bytes_read for each in reads),
+        records_read=sum(each.records for each in reads),
+        segments_read=len(reads),
+        batches_read=sum(each.batches for each in reads),
+        errors_found=counts[Severity.ERROR],
+        warnings_found=counts[Severity.WARNING],
+        log_start_offset=log_start_offset,
+        skipped="the topic was deleted meanwhile" if is_gone else None,
+        seconds=seconds,
+    )
+    return findings, report
 
 
 def count_by_severity(findings: Iterable[Finding]) -> dict[Severity, int]:

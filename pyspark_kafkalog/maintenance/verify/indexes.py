@@ -1,6 +1,4 @@
-"""Checks the offset and time index of a segment against its batches, entry by entry, while the segment is walked.
-
-`file` is what findings call the index: its path, or the name of an object.
+"""Checks the offset and time index of a segment against its batches, entry by entry, while the segment is read.
 
 An entry of the offset index is correct if a batch begins at its position, and its offset is in that batch or is the
 last one of a later batch: brokers before 4.0 wrote one entry for several batches that arrived together. An entry of the
@@ -15,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.verify.findings import REINDEX, FindingSink, Severity
-from pyspark_kafkalog.record.header import NO_TIMESTAMP
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, Buffer
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
@@ -44,20 +43,41 @@ class IndexExpectation:
     advice: str = REINDEX
 
 
+@dataclass(frozen=True, slots=True)
+class StoredIndex:
+    """The bytes of an index. `read(size_bytes, position)` returns some of them, fewer only at the end.
+
+    `file` is what findings call the index: its path, or the name of an object.
+    """
+
+    file: Path | str
+    size_bytes: int
+    read: Callable[[int, int], Buffer]
+
+    @classmethod
+    def of_file(cls, fd: int, path: Path) -> StoredIndex:
+        """The index file open as `fd`."""
+        return cls(path, os.fstat(fd).st_size, partial(pread, fd))
+
+    @classmethod
+    def of_bytes(cls, data: Buffer, file: Path | str) -> StoredIndex:
+        """An index in memory."""
+        return cls(file, len(data), lambda size_bytes, position: data[position : position + size_bytes])
+
+
 class IndexEntries:
-    """The entries of one index file, in order, read in blocks; they end before the first invalid one."""
+    """The entries of one index, in order, read in blocks; they end before the first invalid one."""
 
     def __init__(
         self,
-        fd: int,
-        file: Path | str,
+        index: StoredIndex,
         dtype: np.dtype[Any],
         base_offset: int,
         sink: FindingSink,
         expected: IndexExpectation,
     ) -> None:
-        self._fd = fd
-        self._file = file
+        self._index = index
+        self._file = index.file
         self._dtype = dtype
         self._sink = sink
         self._max_relative_offset = expected.visible_end - 1 - base_offset
@@ -65,7 +85,7 @@ class IndexEntries:
         self._severity = expected.severity
         self.advice = expected.advice
         self._are_positions = dtype == OFFSET_INDEX_ENTRY
-        self._size_bytes = os.fstat(fd).st_size
+        self._size_bytes = index.size_bytes
         self._read_bytes = 0
         self._block: NDArray[np.void] = np.empty(0, dtype=dtype)
         self._before: NDArray[np.void] | None = None
@@ -138,7 +158,7 @@ class IndexEntries:
             return
         size = self._dtype.itemsize
         first = self._read_bytes // size
-        data = pread(self._fd, min(_ENTRIES_A_READ * size, self._size_bytes - self._read_bytes), self._read_bytes)
+        data = self._index.read(min(_ENTRIES_A_READ * size, self._size_bytes - self._read_bytes), self._read_bytes)
         rows = np.frombuffer(data[: len(data) - len(data) % size], dtype=self._dtype)
         self._read_bytes += rows.nbytes
         self._is_ended = not len(rows)
@@ -187,7 +207,7 @@ class IndexEntries:
 
     def _is_zero_from(self, position: int) -> bool:
         while position < self._size_bytes:
-            data = pread(self._fd, _ENTRIES_A_READ, position)
+            data = bytes(self._index.read(_ENTRIES_A_READ, position))
             if data.count(0) != len(data):
                 return False
             if not data:
@@ -317,17 +337,43 @@ class TimeIndexCheck:
             )
 
 
-def open_offset_index(
-    fd: int, file: Path | str, base_offset: int, sink: FindingSink, expected: IndexExpectation
-) -> OffsetIndexCheck:
-    """A check of the offset index open as `fd`."""
-    return OffsetIndexCheck(IndexEntries(fd, file, OFFSET_INDEX_ENTRY, base_offset, sink, expected), base_offset)
+class IndexChecks:
+    """The offset index and the time index of the segment at `base_offset`, as far as they are given."""
 
+    def __init__(
+        self,
+        base_offset: int,
+        offset_index: StoredIndex | None,
+        time_index: StoredIndex | None,
+        sink: FindingSink,
+        expected: IndexExpectation,
+    ) -> None:
+        self.offsets: OffsetIndexCheck | None = None
+        self._times: TimeIndexCheck | None = None
+        if offset_index is not None:
+            entries = IndexEntries(offset_index, OFFSET_INDEX_ENTRY, base_offset, sink, expected)
+            self.offsets = OffsetIndexCheck(entries, base_offset)
+        if time_index is not None:
+            entries = IndexEntries(time_index, TIME_INDEX_ENTRY, base_offset, sink, expected)
+            self._times = TimeIndexCheck(entries, time_index.file, base_offset, sink)
 
-def open_time_index(
-    fd: int, file: Path | str, base_offset: int, sink: FindingSink, expected: IndexExpectation
-) -> TimeIndexCheck:
-    """A check of the time index open as `fd`."""
-    return TimeIndexCheck(
-        IndexEntries(fd, file, TIME_INDEX_ENTRY, base_offset, sink, expected), file, base_offset, sink
-    )
+    def add(self, batches: NDArray[np.void], *, is_damaged: bool = False) -> None:
+        """Check the entries up to the end of these batches, the next of the segment.
+
+        `is_damaged`: bytes before or between them are no batches, so the time index may know earlier ones.
+        """
+        if self.offsets is not None:
+            self.offsets.add(batches)
+        if self._times is not None and not is_damaged:
+            self._times.add(batches)
+
+    def finish(self, end_position: int, *, is_closed: bool) -> None:
+        """After the last batch, which ends at byte `end_position`."""
+        if self.offsets is not None:
+            self.offsets.finish(end_position)
+        if self._times is not None:
+            self._times.finish(is_closed=is_closed)
+
+    def next_position_after(self, position: int) -> int | None:
+        """The next position above `position` in the offset index."""
+        return None if self.offsets is None else self.offsets.entries.next_position_after(position)

@@ -10,6 +10,7 @@ Reports are by partition; findings on the root itself are in that of the metadat
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -19,20 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, stored_bytes
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, stored_bytes
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import repair
 from pyspark_kafkalog.maintenance.repair.repair import RepairStep
-from pyspark_kafkalog.maintenance.verify.findings import Finding
-from pyspark_kafkalog.maintenance.verify.objects import check_object_partition
-from pyspark_kafkalog.maintenance.verify.scope import PartitionScope
+from pyspark_kafkalog.maintenance.verify.findings import ACTION, Finding, Unit, UnitOutcome, Verified
 from pyspark_kafkalog.maintenance.verify.verify import (
-    ACTION,
-    Unit,
-    UnitOutcome,
-    Verified,
+    PartitionPlan,
     combine,
-    conclude,
     partitions_of,
     plan_verification,
     root_report,
@@ -40,7 +35,6 @@ from pyspark_kafkalog.maintenance.verify.verify import (
     verify_root,
 )
 from pyspark_kafkalog.root.file_root import on_file_system
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -48,8 +42,6 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartitio
 #: The most bytes that a task reads of smaller partitions, and the most units.
 _TASK_BYTES: Final = 256 << 20
 _TASK_UNITS: Final = 64
-#: The most partitions of a root in an object store that a task reads.
-_TASK_PARTITIONS: Final = 16
 _NO_REPAIR: Final = (
     "lost objects come back from earlier versions, if the bucket keeps them, and `kafkalog reindex` rebuilds indexes"
 )
@@ -128,12 +120,7 @@ class VerifyJob:
         root = job_run.open()
         root_findings = verify_root(root) if with_root else []
         existing = set(partitions_of(root, job_run.topics))
-        if not root.is_broker_directory and isinstance(root.native(), ObjectRoot):
-            if with_root:
-                yield root_findings, root_report(root_findings)
-            yield from self._verify_objects(tasks, job_run, [each for each in partitions if each != _ROOT])
-            return
-        plan = plan_verification(
+        plans = plan_verification(
             root,
             partitions=[each for each in partitions if each in existing],
             are_records_checked=self.are_records_checked,
@@ -145,23 +132,23 @@ class VerifyJob:
             yield root_findings, root_report(root_findings)
             root_findings = []
         open_units: Counter[TopicPartition] = Counter()
-        scopes: dict[TopicPartition, list[PartitionScope]] = {}
-        for scope, units in plan:
-            open_units[scope.topic_partition] += len(units)
-            scopes.setdefault(scope.topic_partition, []).append(scope)
-        done: dict[Path, list[UnitOutcome]] = {scope.directory: [] for scope, _ in plan}
+        by_partition: dict[TopicPartition, list[PartitionPlan]] = {}
+        for plan in plans:
+            open_units[plan.topic_partition] += len(plan.units)
+            by_partition.setdefault(plan.topic_partition, []).append(plan)
+        done: dict[Path | str, list[UnitOutcome]] = {plan.place: [] for plan in plans}
         futures: dict[Future[list[UnitOutcome]], tuple[Unit, ...]] = {
-            tasks.submit(partial(_run_units, load)): load for load in _loads(plan, tasks.slots)
+            tasks.submit(partial(_run_units, job_run, load)): load for load in _loads(plans, tasks.slots)
         }
         lost: dict[TopicPartition, TaskFailedError] = {}
         for future in tasks.as_completed(futures):
             load = futures.pop(future)
             try:
                 for outcome in future.result():
-                    done[outcome.directory].append(outcome)
+                    done[outcome.place].append(outcome)
             except TaskFailedError as error:
-                lost.update((unit.scope.topic_partition, error) for unit in load)
-            for topic_partition in [unit.scope.topic_partition for unit in load]:
+                lost.update((unit.topic_partition, error) for unit in load)
+            for topic_partition in [unit.topic_partition for unit in load]:
                 open_units[topic_partition] -= 1
                 if open_units[topic_partition]:
                     continue
@@ -169,24 +156,16 @@ class VerifyJob:
                     yield [], failed(topic_partition, ACTION, lost[topic_partition])
                     continue
                 findings, report = combine(
-                    [conclude(scope, done.pop(scope.directory)) for scope in scopes[topic_partition]]
+                    [plan.conclude(done.pop(plan.place)) for plan in by_partition[topic_partition]]
                 )
                 if topic_partition == _ROOT and root_findings:
                     findings, report = root_findings + findings, root_report(root_findings, report)
                 yield findings, report
 
-    def _verify_objects(
-        self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]
-    ) -> Iterator[Verified]:
-        """The partitions of a root in an object store, some in each task."""
-        work = partial(_check_objects, job_run, self.are_records_checked)
-        for outcome in run_chunks(tasks, partitions, work, action=ACTION, partitions_max=_TASK_PARTITIONS):
-            yield ([], outcome) if isinstance(outcome, PartitionReport) else outcome
 
-
-def _loads(plan: Sequence[tuple[PartitionScope, list[Unit]]], slots: int) -> Iterator[tuple[Unit, ...]]:
+def _loads(plans: Sequence[PartitionPlan], slots: int) -> Iterator[tuple[Unit, ...]]:
     """The units of all partitions, grouped into tasks: large ones first and alone, small ones together."""
-    units = sorted((unit for _, units in plan for unit in units), key=lambda unit: -unit.size_bytes)
+    units = sorted((unit for plan in plans for unit in plan.units), key=lambda unit: -unit.size_bytes)
     units_max = max(min(_TASK_UNITS, len(units) // slots), 1)
     load: list[Unit] = []
     size_bytes = 0
@@ -200,14 +179,9 @@ def _loads(plan: Sequence[tuple[PartitionScope, list[Unit]]], slots: int) -> Ite
         yield tuple(load)
 
 
-def _check_objects(job_run: JobRun, are_records_checked: bool, partitions: Sequence[TopicPartition]) -> list[Verified]:
-    root = job_run.open().native()
-    assert isinstance(root, ObjectRoot)
-    return [check_object_partition(root, each, are_records_checked=are_records_checked) for each in partitions]
-
-
-def _run_units(units: Sequence[Unit]) -> list[UnitOutcome]:
-    return [run_unit(unit) for unit in units]
+def _run_units(job_run: JobRun, units: Sequence[Unit]) -> list[UnitOutcome]:
+    opened = functools.cache(job_run.open)
+    return [run_unit(unit, opened) for unit in units]
 
 
 def open_or_findings(path: Path | str) -> tuple[Root | None, list[Finding]]:

@@ -1,6 +1,6 @@
-"""Verifies a log directory in an object store. Read-only; writers, readers and maintenance may run meanwhile.
+"""Verifies what a root has in a store: all of an object root, or the segments that a file root has copied. Read-only.
 
-Of the root, with one listing and two requests a data object, beside the commit log (metadata.py):
+Of the root, with one listing, and two requests for each data object, beside the commit log (metadata.py):
 
     missing, size   objects that the image names and that are not there, or not as long as it says
     footer          of each data object: its runs are those of the image
@@ -9,73 +9,68 @@ Of the root, with one listing and two requests a data object, beside the commit 
 Of each partition, with the requests of reading it once:
 
     extents         segments and runs follow each other without a gap, from the log start to the log end
-    batches         tables of runs, CRCs, offsets; leader epochs and producers of segments; each entry of their indexes
+    segments        CRCs, offsets, leader epochs and the largest timestamp; producers; each entry of the indexes
     transactions    the segments' transaction indexes have those that markers abort, and no other
-    producers       the commits' rows of the batches of producers in runs are those of the batches
+    runs            the commits' rows of the batches of producers are those of the batches
 
-Of each segment object, also of those that a root on a file system has copied to remote storage (own_remote.py): leader
-epochs and the largest timestamp are those of the commit.
-
-What changes meanwhile is checked again.
+Writers, readers and maintenance may run meanwhile: what changes is checked again. The remote storage of a file root may
+be shared: objects of topics that the root does not know are not looked at.
 """
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.run_record import LAST_RUN_FILE, UNCLEANABLE_FILE
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import (
+    CHECK_STORE,
     RESTORE_OBJECT,
     Finding,
     FindingSink,
+    Read,
     Severity,
+    UnitOutcome,
     confirmed,
-    count_by_severity,
 )
-from pyspark_kafkalog.maintenance.verify.indexes import (
-    IndexExpectation,
-    OffsetIndexCheck,
-    TimeIndexCheck,
-    open_offset_index,
-    open_time_index,
-)
-from pyspark_kafkalog.maintenance.verify.metadata import check_stored_metadata
+from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope
 from pyspark_kafkalog.metadata.extents import DataObject, planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.metadata.objects.layout import name_of
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
+from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot as decode_producers
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import DataKey, ObjectRun, read_footer
 from pyspark_kafkalog.storage.segment.extent import Extent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
-from pyspark_kafkalog.tiered.layouts.aiven import parse_key
+from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.tiered.extents import TieredExtents
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
+from pyspark_kafkalog.tiered.objects import SegmentStore
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, parse_key, segment_keys
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.own_storage import OwnRemoteLog
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
-_ACTION: Final = "verify"
-_CLEANER: Final = "kafkalog retention or merge-segments"
 _REQUESTS_AT_ONCE: Final = 8
 _CLOSED_INDEX: Final = IndexExpectation(
     visible_end=INT64_MAX,
@@ -85,108 +80,186 @@ _CLOSED_INDEX: Final = IndexExpectation(
 )
 #: Objects beside the folders, of the root and of the cleaner.
 _OWN_NAMES: Final = (META_PROPERTIES, LAST_RUN_FILE, UNCLEANABLE_FILE)
+_OWN_FOLDERS: Final = (f"{METADATA_DIR}/", f"{SERVERS_FOLDER}/")
 _PRODUCER_FIELDS: Final = ("base_offset", "last_offset", "producer_id", "producer_epoch", "base_sequence")
 
 
-def check_object_root(root: ObjectRoot, *, with_footers: bool = True) -> list[Finding]:
-    """The findings on the metadata log and on the objects, that a second check confirms. Raises ObjectStoreError.
+def check_objects(root: ObjectRoot, *, with_footers: bool = True) -> list[Finding]:
+    """The findings on all objects but those of the commit log, that a second check confirms. Raises ObjectStoreError.
 
     `with_footers`: also read the footer of each data object.
     """
-    return check_stored_metadata(root.store) + confirmed(lambda: _ObjectsCheck(root).run(with_footers=with_footers))
 
-
-class _ObjectsCheck:
-    """One check of the objects: those in the listing, and those that the image names."""
-
-    def __init__(self, root: ObjectRoot) -> None:
-        self._root = root
-        self._sink = FindingSink(None)
-        self._listed = {
+    def check() -> list[Finding]:
+        sink = FindingSink(None)
+        listed = {
             each.key: each.size_bytes
             for each in root.objects.list_objects("")
-            if not each.key.startswith((f"{METADATA_DIR}/", f"{SERVERS_FOLDER}/")) and each.key not in _OWN_NAMES
+            if not each.key.startswith(_OWN_FOLDERS) and each.key not in _OWN_NAMES
         }
-        root.refresh()  # behind the listing: what is committed meanwhile is looked up
-        self._image = root.store.image
-
-    def run(self, *, with_footers: bool) -> list[Finding]:
-        named = dict(_named(self._image))
-        for key, size_bytes in named.items():
-            self._check_object(key, size_bytes)
-        dropped = {key for each in self._image.dropped for key in each.data_keys}
-        segments = {each.segment_id for record in self._image.dropped for each in record.segments}
-        for key in self._listed.keys() - named.keys() - dropped:
-            self._check_unnamed(key, segments)
+        root.refresh()  # after the listing, which lacks what is committed meanwhile
+        image = root.store.image
+        named = dict(_named_by_segments(image, OwnLayout.AIVEN))
+        named.update((each.key, each.size_bytes) for each in image.objects if not each.is_inline)
+        inventory = _Inventory(root.objects, image, listed, named, "kafkalog retention or merge-segments", sink)
+        inventory.check_named()
+        for key in inventory.unnamed({key for each in image.dropped for key in each.data_keys}):
+            data, segment = DataKey.parse(key), parse_key(key, OwnLayout.AIVEN)
+            if data is not None:
+                inventory.report_unnamed(key, data.planned_at)
+            elif segment is not None:
+                inventory.report_unnamed_segment(key, segment.segment_id)
+            else:
+                inventory.report_stray(key)
         if with_footers:
-            self._check_footers()
-        return self._sink.result()
+            _check_footers(root, image, listed, sink)
+        return sink.result()
 
-    def _check_object(self, key: str, size_bytes: int | None) -> None:
-        found = self._listed.get(key)
-        if found is None:
-            try:
-                found = self._root.objects.head(key).size_bytes
-            except ObjectNotFoundError:
-                self._add("missing-object", key, "an object that the metadata log names", "no such object")
-                return
-        if size_bytes is not None and found != size_bytes:
-            self._add("object-size", key, f"{size_bytes} bytes", f"{found} bytes")
+    return confirmed(check)
 
-    def _add(self, what: str, key: str, expected: str, found: str) -> None:
-        file = name_of(self._root.objects, key)
-        self._sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE_OBJECT)
 
-    def _check_unnamed(self, key: str, dropped_segments: set[str]) -> None:
-        data, segment = DataKey.parse(key), parse_key(key)
-        if segment is not None and segment.segment_id in dropped_segments:
-            return
-        file = name_of(self._root.objects, key)
-        if data is None and segment is None:
-            self._sink.add(
-                Severity.INFO,
-                "stray-object",
-                file,
-                expected="an object that the metadata log names",
-                found="the key of something else",
-                advice="nothing, or delete the object",
-            )
-            return
-        planned_at = data.planned_at if data is not None else planned_at_of(segment.segment_id if segment else "")
-        horizon = self._image.staging_horizon.offset
-        report_unnamed(self._sink, file, self._listed[key], planned_at=planned_at, horizon=horizon, by=_CLEANER)
+def check_copied_objects(root: FileRoot) -> list[Finding]:
+    """The findings on the objects of a file root in its remote storage, that a second check confirms."""
 
-    def _check_footers(self) -> None:
-        """Compare the footer of each data object with the runs that the image has of it."""
-        runs = _runs_by_object(self._image)
-        objects = [each for each in self._image.objects if not each.is_inline and each.key in self._listed]
-        for at in range(0, len(objects), _REQUESTS_AT_ONCE):
-            some = objects[at : at + _REQUESTS_AT_ONCE]
-            for each, footer in zip(some, in_parallel([partial(self._footer, each) for each in some]), strict=True):
-                for run in runs.get(each.object_id, ()):
-                    if footer is not None and run not in footer:
-                        self._add("footer", each.key, f"the run {run}", "a footer without it")
-
-    def _footer(self, each: DataObject) -> frozenset[ObjectRun] | None:
+    def check() -> list[Finding]:
+        sink = FindingSink(None)
+        storage = root.remote_storage
+        if storage is None:
+            return []
         try:
-            return frozenset(read_footer(self._root.objects, each.key, each.size_bytes))
-        except ObjectNotFoundError:
-            return None  # deleted since the listing, after a merge
-        except DiskFormatError as error:
-            self._sink.add_damage(Severity.ERROR, "footer", error, advice=RESTORE_OBJECT)
-            return None
+            store = storage.store()
+            listed = {each.key: each.size_bytes for each in store.list_objects("")}
+            root.refresh()  # after the listing, which lacks what is committed meanwhile
+            image = root.store.image
+            named = dict(_named_by_segments(image, storage.layout))
+            inventory = _Inventory(store, image, listed, named, "kafkalog retention", sink)
+            inventory.check_named()
+            for key in inventory.unnamed(()):
+                segment = parse_key(key, storage.layout)
+                if segment is not None and segment.partition.topic_id in image.topic_names:
+                    inventory.report_unnamed_segment(key, segment.segment_id)
+        except (OSError, KafkalogError) as error:
+            sink.add(
+                Severity.ERROR,
+                "unreadable",
+                storage.location,
+                expected="remote storage that can be listed",
+                found=" ".join(str(error).split()),
+                advice="check rsm.config.location, the store and the permissions, and verify again",
+            )
+        return sink.result()
+
+    return confirmed(check)
 
 
-def _named(image: MetadataImage) -> Iterator[tuple[str, int | None]]:
-    """The keys of all objects that the log consists of, with their sizes in bytes; None for manifests."""
-    for each in image.objects:
-        if not each.is_inline:
-            yield each.key, each.size_bytes
+def _named_by_segments(image: MetadataImage, layout: OwnLayout) -> Iterator[tuple[str, int | None]]:
+    """The keys of the segments' objects, with their sizes in bytes; None where no commit knows the size."""
     for topic in image.topics.values():
         for partition in topic.partitions:
             of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
             for segment in partition.segments:
-                yield from named_objects(of, segment, OwnLayout.AIVEN)
+                yield log_key(of, segment, layout), segment.size_bytes
+                sizes = index_sizes(segment)
+                if layout is OwnLayout.AIVEN:
+                    _, indexes, manifest = segment_keys(of, segment.base_offset, segment.segment_id, layout)
+                    yield indexes, sum(sizes.values())
+                    yield manifest, None
+                    continue
+                for kind, size_bytes in sizes.items():
+                    if size_bytes or kind is not IndexKind.TRANSACTION:
+                        yield index_place(of, segment, kind, layout)[0], size_bytes
+
+
+@dataclass(slots=True)
+class _Inventory:
+    """The objects that `image` names, and those that a listing of the store has, with their sizes in bytes.
+
+    `cleaner` is the command that deletes leftovers.
+    """
+
+    store: SegmentStore
+    image: MetadataImage
+    listed: Mapping[str, int]
+    named: Mapping[str, int | None]
+    cleaner: str
+    sink: FindingSink
+    _dropped_segments: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._dropped_segments = frozenset(each.segment_id for row in self.image.dropped for each in row.segments)
+
+    def check_named(self) -> None:
+        """Report objects that are named, and do not exist or have another size."""
+        for key, size_bytes in self.named.items():
+            found = self.listed.get(key)
+            if found is None:
+                try:
+                    found = self.store.head(key).size_bytes
+                except FileNotFoundError:
+                    self._error("missing-object", key, "an object that the metadata log names", "no such object")
+                    continue
+            if size_bytes is not None and found != size_bytes:
+                self._error("object-size", key, f"{size_bytes} bytes", f"{found} bytes")
+
+    def _error(self, what: str, key: str, expected: str, found: str) -> None:
+        file = f"{self.store.url}/{key}"
+        self.sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE_OBJECT)
+
+    def unnamed(self, dropped: Collection[str]) -> list[str]:
+        """The keys that are listed, and neither named nor among the `dropped` ones."""
+        return sorted(self.listed.keys() - self.named.keys() - set(dropped))
+
+    def report_unnamed_segment(self, key: str, segment_id: str) -> None:
+        """Report the object of a segment that no commit names, unless a commit has dropped the segment."""
+        if segment_id not in self._dropped_segments:
+            self.report_unnamed(key, planned_at_of(segment_id))
+
+    def report_unnamed(self, key: str, planned_at: int) -> None:
+        is_expired = planned_at < self.image.staging_horizon.offset
+        self._leftover(
+            "orphan" if is_expired else "uncommitted-object",
+            key,
+            f"one planned at metadata offset {planned_at}, of {self.listed[key]} bytes, that nobody commits",
+            f"nothing: the next {self.cleaner} deletes it"
+            if is_expired
+            else f"nothing: {self.cleaner} deletes it after staging.retention.ms if nobody commits it",
+        )
+
+    def report_stray(self, key: str) -> None:
+        self._leftover("stray-object", key, "the key of something else", "nothing, or delete the object")
+
+    def _leftover(self, what: str, key: str, found: str, advice: str) -> None:
+        file, expected = f"{self.store.url}/{key}", "an object that the metadata log names"
+        self.sink.add(Severity.INFO, what, file, expected=expected, found=found, advice=advice)
+
+
+def _check_footers(root: ObjectRoot, image: MetadataImage, listed: Mapping[str, int], sink: FindingSink) -> None:
+    """Compare the footer of each data object with the runs that the image has of it."""
+
+    def footer(data: DataObject) -> frozenset[ObjectRun] | None:
+        try:
+            return frozenset(read_footer(root.objects, data.key, data.size_bytes))
+        except ObjectNotFoundError:
+            return None  # deleted since the listing, after a merge
+        except DiskFormatError as error:
+            sink.add_damage(Severity.ERROR, "footer", error, advice=RESTORE_OBJECT)
+            return None
+
+    runs = _runs_by_object(image)
+    objects = [each for each in image.objects if not each.is_inline and each.key in listed]
+    for at in range(0, len(objects), _REQUESTS_AT_ONCE):
+        some = objects[at : at + _REQUESTS_AT_ONCE]
+        for data, found in zip(some, in_parallel([partial(footer, each) for each in some]), strict=True):
+            for run in runs.get(data.object_id, ()):
+                if found is not None and run not in found:
+                    sink.add(
+                        Severity.ERROR,
+                        "footer",
+                        f"{root.objects.url}/{data.key}",
+                        expected=f"the run {run}",
+                        found="a footer without it",
+                        advice=RESTORE_OBJECT,
+                    )
 
 
 def _runs_by_object(image: MetadataImage) -> dict[int, list[ObjectRun]]:
@@ -209,128 +282,207 @@ def _runs_by_object(image: MetadataImage) -> dict[int, list[ObjectRun]]:
     return found
 
 
-def check_object_partition(
-    root: ObjectRoot, topic_partition: TopicPartition, *, are_records_checked: bool
-) -> tuple[list[Finding], PartitionReport]:
-    """The findings and the report of one partition. `are_records_checked`: also those of compressed batches."""
-    return _PartitionCheck(root, topic_partition, are_records_checked).run()
-
-
-def check_object_order(root: ObjectRoot, topic_partition: TopicPartition) -> list[Finding]:
+def check_extents(root: ObjectRoot, topic_partition: TopicPartition) -> list[Finding]:
     """The findings on the order of one partition's segments and runs in the image, without any request."""
-    return _PartitionCheck(root, topic_partition, False).order()
+    sink = FindingSink(topic_partition)
+    partition = root.store.image.find(topic_partition.topic, topic_partition.partition)
+    if partition is not None:
+        location = f"{root.objects.url}: {topic_partition}"
+        _check_order(ObjectLog.of(root.store.image, topic_partition), partition.state, location, sink)
+    return sink.result()
 
 
-class _PartitionCheck:
-    def __init__(self, root: ObjectRoot, topic_partition: TopicPartition, are_records_checked: bool) -> None:
-        self._root = root
-        self._topic_partition = topic_partition
-        self._are_records_checked = are_records_checked
-        self._sink = FindingSink(topic_partition)
-        self._bytes_read = self._batches = self._records = 0
-        self._log: ObjectLog | None = None
-        self._transactions = SegmentTransactions()
+def _check_order(log: ObjectLog, state: LogState, location: str, sink: FindingSink) -> None:
+    """Check that the segments and runs of a partition follow each other from its log start to its log end."""
+    bases = [each.base_offset for each in log.segments] + log.runs.table["base_offset"].tolist()
+    ends = [each.end_offset for each in log.segments] + log.runs.table["end_offset"].tolist()
+    if not bases:
+        bases = ends = [state.log_end_offset]
+    first = min(bases[0], state.log_start_offset)
+    for reached, following in zip([first, *ends], [*bases, state.log_end_offset], strict=True):
+        if following != reached:
+            sink.add(
+                Severity.ERROR,
+                "gap",
+                location,
+                expected=f"offsets that continue at {reached}",
+                found=f"the next ones begin at {following}",
+                advice=RESTORE_OBJECT,
+                offset=reached,
+            )
 
-    def run(self) -> tuple[list[Finding], PartitionReport]:
-        began = time.perf_counter()
-        extents: list[Extent] = []
-        log_start_offset = None
-        partition = self._root.store.image.find(self._topic_partition.topic, self._topic_partition.partition)
-        if partition is not None:
-            self._log = log = ObjectLog.of(self._root.store.image, self._topic_partition)
-            log_start_offset = partition.state.log_start_offset
-            self._check_order(log, log_start_offset, partition.state.log_end_offset)
-            extents = ObjectExtents(lambda: log, lambda: log, self._root.objects).current()
-            for each in extents:
-                self._check_extent(each)
-            if self._are_records_checked and not self._sink.findings:
-                self._check_records(log_start_offset, partition.state.log_end_offset)
-        is_gone = self._now() is None
-        findings = [] if is_gone else self._sink.result()
-        counts = count_by_severity(findings)
-        report = replace(
-            empty_report(self._topic_partition, _ACTION),
-            bytes_read=self._bytes_read,
-            records_read=self._records,
-            segments_read=len(extents),
-            batches_read=self._batches,
-            errors_found=counts[Severity.ERROR],
-            warnings_found=counts[Severity.WARNING],
-            log_start_offset=log_start_offset,
-            skipped="the topic was deleted meanwhile" if is_gone else None,
-            seconds=time.perf_counter() - began,
+
+@dataclass(frozen=True, slots=True)
+class ObjectUnit:
+    """One partition of an object root, with its segments and runs."""
+
+    topic_partition: TopicPartition
+    place: str
+    size_bytes: int
+    are_records_checked: bool
+
+    def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
+        """See Unit. The partition is checked as of the root's image, without a refresh before."""
+        root = cast(ObjectRoot, opened().native())
+        outcome.log_start_offset = _check_partition(root, self, outcome)
+
+
+def _check_partition(root: ObjectRoot, unit: ObjectUnit, outcome: UnitOutcome) -> int | None:
+    topic_partition = unit.topic_partition
+    partition = root.store.image.find(topic_partition.topic, topic_partition.partition)
+    if partition is None:
+        outcome.is_gone = True
+        return None
+    state, log = partition.state, ObjectLog.of(root.store.image, topic_partition)
+
+    def newest() -> ObjectLog | None:
+        """The log as of the newest commit, None if its topic was deleted."""
+        root.refresh()
+        image = root.store.image
+        is_gone = image.state_of(topic_partition, log.topic_id) is None
+        return None if is_gone else ObjectLog.of(image, topic_partition)
+
+    def is_named(extent: Extent) -> bool:
+        now = newest()
+        if now is None:
+            return False
+        if isinstance(extent, SegmentObjectExtent):
+            return extent.segment in now.segments
+        return extent.base_offset in now.runs.table["base_offset"].tolist()
+
+    sink = FindingSink(topic_partition)
+    _check_order(log, state, unit.place, sink)
+    check = StoredLogCheck(unit.place, sink, is_named, log.producer_batches.table, outcome.reads)
+    for extent in ObjectExtents(lambda: log, lambda: log, root.objects).current():
+        check.check(extent, may_have_gaps=isinstance(extent, SegmentObjectExtent) and extent.segment.is_cleaned)
+    if unit.are_records_checked:
+        reader = root.reader(topic_partition.topic, topic_partition.partition)
+        check.check_records(reader, state.log_start_offset, state.log_end_offset)
+    outcome.is_gone = newest() is None
+    outcome.findings += sink.result()
+    return state.log_start_offset
+
+
+def object_units(
+    root: ObjectRoot, partitions: Iterable[TopicPartition], *, are_records_checked: bool
+) -> list[ObjectUnit]:
+    """One unit for each of the partitions, which exist in the root's image."""
+    image = root.store.image
+    return [
+        ObjectUnit(
+            each,
+            f"{root.objects.url}: {each}",
+            image.partition(each.topic, each.partition).extents_bytes,
+            are_records_checked,
         )
-        return findings, report
+        for each in partitions
+    ]
 
-    def order(self) -> list[Finding]:
-        partition = self._root.store.image.find(self._topic_partition.topic, self._topic_partition.partition)
-        if partition is not None:
-            log = ObjectLog.of(self._root.store.image, self._topic_partition)
-            self._check_order(log, partition.state.log_start_offset, partition.state.log_end_offset)
-        return self._sink.result()
 
-    def _now(self) -> ObjectLog | None:
-        """The partition's log in the newest image; None if its topic was deleted."""
-        if self._log is None:
-            return None
-        self._root.refresh()
-        image = self._root.store.image
-        if image.state_of(self._topic_partition, self._log.topic_id) is None:
-            return None
-        return ObjectLog.of(image, self._topic_partition)
+@dataclass(frozen=True, slots=True)
+class RemoteUnit:
+    """Some segments of a file root's partition in its remote storage, `log`, to check one after the other."""
 
-    def _check_order(self, log: ObjectLog, log_start_offset: int, log_end_offset: int) -> None:
-        bases = [each.base_offset for each in log.segments] + log.runs.table["base_offset"].tolist()
-        ends = [each.end_offset for each in log.segments] + log.runs.table["end_offset"].tolist()
-        if not bases:
-            bases = ends = [log_end_offset]
-        first = [min(bases[0], log_start_offset)]
-        for reached, following in zip([*first, *ends], [*bases, log_end_offset], strict=True):
-            if following != reached:
-                self._error(
-                    "gap", f"offsets that continue at {reached}", f"the next ones begin at {following}", reached
-                )
+    scope: PartitionScope
+    log: OwnRemoteLog
+    size_bytes: int
 
-    def _check_extent(self, extent: Extent) -> None:
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.scope.topic_partition
+
+    @property
+    def place(self) -> Path:
+        return self.scope.directory
+
+    def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
+        """See Unit. Segments that the newest image does not name any more have no findings."""
+        log, segments, sink = self.log, self.log.segments, FindingSink(self.topic_partition)
+
+        def is_named(extent: Extent) -> bool:
+            """Whether the newest image names the segment: retention may have dropped it meanwhile."""
+            image = MetadataStore.open(self.scope.root).image
+            found = image.find(log.partition.topic, log.partition.partition)
+            segments = () if found is None else found.segments
+            return isinstance(extent, SegmentObjectExtent) and extent.segment in segments
+
+        check = StoredLogCheck(f"{log.location}: {log.partition}", sink, is_named, reads=outcome.reads)
+        for segment in segments:
+            extent = log.storage.extent(log.partition, segment)
+            check.check(extent, may_have_gaps=self.scope.has_gaps is not False)
+        if self.scope.are_records_checked:
+            reader = LogReader(TieredExtents(log, None, lambda: log), self.topic_partition)
+            check.check_records(reader, segments[0].base_offset, segments[-1].end_offset)
+        outcome.findings += sink.result()
+
+
+def remote_units(root: FileRoot, scope: PartitionScope, *, unit_bytes: int) -> list[RemoteUnit]:
+    """The partition's segments in remote storage, in units of at least `unit_bytes` (except the last)."""
+    partition = root.partition(scope.topic_partition.topic, scope.topic_partition.partition)
+    log = None if partition.remote is None else partition.remote.log
+    if not isinstance(log, OwnRemoteLog):
+        return []
+    units: list[RemoteUnit] = []
+    first = size_bytes = 0
+    for at, segment in enumerate(log.segments, start=1):
+        size_bytes += segment.size_bytes
+        if size_bytes >= unit_bytes or at == len(log.segments):
+            units.append(RemoteUnit(scope, replace(log, segments=log.segments[first:at]), size_bytes))
+            first, size_bytes = at, 0
+    return units
+
+
+@dataclass(slots=True)
+class StoredLogCheck:
+    """Checks the extents of one partition in a store, in order of their offsets.
+
+    `location` is what findings call the log. `is_named` says whether the newest image still names an extent: one that
+    retention or a merge has replaced meanwhile has no findings. `producer_batches` are the rows of the commits.
+    """
+
+    location: str
+    sink: FindingSink
+    is_named: Callable[[Extent], bool]
+    producer_batches: NDArray[np.void] | None = None
+    reads: list[Read] = field(default_factory=list)
+    _transactions: SegmentTransactions = field(default_factory=SegmentTransactions)
+
+    def check(self, extent: Extent, *, may_have_gaps: bool = False) -> None:
+        """Check the next extent. `may_have_gaps`: its last offsets may be missing, as after a cleaner."""
+        own, read, is_unreadable = FindingSink(self.sink.partition), Read(), False
         try:
             if isinstance(extent, SegmentObjectExtent):
-                has_gaps = extent.segment.is_cleaned
-                self._count(check_segment_object(extent, self._sink, self._transactions, may_have_gaps=has_gaps))
-                return
-            self._check_batches(extent)
+                read = check_segment_object(extent, own, self._transactions, may_have_gaps=may_have_gaps)
+            else:
+                read = self._check_run(extent, own)
         except FileNotFoundError as error:
-            if self._is_still_there(extent):
-                self._error("missing-object", "all objects of the log", str(error), extent.base_offset)
+            self._error(own, "missing-object", "all objects of the log", str(error), extent.base_offset)
         except DiskFormatError as error:
-            if self._is_still_there(extent):
-                self._sink.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE_OBJECT)
+            own.add_damage(Severity.ERROR, "damaged-object", error, advice=RESTORE_OBJECT)
         except (OSError, KafkalogError) as error:
-            self._error("unreadable", "objects that can be read", " ".join(str(error).split()), extent.base_offset)
-        self._transactions = SegmentTransactions()  # without the transactions of an extent that was not read
+            self._error(own, "unreadable", "objects that can be read", str(error), extent.base_offset, CHECK_STORE)
+            is_unreadable = True
+        self.reads.append(read)
+        if own.findings:
+            self._transactions = SegmentTransactions()  # without those of an extent that was not read
+            if is_unreadable or self.is_named(extent):
+                self.sink.findings += own.result()
 
-    def _check_batches(self, extent: Extent) -> None:
-        found: list[NDArray[np.void]] = []
-        with SegmentReader(extent) as reader:
-            end_offset = extent.end_offset or 0  # known of every extent in a store
-            for run in reader.runs(0, start_offset=extent.base_offset, end_offset=end_offset, limit_offset=end_offset):
-                self._batches += len(run.batches)
-                self._records += int(run.batches["records_count"].sum(dtype=np.int64))
-                self._bytes_read += len(run.data)
-                found.append(run.batches[run.batches["producer_id"] >= 0])
-            if reader.reached_offset != end_offset:
-                self._error(
-                    "short-object",
-                    f"batches up to offset {end_offset - 1}",
-                    f"the last one ends at {reader.reached_offset - 1}",
-                    reader.reached_offset,
-                )
-        if found:
-            self._check_producers(np.concatenate(found), extent.base_offset, end_offset)
+    def _check_run(self, extent: Extent, sink: FindingSink) -> Read:
+        batches: list[NDArray[np.void]] = []
+        extent_read = read_extent(extent, lambda run: batches.append(run.batches[run.batches["producer_id"] >= 0]))
+        end_offset = extent.end_offset or 0  # known of every extent in a store
+        if extent_read.reached_offset != end_offset:
+            expected, found = extent_read.too_short(end_offset)
+            self._error(sink, "short-object", expected, found, extent_read.reached_offset)
+        if batches:
+            self._check_producers(np.concatenate(batches), extent.base_offset, end_offset, sink)
+        return extent_read.read
 
-    def _check_producers(self, found: NDArray[np.void], start_offset: int, end_offset: int) -> None:
+    def _check_producers(self, found: NDArray[np.void], start_offset: int, end_offset: int, sink: FindingSink) -> None:
         """Compare the batches of producers in [start_offset, end_offset) with what commits say of them."""
-        assert self._log is not None
-        rows = self._log.producer_batches.table
+        rows = self.producer_batches
+        assert rows is not None  # only partitions of object roots have runs
         rows = rows[(rows["base_offset"] >= start_offset) & (rows["base_offset"] < end_offset)]
         stated, stored = (
             np.array([each[name].astype(np.int64) for name in _PRODUCER_FIELDS]).T for each in (rows, found)
@@ -340,108 +492,127 @@ class _PartitionCheck:
         count = min(len(stated), len(stored))
         differs = (stated[:count] != stored[:count]).any(axis=1)
         at = int(np.argmax(differs)) if differs.any() else count
-        self._error(
-            "producer-batch",
-            _row_text(stored, at),
-            f"{_row_text(stated, at)} in the commits",
-            int(stored[at][0]) if at < len(stored) else int(stated[at][0]),
-        )
+        offset = int(stored[at][0]) if at < len(stored) else int(stated[at][0])
+        expected, stated_row = _row_text(stored, at), f"{_row_text(stated, at)} in the commits"
+        self._error(sink, "producer-batch", expected, stated_row, offset)
 
-    def _count(self, read: Read) -> None:
-        self._batches += read.batches
-        self._records += read.records
-        self._bytes_read += read.bytes_read
+    def _error(
+        self, sink: FindingSink, what: str, expected: str, found: str, offset: int, advice: str = RESTORE_OBJECT
+    ) -> None:
+        found = " ".join(found.split())
+        sink.add(Severity.ERROR, what, self.location, expected=expected, found=found, advice=advice, offset=offset)
 
-    def _check_records(self, start_offset: int, end_offset: int) -> None:
+    def check_records(self, reader: LogReader, start_offset: int, end_offset: int) -> None:
+        """Decode the records of compressed batches too, unless there are findings already."""
         from pyspark_kafkalog.record.arrow import RECORD_SCHEMA  # loads Arrow, which only this check needs
 
-        reader = self._root.reader(self._topic_partition.topic, self._topic_partition.partition)
+        if self.sink.findings:
+            return
         try:
             for _ in reader.read(start_offset, end_offset, schema=RECORD_SCHEMA):
                 pass
         except DiskFormatError as error:
-            self._sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE_OBJECT)
+            self.sink.add_damage(Severity.ERROR, "damaged-record", error, advice=RESTORE_OBJECT)
 
-    def _is_still_there(self, extent: Extent) -> bool:
-        """Whether the newest image has the extent: a merge or retention may have replaced it meanwhile."""
-        log = self._now()
-        if log is None:
-            return False
-        if isinstance(extent, SegmentObjectExtent):
-            return extent.segment in log.segments
-        return int(extent.base_offset) in log.runs.table["base_offset"].tolist()
 
-    def _error(self, what: str, expected: str, found: str, offset: int) -> None:
-        self._sink.add(
-            Severity.ERROR,
-            what,
-            f"{self._root.objects.url}: {self._topic_partition}",
-            expected=expected,
-            found=found,
-            advice=RESTORE_OBJECT,
-            offset=offset,
-        )
+def _row_text(rows: NDArray[np.int64], at: int) -> str:
+    """The row of _PRODUCER_FIELDS with that number, for a message."""
+    if at >= len(rows):
+        return "no batch of a producer"
+    first, last, producer, epoch, sequence = rows[at].tolist()
+    return f"offsets {first} to {last} of producer {producer} with epoch {epoch} from sequence {sequence}"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What was read of a segment."""
+class ExtentRead:
+    """The batches of an extent as they were read: their number and size, and the offset after the last one."""
 
-    bytes_read: int = 0
-    batches: int = 0
-    records: int = 0
+    read: Read
+    reached_offset: int
+    file: str
+
+    def too_short(self, end_offset: int) -> tuple[str, str]:
+        """What was expected and found, if the extent should have ended at `end_offset`."""
+        return f"batches up to offset {end_offset - 1}", f"the last one ends at {self.reached_offset - 1}"
+
+
+def read_extent(extent: Extent, *takers: Callable[[BatchRun], None]) -> ExtentRead:
+    """Read all batches of an extent in a store, and pass them on.
+
+    Raises FileNotFoundError for a missing object, DiskFormatError for damage, OSError, ObjectStoreError.
+    """
+    bytes_read = batches = records = 0
+    end_offset = extent.end_offset or 0  # known of every extent in a store
+    with SegmentReader(extent) as reader:
+        for run in reader.runs(0, start_offset=extent.base_offset, end_offset=end_offset, limit_offset=end_offset):
+            bytes_read += len(run.data)
+            batches += len(run.batches)
+            records += int(run.batches["records_count"].sum(dtype=np.int64))
+            for take in takers:
+                take(run)
+        return ExtentRead(Read(bytes_read, batches, records), reader.reached_offset, reader.file)
+
+
+def check_segment_object(
+    extent: SegmentObjectExtent, sink: FindingSink, transactions: SegmentTransactions, *, may_have_gaps: bool
+) -> Read:
+    """Check one segment with its indexes, as the commit describes it; `transactions` are those of the ones before it.
+
+    Raises as `read_extent`.
+    """
+    file = f"{extent.store.url}/{log_key(extent.partition, extent.segment, extent.layout)}"
+
+    def error(what: str, expected: object, found: object, offset: int) -> None:
+        sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE_OBJECT, offset=offset)
+
+    epochs = _EpochCheck.of(extent.segment, error)
+    stored = {
+        kind: StoredIndex.of_bytes(extent.index(kind), _index_name(extent, kind))
+        for kind, readable in ((IndexKind.OFFSET, extent.offset_index()), (IndexKind.TIMESTAMP, extent.time_index()))
+        if readable is not None
+    }
+    offsets, times = stored.get(IndexKind.OFFSET), stored.get(IndexKind.TIMESTAMP)
+    indexes = IndexChecks(extent.base_offset, offsets, times, sink, _CLOSED_INDEX)
+    found = read_extent(extent, epochs.add, transactions.add, lambda run: indexes.add(run.batches))
+    indexes.finish(extent.segment.size_bytes, is_closed=True)
+    if found.reached_offset != extent.end_offset and not may_have_gaps:
+        error("short-object", *found.too_short(extent.end_offset), found.reached_offset)
+    known_ms = extent.known_max_timestamp_ms
+    if epochs.largest_ms != known_ms:
+        error("largest-timestamp", f"{known_ms}, as was committed", epochs.largest_ms, extent.base_offset)
+    if offsets is None or times is None:
+        error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
+    try:
+        transactions.check(extent.aborted_transactions(), file=_index_name(extent, IndexKind.TRANSACTION))
+    except CorruptIndexError as damage:
+        sink.add_damage(Severity.ERROR, "transaction-index", damage, advice=_CLOSED_INDEX.advice)
+    parse_epochs(bytes(extent.index(IndexKind.LEADER_EPOCH)), file=f"{file}, leader epochs")
+    decode_snapshot(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{file}, producers")
+    return found.read
+
+
+def _index_name(extent: SegmentObjectExtent, kind: IndexKind) -> str:
+    key, _ = index_place(extent.partition, extent.segment, kind, extent.layout)
+    return f"{extent.store.url}/{key}, {kind.value.lower()} index"
 
 
 @dataclass(slots=True)
-class _Check:
-    extent: SegmentObjectExtent
-    sink: FindingSink
-    transactions: SegmentTransactions
-    file: str
-    may_have_gaps: bool
-    batches: int = 0
-    records: int = 0
-    bytes_read: int = 0
+class _EpochCheck:
+    """Compares the leader epochs of batches with those of the segment's commit; finds the largest timestamp."""
+
+    starts: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    error: Callable[[str, object, object, int], None]
     largest_ms: int = -1
-    starts: NDArray[np.int64] = field(init=False)
-    epochs: NDArray[np.int64] = field(init=False)
 
-    def __post_init__(self) -> None:
-        known = self.extent.segment.leader_epochs
-        self.starts = np.array([each.start_offset for each in known], np.int64)
-        self.epochs = np.array([each.leader_epoch for each in known], np.int64)
+    @classmethod
+    def of(cls, segment: SegmentObject, error: Callable[[str, object, object, int], None]) -> _EpochCheck:
+        known = segment.leader_epochs
+        starts = np.array([each.start_offset for each in known], np.int64)
+        return cls(starts, np.array([each.leader_epoch for each in known], np.int64), error)
 
-    def run(self) -> Read:
-        end_offset = self.extent.end_offset
-        with ExitStack() as files, SegmentReader(self.extent) as reader:
-            offsets, times = self._index_checks(files)
-            for run in reader.runs(
-                0, start_offset=self.extent.base_offset, end_offset=end_offset, limit_offset=end_offset
-            ):
-                self._add(run.batches)
-                self.transactions.add(run)
-                self.bytes_read += len(run.data)
-                if offsets is not None:
-                    offsets.add(run.batches)
-                if times is not None:
-                    times.add(run.batches)
-            reached = reader.reached_offset
-            if offsets is not None:
-                offsets.finish(self.extent.segment.size_bytes)
-            if times is not None:
-                times.finish(is_closed=True)
-        if reached != end_offset and not self.may_have_gaps:
-            found = f"the last one ends at {reached - 1}"
-            self._error("short-object", f"batches up to offset {end_offset - 1}", found, reached)
-        known_ms = self.extent.known_max_timestamp_ms
-        if self.largest_ms != known_ms:
-            self._error("largest-timestamp", f"{known_ms}, as was committed", self.largest_ms, self.extent.base_offset)
-        self._check_indexes()
-        return Read(self.bytes_read, self.batches, self.records)
-
-    def _add(self, batches: NDArray[np.void]) -> None:
-        self.batches += len(batches)
-        self.records += int(batches["records_count"].sum(dtype=np.int64))
+    def add(self, run: BatchRun) -> None:
+        batches = run.batches
         self.largest_ms = max(self.largest_ms, int(batches["max_timestamp_ms"].max()))
         if not len(self.starts):
             return
@@ -451,106 +622,4 @@ class _Check:
         if is_wrong.any():
             row = int(is_wrong.argmax())
             expected = f"epoch {int(self.epochs[max(at[row], 0)])}, as was committed"
-            self._error("leader-epoch", expected, int(batches["leader_epoch"][row]), int(batches["base_offset"][row]))
-
-    def _index_checks(self, files: ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
-        """Checks of the entries of the offset and time index; None of one that cannot be read, which is reported."""
-        extent = self.extent
-
-        def copied(kind: IndexKind) -> tuple[int, str, int, FindingSink, IndexExpectation]:
-            copy = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-            copy.write(extent.index(kind))
-            copy.flush()
-            return copy.fileno(), self._index_name(kind), extent.base_offset, self.sink, _CLOSED_INDEX
-
-        offsets = times = None
-        if extent.offset_index() is not None:
-            offsets = open_offset_index(*copied(IndexKind.OFFSET))
-        if extent.time_index() is not None:
-            times = open_time_index(*copied(IndexKind.TIMESTAMP))
-        return offsets, times
-
-    def _index_name(self, kind: IndexKind) -> str:
-        key, _ = index_place(self.extent.partition, self.extent.segment, kind, self.extent.layout)
-        return f"{self.extent.store.url}/{key}, {kind.value.lower()} index"
-
-    def _check_indexes(self) -> None:
-        """Raises DiskFormatError, FileNotFoundError."""
-        extent = self.extent
-        if extent.offset_index() is None or extent.time_index() is None:
-            self._error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
-        try:
-            file = self._index_name(IndexKind.TRANSACTION)
-            self.transactions.check(extent.aborted_transactions(), file=file)
-        except CorruptIndexError as error:
-            self.sink.add_damage(Severity.ERROR, "transaction-index", error, advice=_CLOSED_INDEX.advice)
-        parse_epochs(bytes(extent.index(IndexKind.LEADER_EPOCH)), file=f"{self.file}, leader epochs")
-        decode_producers(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{self.file}, producers")
-
-    def _error(self, what: str, expected: object, found: object, offset: int) -> None:
-        self.sink.add(
-            Severity.ERROR, what, self.file, expected=expected, found=found, advice=RESTORE_OBJECT, offset=offset
-        )
-
-
-def check_segment_object(
-    extent: SegmentObjectExtent, sink: FindingSink, transactions: SegmentTransactions, *, may_have_gaps: bool
-) -> Read:
-    """Check one segment. `may_have_gaps`: its last offsets may be missing, as after a cleaner.
-
-    `transactions` are those of the segments before it.
-
-    Raises FileNotFoundError for a missing object, DiskFormatError for damage, OSError, ObjectStoreError.
-    """
-    file = f"{extent.store.url}/{log_key(extent.partition, extent.segment, extent.layout)}"
-    return _Check(extent, sink, transactions, file, may_have_gaps).run()
-
-
-def named_objects(of: TopicIdPartition, segment: SegmentObject, layout: OwnLayout) -> Iterator[tuple[str, int | None]]:
-    """The keys of the objects that the segment has, with their sizes in bytes; None where no commit knows the size."""
-    yield log_key(of, segment, layout), segment.size_bytes
-    sizes = index_sizes(segment)
-    if layout is OwnLayout.AIVEN:
-        _, indexes, manifest = segment_keys(of, segment.base_offset, segment.segment_id, layout)
-        yield indexes, sum(sizes.values())
-        yield manifest, None
-        return
-    for kind, size_bytes in sizes.items():
-        if size_bytes or kind is not IndexKind.TRANSACTION:
-            yield index_place(of, segment, kind, layout)[0], size_bytes
-
-
-def report_unnamed(sink: FindingSink, file: str, size_bytes: int, *, planned_at: int, horizon: int, by: str) -> None:
-    """Report an object that no commit names. `by`: what deletes it. `horizon`: that of the image (StagingHorizon)."""
-    is_expired = planned_at < horizon
-    sink.add(
-        Severity.INFO,
-        "orphan" if is_expired else "uncommitted-object",
-        file,
-        expected="an object that the metadata log names",
-        found=f"one planned at metadata offset {planned_at}, of {size_bytes} bytes, that nobody commits",
-        advice=f"nothing: the next {by} deletes it"
-        if is_expired
-        else f"nothing: {by} deletes it after staging.retention.ms if nobody commits it",
-    )
-
-
-def check_sizes(sink: FindingSink, url: str, named: Mapping[str, int | None], listed: Mapping[str, int]) -> None:
-    """Report objects that are named, and are not listed or have another size. `listed`: sizes in bytes by key."""
-    for key, size_bytes in named.items():
-        found = listed.get(key)
-        if found is None:
-            what, expected, was = "missing-object", "an object that the metadata log names", "no such object"
-        elif size_bytes is not None and found != size_bytes:
-            what, expected, was = "object-size", f"{size_bytes} bytes", f"{found} bytes"
-        else:
-            continue
-        sink.add(Severity.ERROR, what, f"{url}/{key}", expected=expected, found=was, advice=RESTORE_OBJECT)
-
-
-def _row_text(rows: NDArray[np.int64], at: int) -> str:
-    """The row of _PRODUCER_FIELDS with that number, for a message."""
-    if at >= len(rows):
-        return "no batch of a producer"
-    first, last, producer, epoch, sequence = rows[at].tolist()
-    return f"offsets {first} to {last} of producer {producer} with epoch {epoch} from sequence {sequence}"
+            self.error("leader-epoch", expected, int(batches["leader_epoch"][row]), int(batches["base_offset"][row]))

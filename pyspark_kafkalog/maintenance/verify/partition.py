@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -21,14 +21,18 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     REPAIR,
     Finding,
     FindingSink,
+    Read,
+    SegmentOutcome,
     Severity,
+    UnitOutcome,
     confirmed,
 )
 from pyspark_kafkalog.maintenance.verify.producers import read_producers
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffsets
-from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, report_too_short
+from pyspark_kafkalog.maintenance.verify.segment import check_unit, report_too_short
 from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, reason_and_advice
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -46,6 +50,7 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TopicPartition,
     parse_metadata_snapshot,
     segment_file,
 )
@@ -66,6 +71,21 @@ class SegmentUnit:
     next_base: int | None
     size_bytes: int
     is_first: bool
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.scope.topic_partition
+
+    @property
+    def place(self) -> Path:
+        return self.scope.directory
+
+    def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
+        """See Unit."""
+        if self.is_first:
+            outcome.findings += check_directory(self.scope)
+        for segment in check_unit(self.scope, self.bases, self.next_base):
+            outcome.segments.append(replace(segment, producers=None))
 
 
 def segment_units(scope: PartitionScope, *, unit_bytes: int) -> list[SegmentUnit]:
@@ -141,7 +161,9 @@ def check_names_and_ends(scope: PartitionScope) -> list[Finding]:
     elif sizes and scope.topic_partition.topic != CLUSTER_METADATA_TOPIC:
         with contextlib.suppress(DiskFormatError):  # damage in the last segment, which reads report
             end_offset = load_read_only(scope.directory).log_end_offset
-            ends = [SegmentOutcome(base, end_offset=end_offset, batches=sizes[base]) for base in sorted(sizes)]
+            ends = [
+                SegmentOutcome(base, end_offset=end_offset, read=Read(batches=sizes[base])) for base in sorted(sizes)
+            ]
             _check_log_start(scope, ends, sink)
             _check_log_end(scope, ends, sink)
     return findings + sink.result()
@@ -432,7 +454,7 @@ def check_order(scope: PartitionScope, outcomes: Iterable[SegmentOutcome]) -> li
         is_sure = scope.has_gaps is False and not has_inner_gaps
         _check_holes(scope, found, sink, Severity.ERROR if is_sure else Severity.WARNING)
     _check_lost_logs(scope, found, sink)
-    if scope.is_broker_directory:
+    if scope.is_of_broker:
         _check_log_start(scope, found, sink)
         _check_log_end(scope, found, sink)
     return sink.result()
@@ -510,7 +532,7 @@ def _check_log_start(scope: PartitionScope, found: Sequence[SegmentOutcome], sin
     if not epochs or is_tiered or scope.topic_partition.topic == CLUSTER_METADATA_TOPIC:
         return
     if max(epochs[0].start_offset, scope.log_start_offset) < first.base_offset:
-        is_empty = all(not each.batches for each in found)
+        is_empty = all(not each.read.batches for each in found)
         sink.add(
             Severity.ERROR if scope.is_clean and not is_empty else Severity.WARNING,
             "segment-missing",

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
-from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, count_by_severity
+from pyspark_kafkalog.maintenance.verify.findings import CHECK_STORE, FindingSink, Read, Severity, Verified, verified
+from pyspark_kafkalog.maintenance.verify.objects import read_extent
 from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.brokers.remote.remote_logs import read_remote_log_metadata
@@ -30,7 +29,6 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.tiered.bucket import read_bucket_log
 from pyspark_kafkalog.tiered.extents import BrokerRemoteLog, RemoteExtent, RemoteLog
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
@@ -38,14 +36,13 @@ from pyspark_kafkalog.tiered.remote_log_metadata import RemotePartition
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
-_ACTION: Final = "verify"
 _RESTORE: Final = "restore the object from a copy: committed records in it are damaged or missing"
 _DELETE: Final = "nothing if a broker is copying or deleting it; else delete the objects"
 
 
 def verify_remote_storage(
     option: RemoteStorageOption, root: ReadOnlyRoot | None, topics: Collection[str] | None = None
-) -> Iterator[tuple[list[Finding], PartitionReport]]:
+) -> Iterator[Verified]:
     """The findings and the report of each partition that has objects, or that brokers noted segments of.
 
     `root`: the brokers' directories, opened with the remote storage; None: the objects alone are verified. Raises
@@ -98,9 +95,9 @@ class _PartitionCheck:
         self._found = found
         self._copies = storage.layout.copies(objects)
         self._sink = FindingSink(TopicPartition(partition.topic, partition.partition))
-        self._bytes_read = self._batches = 0
+        self._reads: list[Read] = []
 
-    def run(self) -> tuple[list[Finding], PartitionReport]:
+    def run(self) -> Verified:
         began = time.perf_counter()
         segments: Sequence[RemoteSegment] = ()
         try:
@@ -112,17 +109,7 @@ class _PartitionCheck:
         except (OSError, KafkalogError) as error:
             self._error(error, "unreadable")
         findings = self._sink.result()
-        counts = count_by_severity(findings)
-        report = replace(
-            empty_report(self._partition.topic_partition, _ACTION),
-            bytes_read=self._bytes_read,
-            segments_read=len(segments),
-            batches_read=self._batches,
-            errors_found=counts[Severity.ERROR],
-            warnings_found=counts[Severity.WARNING],
-            seconds=time.perf_counter() - began,
-        )
-        return findings, report
+        return verified(self._partition.topic_partition, findings, self._reads, seconds=time.perf_counter() - began)
 
     def _segments(self) -> Sequence[RemoteSegment]:
         """The segments that readers read."""
@@ -207,8 +194,22 @@ class _PartitionCheck:
 
     def _check_segment(self, segment: RemoteSegment) -> None:
         extent = RemoteExtent(self._storage, self._partition, segment)
+        transactions = SegmentTransactions()
+        read = Read()
         try:
-            transactions = self._check_batches(extent)
+            found = read_extent(extent, transactions.add)
+            read = found.read
+            if found.reached_offset != extent.end_offset:
+                expected, reached = found.too_short(extent.end_offset)
+                self._sink.add(
+                    Severity.ERROR,
+                    "short-segment",
+                    found.file,
+                    expected=expected,
+                    found=reached,
+                    advice=_RESTORE,
+                    offset=found.reached_offset,
+                )
             indexed = extent.aborted_transactions()
             if indexed is not None:
                 file = f"{self._folder()}: segment {segment.segment_id}, {IndexKind.TRANSACTION.value.lower()} index"
@@ -233,27 +234,7 @@ class _PartitionCheck:
                 )
         except (OSError, KafkalogError) as error:
             self._error(error, "damaged-segment")
-
-    def _check_batches(self, extent: RemoteExtent) -> SegmentTransactions:
-        """Returns the segment's transactions. Raises OSError, DiskFormatError."""
-        transactions = SegmentTransactions()
-        with SegmentReader(extent) as reader:
-            end_offset = extent.end_offset
-            for run in reader.runs(0, start_offset=extent.base_offset, end_offset=end_offset, limit_offset=end_offset):
-                self._batches += len(run.batches)
-                self._bytes_read += len(run.data)
-                transactions.add(run)
-            if reader.reached_offset != end_offset:
-                self._sink.add(
-                    Severity.ERROR,
-                    "short-segment",
-                    reader.file,
-                    expected=f"batches up to offset {end_offset - 1}",
-                    found=f"the last one ends at {reader.reached_offset - 1}",
-                    advice=_RESTORE,
-                    offset=reader.reached_offset,
-                )
-        return transactions
+        self._reads.append(read)
 
     def _is_still_read(self, segment: RemoteSegment) -> bool:
         """Whether the segment is listed, and noted, now as before: a broker may have deleted it meanwhile."""
@@ -273,7 +254,7 @@ class _PartitionCheck:
             self._folder(),
             expected="objects that can be read",
             found=" ".join(str(error).split()),
-            advice="check the store and the permissions, and verify again",
+            advice=CHECK_STORE,
         )
 
     def _folder(self) -> str:

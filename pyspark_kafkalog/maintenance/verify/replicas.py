@@ -11,17 +11,17 @@ checkpoint of one of the two, or, where a compacted topic has no line in it, bel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity
+from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, UnitOutcome
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, checkpoint_or_empty
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT
-from pyspark_kafkalog.storage.names import PARTITION_METADATA
+from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +53,18 @@ class ReplicaUnit:
     end_offset: int
     size_bytes: int
     findings: tuple[Finding, ...]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.scope.topic_partition
+
+    @property
+    def place(self) -> Path:
+        return self.scope.directory
+
+    def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
+        """See Unit."""
+        outcome.findings += compare(self)
 
 
 def replica_units(root: Root, scopes: Sequence[PartitionScope]) -> list[ReplicaUnit]:

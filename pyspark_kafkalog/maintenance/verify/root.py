@@ -18,8 +18,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
-from pyspark_kafkalog.root.file_root import directory_of, on_file_system
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     LOG_START_OFFSET_CHECKPOINT,
@@ -42,17 +41,17 @@ from pyspark_kafkalog.storage.names import (
 _LEFTOVER_DIR = re.compile(r".+(-delete|-stray|-future)")
 
 
-def check_native_root(root: Root) -> list[Finding]:
+def check_native_root(root: FileRoot) -> list[Finding]:
     """The findings on a native log directory, without its commit log and partitions, that a second check confirms."""
 
     def check() -> list[Finding]:
         root.refresh()
         sink = FindingSink(None)
-        image = on_file_system(root).store.image
-        _check_meta_properties(directory_of(root), sink, image)
+        image = root.store.image
+        _check_meta_properties(root.path, sink, image)
         for name in CHECKPOINTS:
-            _check_own_checkpoint(directory_of(root), name, image, sink)
-        _check_entries(directory_of(root), sink, image)
+            _check_own_checkpoint(root.path, name, image, sink)
+        _check_entries(root.path, sink, image)
         return sink.result()
 
     return confirmed(check)

@@ -7,7 +7,7 @@ maintenance replaces are checked again, after `renewed`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process
-from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.open import open_root
@@ -78,7 +78,7 @@ class PartitionScope:
         return partition_path(self.root, self.topic_partition)
 
     @property
-    def is_broker_directory(self) -> bool:
+    def is_of_broker(self) -> bool:
         return self.state is None
 
     @property
@@ -141,7 +141,7 @@ class PartitionScope:
 
 
 def native_scopes(
-    root: FileRoot, partitions: list[TopicPartition], *, are_records_checked: bool
+    root: FileRoot, partitions: Sequence[TopicPartition], *, are_records_checked: bool
 ) -> list[PartitionScope]:
     """Scopes of partitions of a native log directory, from the image of its last refresh."""
     cleaned = checkpoint_or_empty(root.path / CLEANER_OFFSET_CHECKPOINT)
@@ -168,7 +168,7 @@ def native_scopes(
 
 def broker_scopes(
     root: Root,
-    partitions: list[TopicPartition],
+    partitions: Sequence[TopicPartition],
     configs: Mapping[str, Mapping[str, str]],
     *,
     are_records_checked: bool,
@@ -176,7 +176,7 @@ def broker_scopes(
     """Scopes of partitions of a broker's directory, from its checkpoint files; `configs` are known topic
     configurations.
     """
-    path = directory_of(root)
+    [path] = root.directories
     process = broker_process(path)
     starts = checkpoint_or_empty(path / LOG_START_OFFSET_CHECKPOINT)
     ends = checkpoint_or_empty(path / REPLICATION_OFFSET_CHECKPOINT)

@@ -23,14 +23,8 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.verify.batches import BatchWalk
-from pyspark_kafkalog.maintenance.verify.findings import REINDEX, REPAIR, Finding, FindingSink, Severity
-from pyspark_kafkalog.maintenance.verify.indexes import (
-    IndexExpectation,
-    OffsetIndexCheck,
-    TimeIndexCheck,
-    open_offset_index,
-    open_time_index,
-)
+from pyspark_kafkalog.maintenance.verify.findings import REINDEX, REPAIR, FindingSink, Read, SegmentOutcome, Severity
+from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, OffsetIndexCheck, StoredIndex
 from pyspark_kafkalog.maintenance.verify.producers import (
     ProducerCheck,
     Producers,
@@ -58,25 +52,6 @@ from pyspark_kafkalog.storage.names import (
 _CHECKS_MAX: Final = 40
 _BETWEEN_CHECKS_S: Final = 0.02
 _FILES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentOutcome:
-    """The outcome for one segment. `producers` is their state at its end, None if unknown.
-
-    `end_offset` is the offset after its last batch, -1 for a segment that is gone. `inner_gaps` is the number of gaps
-    between offsets inside it. `is_damaged`: bytes of the `.log` are no batches, so batches may be missing at its end.
-    """
-
-    base_offset: int
-    findings: tuple[Finding, ...] = ()
-    end_offset: int = -1
-    inner_gaps: int = 0
-    is_damaged: bool = False
-    bytes_read: int = 0
-    batches: int = 0
-    records: int = 0
-    producers: Producers | None = None
 
 
 def report_too_short(sink: FindingSink, path: Path, size_bytes: int, committed_bytes: int) -> None:
@@ -177,7 +152,7 @@ class _Check:
             end = size_bytes if committed_bytes is None else min(size_bytes, committed_bytes)
             if committed_bytes is not None and size_bytes < committed_bytes:
                 report_too_short(self.sink, self.path(LOG_SUFFIX), size_bytes, committed_bytes)
-            offsets, times = self._open_indexes(closing)
+            indexes = self._open_indexes(closing)
             start, is_known = self._producers_at_start(producers)
             checks = self._open_producers(closing, start, is_known=is_known)
             is_native = self.scope.state is not None
@@ -191,58 +166,46 @@ class _Check:
                 # A broker before Kafka 1.0 may have written more offsets in a segment than an index can hold.
                 limit_offset=min(self.next_base or NO_END, max(self.base_offset + (1 << 31), self.scope.visible_end)),
                 severity=lambda reached: self.scope.severity_at(reached, self.next_base),
-                next_start=(lambda at: None) if offsets is None else offsets.entries.next_position_after,
+                next_start=indexes.next_position_after,
                 are_all_records_checked=self.scope.are_records_checked,
             )
             extremes = _Extremes()
             for run in walk.runs():
-                if offsets is not None:
-                    offsets.add(run.batches)
-                if times is not None and not walk.is_damaged:
-                    times.add(run.batches)
+                indexes.add(run.batches, is_damaged=walk.is_damaged)
                 epochs.add(run.good)
                 checks.add(run)
                 extremes.add(run.batches)
             if not walk.is_damaged:
-                self._finish_indexes(offsets, times, walk.end_position)
+                indexes.finish(walk.end_position, is_closed=not self.is_active)
             at_end = checks.finish(is_damaged=walk.is_damaged or self.is_swapping)
             is_known = is_known and not walk.is_damaged
             if is_known:
                 self._check_next_snapshot(at_end, walk.reached_offset)
             if self.scope.state is not None and self.is_active and not walk.is_damaged:
                 self._check_state(self.scope.state, walk, extremes)
-                self._check_index_end(self.scope.state, offsets)
+                self._check_index_end(self.scope.state, indexes.offsets)
         return SegmentOutcome(
             base_offset=self.base_offset,
             findings=tuple(self.sink.result()),
             end_offset=max(walk.reached_offset, 0),
             inner_gaps=walk.inner_gaps,
             is_damaged=walk.is_damaged,
-            bytes_read=end,
-            batches=walk.batches_count,
-            records=walk.records_count,
+            read=Read(end, walk.batches_count, walk.records_count),
             producers=at_end if is_known else None,
         )
 
-    def _open_indexes(self, closing: contextlib.ExitStack) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
-        if self.is_swapping:
-            return None, None
+    def _open_indexes(self, closing: contextlib.ExitStack) -> IndexChecks:
         # A broker preallocates the active segment's; the next writer maintains those of a native log.
         expected = IndexExpectation(
             visible_end=self.scope.visible_end if self.is_active else NO_END,
-            may_have_zeros=self.is_active and self.scope.is_broker_directory,
-            severity=Severity.WARNING if self.is_active and not self.scope.is_broker_directory else Severity.ERROR,
+            may_have_zeros=self.is_active and self.scope.is_of_broker,
+            severity=Severity.WARNING if self.is_active and not self.scope.is_of_broker else Severity.ERROR,
         )
-        offset_fd = self._open(INDEX_SUFFIX, closing)
-        time_fd = self._open(TIME_INDEX_SUFFIX, closing)
-        offsets = times = None
-        if offset_fd is not None:
-            offsets = open_offset_index(offset_fd, self.path(INDEX_SUFFIX), self.base_offset, self.sink, expected)
-        if time_fd is not None:
-            times = open_time_index(time_fd, self.path(TIME_INDEX_SUFFIX), self.base_offset, self.sink, expected)
-        return offsets, times
+        suffixes = (None, None) if self.is_swapping else (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        offsets, times = (None if each is None else self._open(each, closing) for each in suffixes)
+        return IndexChecks(self.base_offset, offsets, times, self.sink, expected)
 
-    def _open(self, suffix: str, closing: contextlib.ExitStack) -> int | None:
+    def _open(self, suffix: str, closing: contextlib.ExitStack) -> StoredIndex | None:
         """The opened index file. None without one, which is reported, except in an empty native log, and in a copy of a
         metadata log, which has none."""
         try:
@@ -270,15 +233,7 @@ class _Check:
             )
             return None
         closing.callback(os.close, fd)
-        return fd
-
-    def _finish_indexes(
-        self, offsets: OffsetIndexCheck | None, times: TimeIndexCheck | None, end_position: int
-    ) -> None:
-        if offsets is not None:
-            offsets.finish(end_position)
-        if times is not None:
-            times.finish(is_closed=not self.is_active)
+        return StoredIndex.of_file(fd, self.path(suffix))
 
     def _producers_at_start(self, before: Producers | None) -> tuple[Producers, bool]:
         """The initial state, from the snapshot or the end of the previous segment, and whether it is complete."""

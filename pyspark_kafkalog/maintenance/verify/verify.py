@@ -1,60 +1,55 @@
 """Verifies a root: batches and CRCs, index entries, snapshots and checkpoints are compared with each other. Read-only.
 
-A native log directory is compared with its image, a broker's directory with its checkpoint files. Writers, readers and
-maintenance may continue; files that change meanwhile are checked again. The work is divided into units of whole
-segments, which can be separate tasks: `plan_verification` returns them, `run_unit` checks one, `conclude` combines
-those of a partition.
+A native root is compared with its image, a broker's directory with its checkpoint files. Writers, readers and
+maintenance may continue; what changes meanwhile is checked again. The work is divided into units of whole segments,
+which can be separate tasks: `plan_verification` returns them for each partition, `run_unit` checks one, and
+`PartitionPlan.conclude` combines those of a partition.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import offsets_of_unknown_topics
+from pyspark_kafkalog.maintenance import kinds
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import (
+    ACTION,
     UNREADABLE,
     Finding,
     FindingSink,
+    SegmentOutcome,
     Severity,
+    Unit,
+    UnitOutcome,
+    Verified,
     confirmed,
     count_by_severity,
     for_broker,
+    verified,
 )
-from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
+from pyspark_kafkalog.maintenance.verify.metadata import check_metadata, check_stored_metadata
 from pyspark_kafkalog.maintenance.verify.objects import (
-    Read,
-    check_object_order,
-    check_object_partition,
-    check_object_root,
-)
-from pyspark_kafkalog.maintenance.verify.own_remote import (
-    CheckedRemote,
-    RemoteUnit,
-    check_own_storage,
-    check_remote_unit,
+    check_copied_objects,
+    check_extents,
+    check_objects,
+    object_units,
     remote_units,
 )
-from pyspark_kafkalog.maintenance.verify.partition import (
-    SegmentUnit,
-    check_directory,
-    check_names_and_ends,
-    check_order,
-    segment_units,
-)
-from pyspark_kafkalog.maintenance.verify.replicas import ReplicaUnit, compare, replica_units
+from pyspark_kafkalog.maintenance.verify.partition import check_names_and_ends, check_order, segment_units
+from pyspark_kafkalog.maintenance.verify.replicas import replica_units
 from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_native_root
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
-from pyspark_kafkalog.maintenance.verify.segment import SegmentOutcome, check_unit
 from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs
-from pyspark_kafkalog.root.file_root import directory_of, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
@@ -64,25 +59,8 @@ from pyspark_kafkalog.units import printable
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: What one task, or a part of it, checks.
-Unit: TypeAlias = SegmentUnit | ReplicaUnit | RemoteUnit
-#: A partition's findings and report.
-Verified: TypeAlias = tuple[list[Finding], PartitionReport]
-
-ACTION: Final = "verify"
 #: The least bytes of a unit, for partitions with more than that.
 UNIT_BYTES: Final = 256 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class UnitOutcome:
-    """The outcome of one unit of the partition in `directory`."""
-
-    directory: Path
-    outcomes: tuple[SegmentOutcome, ...]
-    findings: tuple[Finding, ...]
-    seconds: float
-    remote: CheckedRemote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +74,70 @@ class Verification:
     def is_sound(self) -> bool:
         """Whether there is no error; warnings and leftovers do not count."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """The units of a partition, or of one of its replicas in several directories.
+
+    `scope` is None for a partition of an object root, whose units compare it with the image that they find.
+    """
+
+    units: Sequence[Unit]
+    scope: PartitionScope | None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.units[0].topic_partition
+
+    @property
+    def place(self) -> Path | str:
+        return self.units[0].place
+
+    def conclude(self, outcomes: Sequence[UnitOutcome]) -> Verified:
+        """All findings, and the report, from the outcomes of the units."""
+        began = time.perf_counter()
+        segments = [segment for unit in outcomes for segment in unit.segments]
+        findings = [finding for unit in outcomes for finding in unit.findings]
+        findings += [finding for segment in segments for finding in segment.findings]
+        is_gone = any(unit.is_gone for unit in outcomes)
+        log_start_offset = outcomes[0].log_start_offset if outcomes else None
+        if self.scope is not None:
+            findings += check_order(self.scope, segments)
+            if self.scope.is_of_broker:
+                findings = [for_broker(each) for each in findings]
+            is_gone = bool(findings) and self.scope.renewed() is None
+            log_start_offset = _log_start(self.scope, segments)
+        return verified(
+            self.topic_partition,
+            findings,
+            [segment.read for segment in segments] + [read for unit in outcomes for read in unit.reads],
+            log_start_offset=log_start_offset,
+            is_gone=is_gone,
+            seconds=sum(unit.seconds for unit in outcomes) + time.perf_counter() - began,
+        )
+
+
+class VerifiableLogs(Protocol):
+    """A root of one kind, for verification."""
+
+    def partitions(self, topics: Collection[str] | None) -> list[TopicPartition]:
+        """The partitions to verify: all, or those of `topics`. Raises UnknownTopicError."""
+        ...
+
+    def check_root(self) -> list[Finding]:
+        """The findings on the root itself, without its partitions."""
+        ...
+
+    def check_without_batches(self) -> list[Finding]:
+        """The findings on the root and its partitions that need no batch, that a second check confirms."""
+        ...
+
+    def plan(
+        self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
+    ) -> list[PartitionPlan]:
+        """The units of the partitions, which exist, as of the last refresh."""
+        ...
 
 
 def verify(
@@ -113,17 +155,10 @@ def verify(
     """
     findings = verify_root(root) if topics is None and partitions is None else []
     reports = []
-    native = None if root.is_broker_directory else root.native()
-    if isinstance(native, ObjectRoot):
-        native.refresh()
-        for each in sorted(partitions_of(root, topics) if partitions is None else partitions):
-            found, report = check_object_partition(native, each, are_records_checked=are_records_checked)
-            findings += found
-            reports.append(report)
-        return Verification(findings, reports)
     plan = plan_verification(root, topics=topics, partitions=partitions, are_records_checked=are_records_checked)
-    for _, replicas in groupby(plan, key=lambda each: each[0].topic_partition):
-        found, report = combine([conclude(scope, [run_unit(unit) for unit in units]) for scope, units in replicas])
+    for _, replicas in groupby(plan, key=lambda each: each.topic_partition):
+        done = [each.conclude([run_unit(unit, lambda: root) for unit in each.units]) for each in replicas]
+        found, report = combine(done)
         findings += found
         reports.append(report)
     return Verification(findings, reports)
@@ -135,47 +170,197 @@ def verify_without_batches(root: Root) -> list[Finding]:
     They are those on the metadata log, on checkpoints, and on the names, sizes and small files of all partitions; of an
     object store those on the metadata log and the listing.
     """
-    native = None if root.is_broker_directory else root.native()
-    if isinstance(native, ObjectRoot):
-        findings = check_object_root(native, with_footers=False)
-        return findings + [each for one in sorted(native.partitions(None)) for each in check_object_order(native, one)]
-    return verify_root(root) + confirmed(lambda: _check_directories(root))
-
-
-def _check_directories(root: Root) -> list[Finding]:
-    root.refresh()
-    chosen = partitions_of(root, None)
-    if not root.is_broker_directory:
-        scopes = native_scopes(on_file_system(root), chosen, are_records_checked=False)
-        return [finding for scope in scopes for finding in _names_and_ends(scope)]
-    configs = _topic_configs(root)
-    findings: list[Finding] = []
-    for directory in root.directories:
-        member = root if len(root.directories) == 1 else open_root(directory)
-        own = sorted(set(chosen) & set(list_partitions(directory)))
-        for scope in broker_scopes(member, own, configs, are_records_checked=False):
-            findings += map(for_broker, _names_and_ends(scope))
-    return findings
-
-
-def _names_and_ends(scope: PartitionScope) -> list[Finding]:
-    try:
-        return check_names_and_ends(scope)
-    except (OSError, KafkalogError) as error:
-        sink = FindingSink(scope.topic_partition)
-        _report_unreadable(sink, scope, error)
-        return sink.result()
+    return _logs_of(root).check_without_batches()
 
 
 def verify_root(root: Root) -> list[Finding]:
     """The findings on the root itself, without its partitions."""
-    if root.is_broker_directory:
-        return [for_broker(found) for directory in root.directories for found in check_broker_root(directory)]
-    native = root.native()
-    if isinstance(native, ObjectRoot):
-        return check_object_root(native) + _check_offsets(root)
-    found = check_metadata(directory_of(root)) + check_native_root(root) + check_own_storage(on_file_system(root))
-    return found + _check_offsets(root)
+    return _logs_of(root).check_root()
+
+
+def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicPartition]:
+    """The partitions to verify: all, or those of `topics`; of a broker's directory also that of its metadata log.
+
+    Raises UnknownTopicError.
+    """
+    return _logs_of(root).partitions(topics)
+
+
+def plan_verification(
+    root: Root,
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[TopicPartition] | None = None,
+    are_records_checked: bool = False,
+    unit_bytes: int = UNIT_BYTES,
+) -> list[PartitionPlan]:
+    """Each partition, or each of its replicas in several directories, with its units, in their current state.
+
+    Raises UnknownTopicError.
+    """
+    root.refresh()
+    logs = _logs_of(root)
+    chosen = sorted(logs.partitions(topics) if partitions is None else partitions)
+    return logs.plan(chosen, are_records_checked=are_records_checked, unit_bytes=unit_bytes)
+
+
+def _logs_of(root: Root) -> VerifiableLogs:
+    files: Callable[[FileRoot], VerifiableLogs] = partial(_FileLogs, root)
+    return kinds.logs_of(root, files, partial(_ObjectLogs, root), _BrokerLogs)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileLogs:
+    """A root of this package on a file system, with what it has copied to remote storage."""
+
+    root: Root
+    files: FileRoot
+
+    def partitions(self, topics: Collection[str] | None) -> list[TopicPartition]:
+        return self.files.partitions(topics)
+
+    def check_root(self) -> list[Finding]:
+        found = check_metadata(self.files.path) + check_native_root(self.files) + check_copied_objects(self.files)
+        return found + _check_offsets(self.root)
+
+    def check_without_batches(self) -> list[Finding]:
+        def check() -> list[Finding]:
+            self.files.refresh()
+            return _names_and_ends(native_scopes(self.files, self.partitions(None), are_records_checked=False))
+
+        return self.check_root() + confirmed(check)
+
+    def plan(
+        self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
+    ) -> list[PartitionPlan]:
+        return [
+            PartitionPlan(
+                [
+                    *segment_units(scope, unit_bytes=unit_bytes),
+                    *remote_units(self.files, scope, unit_bytes=unit_bytes),
+                ],
+                scope,
+            )
+            for scope in native_scopes(self.files, partitions, are_records_checked=are_records_checked)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectLogs:
+    """A root in an object store."""
+
+    root: Root
+    objects: ObjectRoot
+
+    def partitions(self, topics: Collection[str] | None) -> list[TopicPartition]:
+        return self.objects.partitions(topics)
+
+    def check_root(self) -> list[Finding]:
+        return check_stored_metadata(self.objects.store) + check_objects(self.objects) + _check_offsets(self.root)
+
+    def check_without_batches(self) -> list[Finding]:
+        found = check_stored_metadata(self.objects.store) + check_objects(self.objects, with_footers=False)
+        return found + [each for one in sorted(self.partitions(None)) for each in check_extents(self.objects, one)]
+
+    def plan(
+        self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
+    ) -> list[PartitionPlan]:
+        units = object_units(self.objects, partitions, are_records_checked=are_records_checked)
+        return [PartitionPlan([unit], None) for unit in units]
+
+
+@dataclass(frozen=True, slots=True)
+class _BrokerLogs:
+    """One directory of a broker, or several, perhaps of different brokers, with replicas of the same partitions."""
+
+    root: Root
+
+    def partitions(self, topics: Collection[str] | None) -> list[TopicPartition]:
+        # Includes the broker's metadata log.
+        existing = sorted({each for directory in self.root.directories for each in list_partitions(directory)})
+        if topics is None:
+            return existing
+        for name in topics:
+            if name != CLUSTER_METADATA_TOPIC:
+                self.root.topic(name)
+        return [each for each in existing if each.topic in set(topics)]
+
+    def check_root(self) -> list[Finding]:
+        return [for_broker(found) for directory in self.root.directories for found in check_broker_root(directory)]
+
+    def check_without_batches(self) -> list[Finding]:
+        def check() -> list[Finding]:
+            self.root.refresh()
+            scopes = self._scopes(self.partitions(None), are_records_checked=False)
+            return list(map(for_broker, _names_and_ends(scopes)))
+
+        return self.check_root() + confirmed(check)
+
+    def plan(
+        self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
+    ) -> list[PartitionPlan]:
+        """The replicas of a partition are one after the other, and compared."""
+        by_partition: dict[TopicPartition, list[PartitionScope]] = {}
+        for scope in self._scopes(partitions, are_records_checked=are_records_checked):
+            by_partition.setdefault(scope.topic_partition, []).append(scope)
+        plan: list[PartitionPlan] = []
+        for topic_partition in partitions:
+            replicas = by_partition.get(topic_partition, [])
+            is_compared = len(replicas) > 1 and topic_partition.topic != CLUSTER_METADATA_TOPIC
+            comparisons = replica_units(self.root, replicas) if is_compared else []
+            read = {each.scope.directory for each in comparisons}
+            for replica in replicas:
+                if read and replica.directory not in read:
+                    replica = replace(replica, unread=None)  # what it has above its high watermark is in another one
+                own = [each for each in comparisons if each.scope is replica]
+                plan.append(PartitionPlan([*segment_units(replica, unit_bytes=unit_bytes), *own], replica))
+        return plan
+
+    def _scopes(self, partitions: Sequence[TopicPartition], *, are_records_checked: bool) -> list[PartitionScope]:
+        """The scopes of the partitions in all directories, one directory after the other."""
+        configs = _topic_configs(self.root)
+        scopes: list[PartitionScope] = []
+        for directory in self.root.directories:
+            is_alone = len(self.root.directories) == 1
+            existing = set(list_partitions(directory))
+            own = [each for each in partitions if is_alone or each in existing]
+            member = self.root if is_alone else open_root(directory)
+            scopes += broker_scopes(member, own, configs, are_records_checked=are_records_checked)
+        return scopes
+
+
+def _names_and_ends(scopes: Sequence[PartitionScope]) -> list[Finding]:
+    findings: list[Finding] = []
+    for scope in scopes:
+        try:
+            findings += check_names_and_ends(scope)
+        except (OSError, KafkalogError) as error:
+            findings.append(_unreadable(scope.topic_partition, scope.directory, error))
+    return findings
+
+
+def run_unit(unit: Unit, opened: Callable[[], Root]) -> UnitOutcome:
+    """Check one unit; `opened` returns the root in this process. What cannot be read is a finding."""
+    began = time.perf_counter()
+    outcome = UnitOutcome(unit.place)
+    try:
+        unit.check(outcome, opened)
+    except (OSError, KafkalogError) as error:
+        outcome.findings.append(_unreadable(unit.topic_partition, unit.place, error))
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+def _unreadable(topic_partition: TopicPartition, place: Path | str, error: Exception) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        partition=topic_partition,
+        what=UNREADABLE,
+        file=str(getattr(error, "filename", None) or place),
+        expected="a readable file",
+        found=" ".join(str(error).split()),
+        advice="check the file system and the permissions, and verify again",
+    )
 
 
 def _check_offsets(root: Root) -> list[Finding]:
@@ -198,79 +383,6 @@ def _check_offsets(root: Root) -> list[Finding]:
     return sink.result()
 
 
-def plan_verification(
-    root: Root,
-    *,
-    topics: Collection[str] | None = None,
-    partitions: Collection[TopicPartition] | None = None,
-    are_records_checked: bool = False,
-    unit_bytes: int = UNIT_BYTES,
-) -> list[tuple[PartitionScope, list[Unit]]]:
-    """Each partition, or each of its replicas in several directories, with its units, in their current state.
-
-    Raises UnknownTopicError.
-    """
-    root.refresh()
-    chosen = sorted(partitions_of(root, topics) if partitions is None else partitions)
-    if len(root.directories) > 1:
-        return _plan_replicas(root, chosen, are_records_checked=are_records_checked, unit_bytes=unit_bytes)
-    if root.is_broker_directory:
-        scopes = broker_scopes(
-            root,
-            chosen,
-            _topic_configs(root),
-            are_records_checked=are_records_checked,
-        )
-        return [(scope, list(segment_units(scope, unit_bytes=unit_bytes))) for scope in scopes]
-    files = on_file_system(root)
-    return [
-        (scope, [*segment_units(scope, unit_bytes=unit_bytes), *remote_units(files, scope, unit_bytes=unit_bytes)])
-        for scope in native_scopes(files, chosen, are_records_checked=are_records_checked)
-    ]
-
-
-def _plan_replicas(
-    root: Root, chosen: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
-) -> list[tuple[PartitionScope, list[Unit]]]:
-    """The replicas in all directories, those of a partition one after the other, and their comparisons."""
-    configs = _topic_configs(root)
-    replicas: dict[TopicPartition, list[PartitionScope]] = {}
-    for directory in root.directories:
-        member = open_root(directory)
-        own = [each for each in list_partitions(directory) if each in set(chosen)]
-        for scope in broker_scopes(member, own, configs, are_records_checked=are_records_checked):
-            replicas.setdefault(scope.topic_partition, []).append(scope)
-    plan: list[tuple[PartitionScope, list[Unit]]] = []
-    for topic_partition in chosen:
-        scopes = replicas.get(topic_partition, [])
-        is_compared = len(scopes) > 1 and topic_partition.topic != CLUSTER_METADATA_TOPIC
-        comparisons = replica_units(root, scopes) if is_compared else []
-        read = {each.scope.directory for each in comparisons}
-        for scope in scopes:
-            if read and scope.directory not in read:
-                scope = replace(scope, unread=None)  # what this replica has above its high watermark is in another one
-            units: list[Unit] = list(segment_units(scope, unit_bytes=unit_bytes))
-            plan.append((scope, units + [each for each in comparisons if each.scope is scope]))
-    return plan
-
-
-def partitions_of(root: Root, topics: Collection[str] | None) -> list[TopicPartition]:
-    """The partitions to verify: all, or those of `topics`; of a broker's directory also that of its metadata log.
-
-    Raises UnknownTopicError.
-    """
-    if not root.is_broker_directory:
-        return root.native().partitions(topics)
-    # Includes the broker's metadata log.
-    existing = sorted({each for directory in root.directories for each in list_partitions(directory)})
-    if topics is None:
-        return existing
-    for name in topics:
-        if name != CLUSTER_METADATA_TOPIC:
-            root.topic(name)
-    return [each for each in existing if each.topic in set(topics)]
-
-
 def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
     try:
         return read_topic_configs(root.directories[0])
@@ -280,70 +392,6 @@ def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
             error,
         )
         return {}
-
-
-def run_unit(unit: Unit) -> UnitOutcome:
-    """Check one unit. A file that cannot be read is a finding."""
-    began = time.perf_counter()
-    scope = unit.scope
-    sink = FindingSink(scope.topic_partition)
-    outcomes: list[SegmentOutcome] = []
-    remote: CheckedRemote | None = None
-    try:
-        if isinstance(unit, ReplicaUnit):
-            sink.findings += compare(unit)
-        elif isinstance(unit, RemoteUnit):
-            remote = check_remote_unit(unit)
-            sink.findings += remote.findings
-        else:
-            if unit.is_first:
-                sink.findings += check_directory(scope)
-            for outcome in check_unit(scope, unit.bases, unit.next_base):
-                outcomes.append(replace(outcome, producers=None))
-    except (OSError, KafkalogError) as error:
-        _report_unreadable(sink, scope, error)
-    return UnitOutcome(scope.directory, tuple(outcomes), tuple(sink.result()), time.perf_counter() - began, remote)
-
-
-def _report_unreadable(sink: FindingSink, scope: PartitionScope, error: Exception) -> None:
-    sink.add(
-        Severity.ERROR,
-        UNREADABLE,
-        getattr(error, "filename", None) or scope.directory,
-        expected="a readable file",
-        found=" ".join(str(error).split()),
-        advice="check the file system and the permissions, and verify again",
-    )
-
-
-def conclude(scope: PartitionScope, units: Sequence[UnitOutcome]) -> Verified:
-    """All findings of a partition, and its report, from the outcomes of its units."""
-    began = time.perf_counter()
-    outcomes = [outcome for unit in units for outcome in unit.outcomes]
-    read = [Read(each.bytes_read, each.batches, each.records) for each in outcomes]
-    read += [each for unit in units if unit.remote is not None for each in unit.remote.read]
-    findings = [finding for unit in units for finding in unit.findings]
-    findings += _of_segments(outcomes)
-    findings += check_order(scope, outcomes)
-    if scope.is_broker_directory:
-        findings = [for_broker(each) for each in findings]
-    is_gone = bool(findings) and scope.renewed() is None
-    if is_gone:
-        findings = []
-    counts = count_by_severity(findings)
-    report = replace(
-        empty_report(scope.topic_partition, ACTION),
-        bytes_read=sum(each.bytes_read for each in read),
-        records_read=sum(each.records for each in read),
-        segments_read=len(read),
-        batches_read=sum(each.batches for each in read),
-        errors_found=counts[Severity.ERROR],
-        warnings_found=counts[Severity.WARNING],
-        log_start_offset=_log_start(scope, outcomes),
-        skipped="the topic was deleted meanwhile" if is_gone else None,
-        seconds=sum(unit.seconds for unit in units) + time.perf_counter() - began,
-    )
-    return findings, report
 
 
 def _log_start(scope: PartitionScope, outcomes: Sequence[SegmentOutcome]) -> int:
@@ -383,8 +431,3 @@ def root_report(findings: Sequence[Finding], report: PartitionReport | None = No
         errors_found=(report.errors_found or 0) + counts[Severity.ERROR],
         warnings_found=(report.warnings_found or 0) + counts[Severity.WARNING],
     )
-
-
-def _of_segments(outcomes: Iterable[SegmentOutcome]) -> Iterator[Finding]:
-    for outcome in outcomes:
-        yield from outcome.findings

@@ -108,12 +108,12 @@ def test_own_root_has_no_findings_after_each_maintenance_step(tmp_path: Path) ->
 def test_units_of_partition_cover_all_its_segments_once(tmp_path: Path) -> None:
     log_dir = make_root(tmp_path / "log")
     plan = plan_verification(log_dir.root, unit_bytes=1)
-    assert max(len(units) for _, units in plan) >= 4
-    for scope, units in plan:
-        assert [unit.is_first for unit in units] == [at == 0 for at in range(len(units))]
-        outcomes = [outcome for unit in units for outcome in run_unit(unit).outcomes]
-        assert [each.findings for each in outcomes] == [()] * len(outcomes)
-        assert sorted(each.base_offset for each in outcomes) == scope.bases()
+    assert max(len(each.units) for each in plan) >= 4
+    for each in plan:
+        assert [unit.is_first for unit in each.units] == [at == 0 for at in range(len(each.units))]
+        segments = [segment for unit in each.units for segment in run_unit(unit, lambda: log_dir.root).segments]
+        assert [segment.findings for segment in segments] == [()] * len(segments)
+        assert sorted(segment.base_offset for segment in segments) == each.scope.bases()
 
 
 def test_bytes_and_records_read_are_counted(tmp_path: Path) -> None:
