@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
@@ -41,7 +40,7 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     confirmed,
 )
 from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex
-from pyspark_kafkalog.maintenance.verify.scope import PartitionScope
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit
 from pyspark_kafkalog.metadata.extents import DataObject, planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
@@ -380,20 +379,11 @@ def object_units(
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteUnit:
+class RemoteUnit(ScopedUnit):
     """Some segments of a file root's partition in its remote storage, `log`, to check one after the other."""
 
-    scope: PartitionScope
     log: OwnRemoteLog
     size_bytes: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self.scope.topic_partition
-
-    @property
-    def place(self) -> Path:
-        return self.scope.directory
 
     def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
         """See Unit. Segments that the newest image does not name any more have no findings."""

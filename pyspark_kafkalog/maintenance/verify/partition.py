@@ -28,7 +28,7 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     confirmed,
 )
 from pyspark_kafkalog.maintenance.verify.producers import read_producers
-from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, UnreadOffsets
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit, UnreadOffsets
 from pyspark_kafkalog.maintenance.verify.segment import check_unit, report_too_short
 from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, reason_and_advice
@@ -50,7 +50,6 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TopicPartition,
     parse_metadata_snapshot,
     segment_file,
 )
@@ -60,25 +59,16 @@ _RESTORE_LOG: Final = "restore the segment from a copy: committed records are mi
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentUnit:
+class SegmentUnit(ScopedUnit):
     """Segments to check one after the other, as one task; `next_base` follows the last, None at the log's end.
 
     The first unit of a partition, which may have no segment, also covers the other files in its directory.
     """
 
-    scope: PartitionScope
     bases: tuple[int, ...]
     next_base: int | None
     size_bytes: int
     is_first: bool
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self.scope.topic_partition
-
-    @property
-    def place(self) -> Path:
-        return self.scope.directory
 
     def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
         """See Unit."""
@@ -384,20 +374,14 @@ def _check_names(scope: PartitionScope, listing: PartitionListing, sink: Finding
             found="a file of one",
             advice=REPAIR if scope.state is not None else "nothing: the broker finishes it when it starts",
         )
-    for cleaned in sorted(listing.cleaned):
-        found = "a file of a running or killed maintenance run"
-        _leftover(sink, scope.directory / cleaned.name, "cleaned-file", found, "the next run removes it")
-    for name in sorted(listing.staged):
-        found = "a file of a running or failed write"
-        _leftover(sink, scope.directory / name, "staged-file", found, "it is removed after staging.retention.ms")
-    for name in sorted(listing.temporary):
-        _leftover(
-            sink,
-            scope.directory / name,
-            "temporary-file",
-            "a small file being written, or left by a crash",
-            NEXT_WRITER,
-        )
+    cleaned, later = [each.name for each in listing.cleaned], "it is removed after staging.retention.ms"
+    for names, what, found, advice in (
+        (cleaned, "cleaned-file", "a file of a running or killed maintenance run", "the next run removes it"),
+        (listing.staged, "staged-file", "a file of a running or failed write", later),
+        (listing.temporary, "temporary-file", "a small file being written, or left by a crash", NEXT_WRITER),
+    ):
+        for name in sorted(names):
+            _leftover(sink, scope.directory / name, what, found, advice)
     if scope.topic_partition.topic == CLUSTER_METADATA_TOPIC:
         for name in sorted(listing.others):
             if parse_metadata_snapshot(name) is not None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Finding, FindingSink, Severity, UnitOutcome
-from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, checkpoint_or_empty
+from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit, checkpoint_or_empty
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT
-from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition
+from pyspark_kafkalog.storage.names import PARTITION_METADATA
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,26 +41,17 @@ _DUPLICATE_ADVICE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaUnit:
+class ReplicaUnit(ScopedUnit):
     """Offsets [start_offset, end_offset) of the replica of `scope`, which is read, and of another one, to compare.
 
     `findings` is what was found before that.
     """
 
-    scope: PartitionScope
     other: Path
     start_offset: int
     end_offset: int
     size_bytes: int
     findings: tuple[Finding, ...]
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self.scope.topic_partition
-
-    @property
-    def place(self) -> Path:
-        return self.scope.directory
 
     def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
         """See Unit."""

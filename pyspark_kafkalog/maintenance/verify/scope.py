@@ -140,6 +140,21 @@ class PartitionScope:
         return replace(self, state=state, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class ScopedUnit:
+    """A unit of the partition of `scope`, in a directory; see Unit."""
+
+    scope: PartitionScope
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.scope.topic_partition
+
+    @property
+    def place(self) -> Path:
+        return self.scope.directory
+
+
 def native_scopes(
     root: FileRoot, partitions: Sequence[TopicPartition], *, are_records_checked: bool
 ) -> list[PartitionScope]:
