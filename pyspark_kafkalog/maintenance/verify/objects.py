@@ -71,6 +71,7 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
 _REQUESTS_AT_ONCE: Final = 8
+_SHORT: Final = "short-object"
 _CLOSED_INDEX: Final = IndexExpectation(
     visible_end=INT64_MAX,
     may_have_zeros=False,
@@ -439,7 +440,7 @@ class StoredLogCheck:
 
     def check(self, extent: Extent, *, may_have_gaps: bool = False) -> None:
         """Check the next extent. `may_have_gaps`: its last offsets may be missing, as after a cleaner."""
-        own, read, is_unreadable = FindingSink(self.sink.partition), Read(), False
+        own, read, is_unreadable = FindingSink(self.sink.partition), None, False
         try:
             if isinstance(extent, SegmentObjectExtent):
                 read = check_segment_object(extent, own, self._transactions, may_have_gaps=may_have_gaps)
@@ -452,11 +453,11 @@ class StoredLogCheck:
         except (OSError, KafkalogError) as error:
             self._error(own, "unreadable", "objects that can be read", str(error), extent.base_offset, CHECK_STORE)
             is_unreadable = True
-        self.reads.append(read)
-        if own.findings:
-            self._transactions = SegmentTransactions()  # without those of an extent that was not read
-            if is_unreadable or self.is_named(extent):
-                self.sink.findings += own.result()
+        self.reads.append(read or Read())
+        if read is None or any(finding.what == _SHORT for finding in own.findings):
+            self._transactions = SegmentTransactions()  # without those of an extent that was not read whole
+        if own.findings and (is_unreadable or self.is_named(extent)):
+            self.sink.findings += own.result()
 
     def _check_run(self, extent: Extent, sink: FindingSink) -> Read:
         batches: list[NDArray[np.void]] = []
@@ -464,7 +465,7 @@ class StoredLogCheck:
         end_offset = extent.end_offset or 0  # known of every extent in a store
         if extent_read.reached_offset != end_offset:
             expected, found = extent_read.too_short(end_offset)
-            self._error(sink, "short-object", expected, found, extent_read.reached_offset)
+            self._error(sink, _SHORT, expected, found, extent_read.reached_offset)
         if batches:
             self._check_producers(np.concatenate(batches), extent.base_offset, end_offset, sink)
         return extent_read.read
@@ -566,7 +567,7 @@ def check_segment_object(
     found = read_extent(extent, epochs.add, transactions.add, lambda run: indexes.add(run.batches))
     indexes.finish(extent.segment.size_bytes, is_closed=True)
     if found.reached_offset != extent.end_offset and not may_have_gaps:
-        error("short-object", *found.too_short(extent.end_offset), found.reached_offset)
+        error(_SHORT, *found.too_short(extent.end_offset), found.reached_offset)
     known_ms = extent.known_max_timestamp_ms
     if epochs.largest_ms != known_ms:
         error("largest-timestamp", f"{known_ms}, as was committed", epochs.largest_ms, extent.base_offset)
