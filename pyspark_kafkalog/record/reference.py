@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError, checked_count
-from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, stored_codec
+from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, check_record_size, stored_codec
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     CONTROL_MASK,
@@ -170,11 +170,17 @@ def decode_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> R
     return RecordBatch(header=header, records=records)
 
 
-def iterate_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> Iterator[Record]:
-    """The records of `decode_batch` one by one, for batches of any number of records. Raises as it does."""
+def iterate_batch(
+    buffer: Buffer, at: int, *, file: str, file_position: int, record_max_bytes: int = INT32_MAX
+) -> Iterator[Record]:
+    """The records of `decode_batch` one by one, for batches of any number of records. Raises as it does.
+
+    Raises InvalidRecordError for a record of a compressed batch of more than `record_max_bytes`, the topic's
+    max.decompressed.message.bytes.
+    """
     header, batch = _checked_batch(buffer, at, file, file_position)
     has_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    for record in _iterate(batch[RECORDS_AT:], header, file, file_position):
+    for record in _iterate(batch[RECORDS_AT:], header, file, file_position, record_max_bytes):
         yield replace(record, timestamp_ms=header.max_timestamp_ms) if has_append_time else record
 
 
@@ -220,13 +226,18 @@ def decode_records(body: bytes, header: BatchHeader, *, file: str, file_position
     return tuple(records)
 
 
-def _iterate(body: bytes | memoryview, header: BatchHeader, file: str, file_position: int) -> Iterator[Record]:
+def _iterate(
+    body: bytes | memoryview, header: BatchHeader, file: str, file_position: int, record_max_bytes: int = INT32_MAX
+) -> Iterator[Record]:
     if header.records_count == 0 and not body:
         return  # the cleaner keeps such headers; whatever the codec bits, no data to decompress
     codec = stored_codec(header.compression_bits, file=file, position=file_position + ATTRIBUTES_AT)
     position = file_position + RECORDS_AT
-    if header.compression_bits:
-        body = codec.decompress(body, file=file, file_position=position).data  # of up to 256 MiB: not copied
+    if header.compression_bits:  # the content of up to 256 MiB is not copied
+        body = codec.decompress_records(
+            body, header.records_count, record_max_bytes=record_max_bytes, file=file, file_position=position
+        ).data
+    is_limited = header.compression_bits and len(body) > record_max_bytes
 
     def corrupt(at: int, expected: str, found: str) -> CorruptRecordError:
         if header.compression_bits:  # a position in decompressed records is not one in the file
@@ -238,6 +249,8 @@ def _iterate(body: bytes | memoryview, header: BatchHeader, file: str, file_posi
     lowest = 0
     for index in range(header.records_count):
         try:
+            if is_limited:
+                check_record_size(read_varint(body, at, len(body))[0], record_max_bytes)
             record, at = _decode_record(body, at, header, lowest)
         except (_BadRecordError, MalformedVarintError) as error:
             expected = f"{error.expected} in record {index} of {header.records_count}"

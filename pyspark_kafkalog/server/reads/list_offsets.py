@@ -8,7 +8,8 @@
     -6  earliest that waits for its copy   the first offset that is not in remote storage yet, from version 11
     >=0                 the first record with this timestamp or a later one
 
-Records at or above the end for the isolation level are not found. Other times are UNSUPPORTED_VERSION.
+Records at or above the end for the isolation level are not found. Other times are UNSUPPORTED_VERSION. A lookup that
+reaches a compressed record of more than max.decompressed.message.bytes is INVALID_RECORD.
 
 A root with commits is refreshed first: a client that has written at another server, or has seen an end there, never
 gets a smaller one here.
@@ -33,6 +34,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     ListOffsetsTopicResponse,
 )
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, epoch_at, epochs_of
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code, may
@@ -134,7 +136,7 @@ def _offset_at(context: ServerContext, of: PartitionSnapshot, timestamp_ms: int,
     special: dict[int, Callable[[], TimestampAndOffset | None]] = {
         LATEST: lambda: TimestampAndOffset(_UNKNOWN, end_offset, of.leader_epoch),
         EARLIEST: lambda: _with_epoch(context, of, of.readable_start_offset),
-        MAX_TIMESTAMP: lambda: _reader(of).offset_of_max_timestamp(of.readable_start_offset, end_offset),
+        MAX_TIMESTAMP: lambda: _reader(context, of).offset_of_max_timestamp(of.readable_start_offset, end_offset),
         EARLIEST_LOCAL: lambda: _with_epoch(context, of, of.local_log_start_offset),
         LATEST_TIERED: lambda: _with_epoch(context, of, of.latest_tiered_offset),
         EARLIEST_PENDING_UPLOAD: lambda: _with_epoch(context, of, of.earliest_pending_upload_offset),
@@ -142,12 +144,16 @@ def _offset_at(context: ServerContext, of: PartitionSnapshot, timestamp_ms: int,
     if timestamp_ms in special:
         found = special[timestamp_ms]()
     else:
-        found = _reader(of).offset_for_timestamp(timestamp_ms, of.readable_start_offset, end_offset)
+        found = _reader(context, of).offset_for_timestamp(timestamp_ms, of.readable_start_offset, end_offset)
     return _NOT_FOUND if found is None else found
 
 
-def _reader(of: PartitionSnapshot) -> LogReader:
-    return LogReader(of.extents(), of.topic_partition)
+def _reader(context: ServerContext, of: PartitionSnapshot) -> LogReader:
+    root = context.root
+    if not isinstance(root, NativeRoot):
+        return LogReader(of.extents(), of.topic_partition)
+    record_max_bytes = root.log_config(of.topic).max_decompressed_message_bytes
+    return LogReader(of.extents(), of.topic_partition, record_max_bytes=record_max_bytes)
 
 
 def _with_epoch(context: ServerContext, of: PartitionSnapshot, offset: int) -> TimestampAndOffset:

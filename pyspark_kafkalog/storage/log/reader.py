@@ -54,7 +54,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES, BatchRun, SegmentReader
-from pyspark_kafkalog.units import INT64_MAX, MIB
+from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, MIB
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,11 +227,18 @@ class LocalExtents:
 
 
 class LogReader:
-    """Reads one partition. Its extents are listed by the first read that needs them, and again where they changed."""
+    """Reads one partition. Its extents are listed by the first read that needs them, and again where they changed.
 
-    def __init__(self, extents: PartitionExtents, topic_partition: TopicPartition) -> None:
+    A server passes the topic's max.decompressed.message.bytes as `record_max_bytes`: lookups by time then raise
+    InvalidRecordError at a larger record of a compressed batch.
+    """
+
+    def __init__(
+        self, extents: PartitionExtents, topic_partition: TopicPartition, *, record_max_bytes: int = INT32_MAX
+    ) -> None:
         self.extents = extents
         self.topic_partition = topic_partition
+        self._records_of = functools.partial(iterate_batch, record_max_bytes=record_max_bytes)
         self._listed: Sequence[Extent] = ()  # as last listed
         self._segment: SegmentReader | None = None  # the one that `runs` reads
         #: The offset that the last read has reached: all records of its range below it were returned.
@@ -469,7 +476,7 @@ class LogReader:
                 return None
             if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset:
                 data = segment.batch_at(position, header)
-                for record in iterate_batch(data, 0, file=segment.file, file_position=position):
+                for record in self._records_of(data, 0, file=segment.file, file_position=position):
                     if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
                         return TimestampAndOffset(record.timestamp_ms, record.offset, header.leader_epoch)
             if header.next_offset >= end_offset:
@@ -512,7 +519,7 @@ class LogReader:
         with _naming_lost(extent), SegmentReader(extent) as segment:
             header = segment.header_at(position)
             data, file = segment.batch_at(position, header), segment.file
-        for record in iterate_batch(data, 0, file=file, file_position=position):
+        for record in self._records_of(data, 0, file=file, file_position=position):
             if record.timestamp_ms == timestamp_ms:
                 inside = start_offset <= record.offset < end_offset
                 return TimestampAndOffset(timestamp_ms, record.offset, header.leader_epoch) if inside else None

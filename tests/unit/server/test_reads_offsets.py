@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from builders.engine_fixtures import FixturePartition, partitions_with_offsets
 from builders.root_places import RootPlace, is_object_place
@@ -134,6 +135,20 @@ def test_offsets_of_a_native_root(server: ReadServer, log_dir: LogDir) -> None:
     assert found == [60, 25, 25, -1, -1, -1, 25]
     assert early.timestamp > 0
     assert (latest.leader_epoch, tiered.leader_epoch, late.leader_epoch) == (early.leader_epoch, -1, -1)
+
+
+@pytest.mark.parametrize(("codec", "error"), [("uncompressed", ErrorCode.NONE), ("zstd", ErrorCode.INVALID_RECORD)])
+def test_lookup_by_time_fails_at_a_compressed_record_larger_than_the_topic_allows(
+    server: ReadServer, log_dir: LogDir, codec: str, error: ErrorCode
+) -> None:
+    log_dir.alter_topic(TOPIC, add={"compression.type": codec, "message.timestamp.after.max.ms": str(1 << 50)})
+    at = pa.array([1, 1 << 42, 1 << 41], pa.timestamp("ms"))
+    log_dir.append(TOPIC, pa.table({"value": ["a", "b" * 1000, "c"], "timestamp": at}), partition=1)
+    times = [0, 1 << 41, MAX_TIMESTAMP, LATEST]
+    assert [each.offset for each in list_offsets(server, times, partition=1)] == [0, 1, 1, 3]
+    log_dir.alter_topic(TOPIC, add={"max.decompressed.message.bytes": "1000"})
+    found = list_offsets(server, times, partition=1)
+    assert [each.error_code for each in found] == [ErrorCode.NONE, error, error, ErrorCode.NONE]
 
 
 def test_offsets_of_a_tiered_partition(tmp_path: Path) -> None:
