@@ -238,7 +238,8 @@ def _message_configs() -> Iterator[TopicConfig]:
         ConfigType.INT,
         _RECORD_BYTES_MAX,
         between(1, _RECORD_BYTES_MAX),
-        "Maximum size of a record in a client's compressed batch, after decompression: a server refuses larger ones.",
+        "Maximum size of a record of a compressed batch, after decompression. Writes and servers refuse larger ones; "
+        "cleaning, and a server's lookup of an offset by time, fail at one that is stored already.",
         "max.decompressed.message.bytes",
         since=KafkaVersion(4, 4),
     )

@@ -6,7 +6,7 @@ Sizes, deltas and header fields are those of org.apache.kafka.common.record.Defa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -57,9 +57,17 @@ class _Source:
     headers: tuple[int, tuple[int, int, int, int], tuple[int, int, int, int]]
 
     def write(
-        self, rows: NDArray[np.int64], *, batch_limit_bytes: int, record_limit_bytes: int
+        self,
+        rows: NDArray[np.int64],
+        *,
+        batch_limit_bytes: int,
+        record_limit_bytes: int,
+        record_max_bytes: int = INT32_MAX,
     ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
-        """Uncompressed batches without headers, and a table with their positions, counts and timestamps."""
+        """Uncompressed batches without headers, and a table with their positions, counts and timestamps.
+
+        `record_limit_bytes`: of a batch of one record; `record_max_bytes`: of a record without its length.
+        """
         body_sizes = np.empty(len(rows), np.int64)
         firsts = np.empty(len(rows) + 1, np.int64)
         columns = (rows, self.timestamps_ms, self.keys, self.values, self.headers)
@@ -70,6 +78,12 @@ class _Source:
             )
         if fault == kernels.RECORD_TOO_LARGE:
             raise _too_large(int(rows[at]), int(body_sizes[at]), record_limit_bytes)
+        if len(rows) and body_sizes.max() > record_max_bytes:
+            at = int(body_sizes.argmax())
+            raise InvalidRecordError(
+                f"row {rows[at]} is a record of {body_sizes[at]} bytes before compression, larger than "
+                f"max.decompressed.message.bytes = {record_max_bytes}; raise that, or write it without compression"
+            )
         table = np.empty(batches, BATCH_DTYPE)
         # The length of a record's body is a varint of 32 bits, which takes at most 5 bytes.
         room = int(body_sizes.sum()) + 5 * len(rows) + RECORD_BATCH_OVERHEAD_BYTES * batches + COPY_SLACK_BYTES
@@ -86,6 +100,7 @@ def encode_batches(
     level: int | None = None,
     batch_size_bytes: int,
     max_batch_bytes: int,
+    record_max_bytes: int = INT32_MAX,
     base_offset: int = 0,
     leader_epoch: int = -1,
     producer_id: int = NO_PRODUCER_ID,
@@ -101,7 +116,8 @@ def encode_batches(
     timestamp); offsets and timestamp types are not used. A batch is closed when the next record would make it larger
     than `batch_size_bytes` before compression. No batch is longer than `max_batch_bytes` after compression; a longer
     one is split. With LOG_APPEND_TIME the time of all records is `log_append_time_ms`. Sequence numbers start at
-    `base_sequence` unless it is -1.
+    `base_sequence` unless it is -1. `record_max_bytes` is the topic's max.decompressed.message.bytes, the limit of
+    records in compressed batches: a broker that compacts the log would stop at a larger one.
 
     Raises InvalidRecordError for a record that alone is too large, or that compresses so well that decompression would
     take it for a bomb, and for a timestamp below -1.
@@ -116,7 +132,8 @@ def encode_batches(
         limit = min(max_batch_bytes, _MAX_BATCH_BYTES)
         data, table = source.write(rows, batch_limit_bytes=min(batch_size_bytes, limit), record_limit_bytes=limit)
     else:
-        data, table = _write_compressed(source, rows, compression, level, batch_size_bytes, max_batch_bytes)
+        limits = _Limits(batch_size_bytes, max_batch_bytes, record_max_bytes)
+        data, table = _write_compressed(source, rows, compression, level, limits)
     _fill_offsets(table, base_offset, base_sequence)
     table["leader_epoch"] = leader_epoch
     table["producer_id"] = producer_id
@@ -162,16 +179,20 @@ def _column_addresses(column: BinaryColumn | None) -> tuple[int, int, int, int]:
     return address_of(offsets), data, data + len(column.data), validity
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Bytes of a batch before and after compression, and of a record."""
+
+    batch_size_bytes: int
+    max_batch_bytes: int
+    record_max_bytes: int
+
+
 def _write_compressed(
-    source: _Source,
-    rows: NDArray[np.int64],
-    compression: CompressionType,
-    level: int | None,
-    batch_size_bytes: int,
-    max_batch_bytes: int,
+    source: _Source, rows: NDArray[np.int64], compression: CompressionType, level: int | None, limits: _Limits
 ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
     """As `_Source.write`, with each batch compressed."""
-    parts = list(_compressed_parts(source, rows, compression, level, batch_size_bytes, max_batch_bytes))
+    parts = list(_compressed_parts(source, rows, compression, level, limits))
     table = np.array([entry for entry, _ in parts], dtype=BATCH_DTYPE)
     ends = np.cumsum(table["size_bytes"])
     table["position"] = ends - table["size_bytes"]
@@ -182,16 +203,15 @@ def _write_compressed(
 
 
 def _compressed_parts(
-    source: _Source,
-    rows: NDArray[np.int64],
-    compression: CompressionType,
-    level: int | None,
-    batch_size_bytes: int,
-    max_batch_bytes: int,
+    source: _Source, rows: NDArray[np.int64], compression: CompressionType, level: int | None, limits: _Limits
 ) -> Iterator[tuple[np.void, bytes]]:
     """Each batch's row of the table, with the size of the compressed batch, and its compressed records."""
-    limit = min(batch_size_bytes, _MAX_BATCH_BYTES)
-    data, table = source.write(rows, batch_limit_bytes=limit, record_limit_bytes=_MAX_BATCH_BYTES)
+    data, table = source.write(
+        rows,
+        batch_limit_bytes=min(limits.batch_size_bytes, _MAX_BATCH_BYTES),
+        record_limit_bytes=_MAX_BATCH_BYTES,
+        record_max_bytes=limits.record_max_bytes,
+    )
     codec = CODECS[compression]
     first = 0
     for entry in table:
@@ -199,12 +219,12 @@ def _compressed_parts(
         records = data[position + RECORD_BATCH_OVERHEAD_BYTES : position + int(entry["size_bytes"])]
         payload = codec.compress(records, level)
         size_bytes = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
-        is_too_large = size_bytes > max_batch_bytes
+        is_too_large = size_bytes > limits.max_batch_bytes
         if not is_too_large and len(records) <= decompressed_limit_bytes(len(payload)):
             entry["size_bytes"] = size_bytes
             yield entry, payload
         elif count == 1 and is_too_large:
-            raise _too_large(int(rows[first]), size_bytes, max_batch_bytes, compression)
+            raise _too_large(int(rows[first]), size_bytes, limits.max_batch_bytes, compression)
         elif count == 1:
             raise InvalidRecordError(
                 f"row {rows[first]} of {len(records)} bytes compresses to {len(payload)} bytes; readers accept at most "
@@ -213,7 +233,9 @@ def _compressed_parts(
         else:
             middle = first + count // 2
             for half in (rows[first:middle], rows[middle : first + count]):
-                yield from _compressed_parts(source, half, compression, level, _MAX_BATCH_BYTES, max_batch_bytes)
+                yield from _compressed_parts(
+                    source, half, compression, level, replace(limits, batch_size_bytes=_MAX_BATCH_BYTES)
+                )
         first += count
 
 

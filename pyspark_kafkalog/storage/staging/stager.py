@@ -200,6 +200,7 @@ class TopicStager:
             level=self._config.compression_level(self._codec),
             batch_size_bytes=self._batch_size_bytes,
             max_batch_bytes=min(self._config.max_message_bytes, self._config.segment_bytes),
+            record_max_bytes=self._config.max_decompressed_message_bytes,
             base_offset=writer.next_offset,
             timestamp_type=timestamp_type,
             log_append_time_ms=now_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,

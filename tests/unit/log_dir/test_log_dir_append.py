@@ -11,6 +11,7 @@ from builders.root_places import RootPlace
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidRecordError
+from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 
 
 @pytest.fixture
@@ -39,6 +40,18 @@ def test_missing_and_unknown_columns_are_rejected(log_dir: LogDir) -> None:
     with pytest.raises(InvalidRecordError, match="key"):
         log_dir.append("compacted", pa.table({"value": [b"a"]}))
     assert not isinstance(log_dir.path, Path) or not list(log_dir.path.rglob("*.staged"))
+
+
+def test_record_over_max_decompressed_message_bytes_is_rejected_in_compressed_batches(log_dir: LogDir) -> None:
+    log_dir.create_topic("orders", partitions=1, configs={"max.decompressed.message.bytes": "1005"})
+    fitting, larger = pa.table({"value": ["v" * 998] * 60}), pa.table({"value": [*["v"] * 5, "v" * 999]})
+    for codec in CODEC_NAMES:
+        log_dir.append("orders", fitting, compression_type=codec)
+        if codec == "none":
+            log_dir.append("orders", larger, compression_type=codec)
+        else:
+            with pytest.raises(InvalidRecordError, match=r"row 5 .*max\.decompressed\.message\.bytes = 1005"):
+                log_dir.append("orders", larger, compression_type=codec)
 
 
 def test_record_over_max_message_bytes_after_compression_is_rejected(log_dir: LogDir) -> None:
