@@ -23,10 +23,10 @@ from fakes.group_servers import GROUP, GroupServer
 from tiers import SEED, rest_full
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.groups.group_log import GroupLog
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, consumer_group_of
 
 SERVERS = 3
 EPISODES = 12

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tiers import examples
 
+from pyspark_kafkalog.groups.classic_group import ClassicState, JoinAnswer, SyncAnswer
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicLimits
-from pyspark_kafkalog.server.groups.classic_group import ClassicState, JoinAnswer, SyncAnswer
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
 #: Sessions, a rebalance that waits for everyone, and another one that the first one caused.

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tiers import examples
 
-from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
+from pyspark_kafkalog.groups.consumer_group import (
     LEFT_FOR_A_WHILE,
     ConsumerGroup,
     consumer_group_of,
     encoded,
 )
-from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import (
+from pyspark_kafkalog.groups.group_index import Assignment
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.groups.heartbeat import (
     Heartbeat,
     HeartbeatResult,
     answered,

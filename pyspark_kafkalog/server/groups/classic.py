@@ -17,9 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
-from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.groups.classic_group import (
+from pyspark_kafkalog.groups.classic_group import (
     ClassicGroup,
     ClassicMember,
     ClassicState,
@@ -27,6 +25,8 @@ from pyspark_kafkalog.server.groups.classic_group import (
     SyncAnswer,
     protocols_bytes,
 )
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
 
 #: Ids given out and not used yet, over which the oldest is forgotten: clients make them at will.
 PENDING_JOINS_MAX: Final = 10_000

@@ -21,20 +21,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.groups.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    encoded,
+)
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, parse_offset_key
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
-    ConsumerGroup,
-    ConsumerMember,
-    MemberState,
-    encoded,
-)
-from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import without
 from pyspark_kafkalog.server.groups.expiry import expire_groups
+from pyspark_kafkalog.server.groups.heartbeat import without
 from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups
 from pyspark_kafkalog.server.groups.migration import downgraded
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, encoded_classic, refresh

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
+from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
+from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, ConsumerMember
+from pyspark_kafkalog.groups.group_index import Assignment
 from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
 from pyspark_kafkalog.groups.offset_records import group_key
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
@@ -23,11 +26,8 @@ from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, ConsumerMember
-from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import assignor_of
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
+from pyspark_kafkalog.server.groups.heartbeat import assignor_of
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
 from pyspark_kafkalog.server.turns import in_turns

@@ -18,10 +18,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.groups.classic_group import ClassicState
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
 from pyspark_kafkalog.groups.offsets_topic import find_expired
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.groups.classic_group import ClassicState
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
 from pyspark_kafkalog.server.turns import in_turns

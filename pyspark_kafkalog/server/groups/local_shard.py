@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
 from pyspark_kafkalog.groups.group_log import GroupLog, LogTail
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
@@ -33,7 +34,6 @@ from pyspark_kafkalog.groups.offset_records import (
 from pyspark_kafkalog.groups.offsets_topic import offsets_partitions
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicHost
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup
 from pyspark_kafkalog.server.groups.shard import Changes, Shard
 
 if TYPE_CHECKING:

@@ -16,6 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.groups.classic_group import JoinAnswer, SyncAnswer
+from pyspark_kafkalog.groups.consumer_group import (
+    LEFT_FOR_A_WHILE,
+    ConsumerGroup,
+    GroupRecord,
+    MemberState,
+    ResolvedRegex,
+    encoded,
+    replay,
+)
+from pyspark_kafkalog.groups.group_index import Assignment
 from pyspark_kafkalog.groups.offset_records import group_key, parse_offset_key
 from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
@@ -25,20 +36,10 @@ from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.groups import heartbeat as consumer
 from pyspark_kafkalog.server.groups import migration
+from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
 from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest, SyncRequest
-from pyspark_kafkalog.server.groups.classic_group import JoinAnswer, SyncAnswer
-from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat as consumer
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import ASSIGNORS, Assignment
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
-    LEFT_FOR_A_WHILE,
-    ConsumerGroup,
-    GroupRecord,
-    MemberState,
-    ResolvedRegex,
-    encoded,
-    replay,
-)
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.groups.subscribed_regexes import NOTHING_RESOLVED, SubscribedRegexes

@@ -21,24 +21,24 @@ from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.messages import coordinator_records as records
-from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.groups.classic import JoinRequest, SyncRequest
-from pyspark_kafkalog.server.groups.classic_group import (
+from pyspark_kafkalog.groups.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
     ClassicGroup,
     ClassicMember,
     SyncAnswer,
 )
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import NO_PARTITIONS, Assignment
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
+from pyspark_kafkalog.groups.consumer_group import (
     ConsumerGroup,
     ConsumerMember,
     GroupRecord,
     MemberState,
 )
-from pyspark_kafkalog.server.groups.consumer_protocol.heartbeat import (
+from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
+from pyspark_kafkalog.metadata.messages import coordinator_records as records
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.groups.classic import JoinRequest, SyncRequest
+from pyspark_kafkalog.server.groups.heartbeat import (
     Heartbeat,
     epoch_record,
     target_epoch_record,

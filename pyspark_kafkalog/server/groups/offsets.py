@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark_kafkalog.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
 from pyspark_kafkalog.groups.offset_records import (
     NO_EXPIRY,
     OffsetAndMetadata,
@@ -33,8 +34,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
-from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat as consumer
+from pyspark_kafkalog.server.groups import heartbeat as consumer
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.metadata.known_topics import known_topics, with_names

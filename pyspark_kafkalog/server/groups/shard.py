@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import CommitConflictError, CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.groups.classic_group import ClassicGroup
+from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.groups.group_log import GroupLog, groups_changed
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, group_of_key, is_offset, parse_value
 from pyspark_kafkalog.groups.offsets_topic import encode_records
@@ -36,8 +38,6 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.root.leader.units import AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, ClassicProtocol
-from pyspark_kafkalog.server.groups.classic_group import ClassicGroup
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.server.metadata.known_topics import ImageTopics
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -28,6 +28,7 @@ from fakes.group_servers import subscription
 from fakes.transaction_servers import SESSION, NoWaiters, Permissions
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.groups.consumer_group import consumer_group_of
 from pyspark_kafkalog.groups.group_log import GroupLogs
 from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.log_dir import LogDir
@@ -42,7 +43,6 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import consumer_group_of
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.handlers import METADATA_HANDLERS, group_handlers, transaction_handlers

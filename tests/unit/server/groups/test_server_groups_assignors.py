@@ -7,12 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import (
-    AssignedMember,
-    Assignment,
-    assign_range,
-    assign_uniform,
-)
+from pyspark_kafkalog.groups.group_index import Assignment
+from pyspark_kafkalog.server.groups.assignors import AssignedMember, assign_range, assign_uniform
 
 
 def member(

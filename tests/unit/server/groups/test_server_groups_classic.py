@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fakes.classic_groups import VirtualGroup
 
+from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicState
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicLimits, ClassicProtocol
-from pyspark_kafkalog.server.groups.classic_group import ClassicGroup, ClassicState
 
 
 def test_first_member_becomes_leader_and_gets_its_assignment() -> None:

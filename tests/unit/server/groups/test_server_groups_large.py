@@ -13,12 +13,12 @@ import pytest
 from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, consumer_group_of
+from pyspark_kafkalog.groups.group_index import Assignment
+from pyspark_kafkalog.groups.layered_map import LayeredMap
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.groups import shard
-from pyspark_kafkalog.server.groups.consumer_protocol import heartbeat
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import AssignedMember, Assignment, assign_uniform
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerGroup, consumer_group_of
-from pyspark_kafkalog.server.groups.consumer_protocol.layered_map import LayeredMap
+from pyspark_kafkalog.server.groups import heartbeat, shard
+from pyspark_kafkalog.server.groups.assignors import AssignedMember, assign_uniform
 from pyspark_kafkalog.server.groups.shard import Planned
 
 MEMBERS = 12

@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import Assignment
-from pyspark_kafkalog.server.groups.consumer_protocol.layered_map import LayeredMap
+from pyspark_kafkalog.groups.layered_map import LayeredMap
 
+#: Partitions by topic id.
+Assignment: TypeAlias = Mapping[str, frozenset[int]]
+NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
 #: Names of topics, and a regular expression.
 Subscription: TypeAlias = "tuple[tuple[str, ...], str | None]"
 _NOBODY: Final[tuple[str, ...]] = ()

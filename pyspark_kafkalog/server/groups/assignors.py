@@ -18,9 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-#: Partitions by topic id.
-Assignment: TypeAlias = Mapping[str, frozenset[int]]
-NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
+from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
 
 
 class AssignedMember(NamedTuple):

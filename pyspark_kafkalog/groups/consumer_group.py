@@ -24,12 +24,11 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
+from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment, GroupIndex, Subscription
+from pyspark_kafkalog.groups.layered_map import LayeredMap
 from pyspark_kafkalog.groups.offset_records import group_key, parse_value
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import NO_PARTITIONS, Assignment
-from pyspark_kafkalog.server.groups.consumer_protocol.group_index import GroupIndex, Subscription
-from pyspark_kafkalog.server.groups.consumer_protocol.layered_map import LayeredMap
 
 #: A record before it is encoded: key, and value or None for a tombstone.
 GroupRecord: TypeAlias = tuple[Message, "Message | None"]

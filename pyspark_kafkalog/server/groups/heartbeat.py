@@ -17,17 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafkalog.metadata.messages import coordinator_records as records
-from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import (
-    ASSIGNORS,
-    DEFAULT_ASSIGNOR,
-    NO_PARTITIONS,
-    AssignedMember,
-    Assignment,
-)
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
+from pyspark_kafkalog.groups.consumer_group import (
     LEFT_FOR_A_WHILE,
     ConsumerGroup,
     ConsumerMember,
@@ -36,7 +26,12 @@ from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import (
     Topics,
     replay,
 )
-from pyspark_kafkalog.server.groups.consumer_protocol.reconcile import Reconciliation, reconcile
+from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
+from pyspark_kafkalog.metadata.messages import coordinator_records as records
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember
+from pyspark_kafkalog.server.groups.reconcile import Reconciliation, reconcile
 
 _LEFT: Final = -1
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyspark_kafkalog.server.groups.consumer_protocol.assignors import NO_PARTITIONS, Assignment
-from pyspark_kafkalog.server.groups.consumer_protocol.consumer_group import ConsumerMember, MemberState
+from pyspark_kafkalog.groups.consumer_group import ConsumerMember, MemberState
+from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
