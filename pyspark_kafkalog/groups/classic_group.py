@@ -22,16 +22,28 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import ClassVar, Final
 
-from pyspark_kafkalog.groups.group_state import parse_subscription
+from pyspark_kafkalog.groups.group_state import (
+    CONSUMER_PROTOCOL_TYPE,
+    GroupDescription,
+    GroupMember,
+    GroupType,
+    TopicNames,
+    embedded,
+)
+from pyspark_kafkalog.groups.offset_records import group_key, parse_value
 from pyspark_kafkalog.metadata.messages.coordinator_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
 )
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.storage.names import TopicPartition
 
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+_VALUE_VERSION: Final = 3
 
 
 class ClassicState(Enum):
@@ -96,8 +108,20 @@ class ClassicMember:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
+def classic_key(group_id: str) -> bytes:
+    """The key of a classic group's record."""
+    return group_key(GroupMetadataKey(group=group_id))
+
+
+def classic_value(value: GroupMetadataValue) -> bytes:
+    """The value of a classic group's record, in the version that Kafka 4.1 writes."""
+    return _VALUE_VERSION.to_bytes(2, "big") + value.encode(_VALUE_VERSION)
+
+
 class ClassicGroup:
     """The state of one group. `classic.ClassicProtocol` changes it."""
+
+    kind: ClassVar[GroupType] = "Classic"
 
     def __init__(self, group_id: str, *, now_ms: int) -> None:
         self.group_id = group_id
@@ -124,8 +148,15 @@ class ClassicGroup:
     # Records
 
     @classmethod
-    def of_record(cls, group_id: str, value: GroupMetadataValue, *, value_version: int) -> ClassicGroup:
-        """The group as its newest record has it."""
+    def of_records(cls, group_id: str, records: Mapping[bytes, bytes], *, now_ms: int = -1) -> ClassicGroup:
+        """The group with these live records; one without a record of its own begins at `now_ms`."""
+        raw = records.get(classic_key(group_id))
+        return cls(group_id, now_ms=now_ms) if raw is None else cls.of_record(group_id, raw)
+
+    @classmethod
+    def of_record(cls, group_id: str, raw: bytes) -> ClassicGroup:
+        """The group as its newest record has it. Raises CorruptRecordError, UnsupportedFormatError."""
+        value, has_rebalance_timeout = parse_value(GroupMetadataValue, raw), raw[:2] != b"\0\0"
         group = cls(group_id, now_ms=value.current_state_timestamp)
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
@@ -137,7 +168,7 @@ class ClassicGroup:
                 instance_id=each.group_instance_id,
                 client_id=each.client_id,
                 client_host=each.client_host,
-                rebalance_timeout_ms=each.session_timeout if value_version == 0 else each.rebalance_timeout,
+                rebalance_timeout_ms=each.rebalance_timeout if has_rebalance_timeout else each.session_timeout,
                 session_timeout_ms=each.session_timeout,
                 protocols=((value.protocol or "", each.subscription),),
                 assignment=each.assignment,
@@ -299,23 +330,57 @@ class ClassicGroup:
     def _common_protocols(self) -> set[str]:
         return {name for name, count in self._supporters.items() if count == len(self.members)}
 
+    @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that the members consume; None if the protocol does not say so."""
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return None
+        """The topics that the members consume; None if the protocol does not say so: it may be any."""
         if not self.members:
             return frozenset()
-        if self.protocol_name is None:
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
             return None
         topics: set[str] = set()
         for member in self.members.values():
-            found = parse_subscription(member.metadata(self.protocol_name))
+            # All versions begin with version 0.
+            found = embedded(ConsumerProtocolSubscription, member.metadata(self.protocol_name), highest=0)
             if found is None:
                 return None
             topics.update(found.topics)
         return frozenset(topics)
 
     # States
+
+    @property
+    def state_name(self) -> str:
+        """The state as Kafka's tools spell it."""
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is ClassicState.EMPTY
+
+    @property
+    def empty_since_ms(self) -> int:
+        """When the group lost its last member; -1 if it has members, or its records do not say so."""
+        return self.state_since_ms if self.is_empty else -1
+
+    def described(self, topic_names: TopicNames) -> GroupDescription:
+        """The group for commands."""
+        return GroupDescription(
+            group_id=self.group_id,
+            type=self.kind,
+            state=self.state_name,
+            protocol_type=self.protocol_type or "",
+            assignor=(self.protocol_name or "") if self.members else "",
+            members=tuple(
+                GroupMember(
+                    member_id=each.member_id,
+                    instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    host=each.client_host,
+                    assignment=_named_partitions(each.assignment),
+                )
+                for each in self.members.values()
+            ),
+        )
 
     def transition_to(self, state: ClassicState, *, now_ms: int) -> None:
         self.previous_state = self.state
@@ -341,3 +406,10 @@ def _names(protocols: tuple[tuple[str, bytes], ...]) -> frozenset[str]:
 def protocols_bytes(protocols: tuple[tuple[str, bytes], ...]) -> int:
     """The characters of the names, and the bytes of the metadata."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def _named_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a consumer's assignment; none if a client of another protocol wrote it."""
+    message = embedded(ConsumerProtocolAssignment, assignment)
+    parts = () if message is None else message.assigned_partitions
+    return tuple(sorted(TopicPartition(each.topic, number) for each in parts for number in each.partitions))

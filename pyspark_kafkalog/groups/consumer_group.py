@@ -17,19 +17,36 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
-from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment, GroupIndex, Subscription
+from pyspark_kafkalog.groups.group_state import (
+    CONSUMER_PROTOCOL_TYPE,
+    DEFAULT_ASSIGNOR,
+    GroupDescription,
+    GroupMember,
+    GroupType,
+    TopicNames,
+)
 from pyspark_kafkalog.groups.layered_map import LayeredMap
 from pyspark_kafkalog.groups.offset_records import group_key, parse_value
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.storage.names import TopicPartition
 
+#: Partitions by topic id.
+Assignment: TypeAlias = Mapping[str, frozenset[int]]
+NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
+#: Names of topics, and a regular expression.
+Subscription: TypeAlias = "tuple[tuple[str, ...], str | None]"
+_NOBODY: Final[tuple[str, ...]] = ()
+_K = TypeVar("_K")
 #: A record before it is encoded: key, and value or None for a tombstone.
 GroupRecord: TypeAlias = tuple[Message, "Message | None"]
 
@@ -120,6 +137,119 @@ class ConsumerMember:
         return key, value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupIndex:
+    """What the members of a group have together, kept up to date with each change: looking it up costs no loop.
+
+    - `instances`: the member of each instance id
+    - `owners`: the members that have a partition, or have not given it up yet; more than one only if the records of a
+      group that was upgraded say so
+    - `subscriptions`: how many members have each subscription: names of topics, and a regular expression
+    - `assignors`: how many members ask for each assignor
+
+    Source: the maps of org.apache.kafka.coordinator.group.modern.ModernGroup and modern.consumer.ConsumerGroup.
+    """
+
+    instances: LayeredMap[str, str] = field(default_factory=LayeredMap)
+    owners: LayeredMap[tuple[str, int], tuple[str, ...]] = field(default_factory=LayeredMap)
+    subscriptions: LayeredMap[Subscription, int] = field(default_factory=LayeredMap)
+    regexes: LayeredMap[str, int] = field(default_factory=LayeredMap)
+    assignors: LayeredMap[str, int] = field(default_factory=LayeredMap)
+
+    def after(self, changes: Iterable[tuple[ConsumerMember | None, ConsumerMember | None]]) -> GroupIndex:
+        """The index after changes of members, each given as it was and as it is."""
+        changed = [each for each in changes if each[0] is not each[1]]
+        if not changed:
+            return self
+        before = [old for old, _ in changed if old is not None]
+        after = [new for _, new in changed if new is not None]
+        return GroupIndex(
+            instances=self._instances_after(before, after),
+            owners=self._owners_after(changed),
+            subscriptions=_counted(self.subscriptions, map(_subscription, before), map(_subscription, after)),
+            regexes=_counted(self.regexes, map(_regex, before), map(_regex, after)),
+            assignors=_counted(self.assignors, map(_assignor, before), map(_assignor, after)),
+        )
+
+    def same_topics(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The names in the tuple that members with the same subscription have, so that they share it."""
+        return next((each for each, _ in self.subscriptions if each == names), names)
+
+    def is_free_for(self, member_id: str, partition: tuple[str, int]) -> bool:
+        """Whether no other member has the partition."""
+        return all(each == member_id for each in self.owners.get(partition, _NOBODY))
+
+    def _instances_after(
+        self, before: Iterable[ConsumerMember], after: Iterable[ConsumerMember]
+    ) -> LayeredMap[str, str]:
+        changes: dict[str, str | None] = {
+            each.instance_id: None
+            for each in before
+            if each.instance_id is not None and self.instances.get(each.instance_id) == each.member_id
+        }
+        changes |= {each.instance_id: each.member_id for each in after if each.instance_id is not None}
+        return self.instances.with_changes(changes)
+
+    def _owners_after(
+        self, changed: Iterable[tuple[ConsumerMember | None, ConsumerMember | None]]
+    ) -> LayeredMap[tuple[str, int], tuple[str, ...]]:
+        changes: dict[tuple[str, int], tuple[str, ...] | None] = {}
+
+        def owners_of(partition: tuple[str, int]) -> tuple[str, ...]:
+            found = changes[partition] if partition in changes else self.owners.get(partition)
+            return found or _NOBODY
+
+        for old, new in changed:
+            had, has = _partitions(old), _partitions(new)
+            for member, topics, others in ((old, had, has), (new, has, had)):
+                if member is None:
+                    continue
+                mine = (member.member_id,)
+                for topic_id, numbers in topics.items():
+                    for number in numbers - others.get(topic_id, frozenset()):
+                        partition = topic_id, number
+                        owners = owners_of(partition)
+                        if member is new:
+                            changes[partition] = owners + mine if owners else mine
+                        elif owners == mine:
+                            changes[partition] = None
+                        else:
+                            changes[partition] = tuple(each for each in owners if each != member.member_id) or None
+        return self.owners.with_changes(changes)
+
+
+def _partitions(member: ConsumerMember | None) -> Mapping[str, frozenset[int]]:
+    """What the member has, or has not given up yet."""
+    if member is None:
+        return {}
+    if not member.revoking:
+        return member.assigned
+    both = dict(member.assigned)
+    for topic_id, numbers in member.revoking.items():
+        both[topic_id] = both.get(topic_id, frozenset()) | numbers
+    return both
+
+
+def _subscription(member: ConsumerMember) -> Subscription:
+    return member.topics, member.regex
+
+
+def _regex(member: ConsumerMember) -> str | None:
+    return member.regex or None
+
+
+def _assignor(member: ConsumerMember) -> str | None:
+    return member.assignor
+
+
+def _counted(
+    counts: LayeredMap[_K, int], before: Iterable[_K | None], after: Iterable[_K | None]
+) -> LayeredMap[_K, int]:
+    more: Counter[_K] = Counter(each for each in after if each is not None)
+    more.subtract(each for each in before if each is not None)
+    return counts.with_changes({key: counts.get(key, 0) + count or None for key, count in more.items() if count})
+
+
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
     """The topics that a regular expression matches, as of a version of the metadata, found at a time in ms."""
@@ -166,6 +296,11 @@ def _text_of(numbers: Sequence[int]) -> str:
 class ConsumerGroup:
     """One group. All its changes are those of `replay`."""
 
+    kind: ClassVar[GroupType] = "Consumer"
+    protocol_type: ClassVar[str] = CONSUMER_PROTOCOL_TYPE
+    #: Its offsets expire by their own age.
+    empty_since_ms: ClassVar[int] = -1
+
     group_id: str
     epoch: int = 0
     metadata_hash: int = 0
@@ -185,10 +320,14 @@ class ConsumerGroup:
         """Member id by instance id."""
         return self.index.instances
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
     @cached_property
-    def state(self) -> str:
-        """As Kafka's tools spell it."""
-        if not self.members:
+    def state_name(self) -> str:
+        """The state as Kafka's tools spell it."""
+        if self.is_empty:
             return "Empty"
         if self.epoch > self.target_epoch:
             return "Assigning"
@@ -206,7 +345,60 @@ class ConsumerGroup:
 
     @cached_property
     def subscribed_topics(self) -> frozenset[str]:
+        """The topics that members consume, whose offsets neither expire nor can be deleted."""
         return frozenset[str]().union(*map(self.topics_in, self.index.subscriptions))
+
+    def preferred_assignor(self, known: Collection[str] | None = None) -> str:
+        """The assignor that most members ask for, of those that are `known`."""
+        votes = {name: count for name, count in self.index.assignors.items() if known is None or name in known}
+        return max(sorted(votes), key=votes.__getitem__) if votes else DEFAULT_ASSIGNOR
+
+    def commit_error(self, member_id: str, instance_id: str | None, epoch: int, *, is_transactional: bool) -> ErrorCode:
+        """Whether a member may commit offsets, or anybody if the group has no members."""
+        if epoch < 0 and self.is_empty:
+            return ErrorCode.NONE
+        if is_transactional and epoch == -1 and not member_id and instance_id is None:
+            return ErrorCode.NONE
+        return self.member_epoch_error(member_id, epoch)
+
+    def member_epoch_error(self, member_id: str, epoch: int) -> ErrorCode:
+        """Whether it is a member, and knows its epoch."""
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if member.epoch != epoch:
+            return ErrorCode.ILLEGAL_GENERATION if member.classic is not None else ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE
+
+    def described(self, topic_names: TopicNames) -> GroupDescription:
+        """The group for commands, with the names of its topics."""
+
+        def named(assignment: Assignment) -> tuple[TopicPartition, ...]:
+            parts = ((topic_names(topic_id), numbers) for topic_id, numbers in assignment.items())
+            return tuple(sorted(TopicPartition(name, number) for name, numbers in parts for number in numbers))
+
+        return GroupDescription(
+            group_id=self.group_id,
+            type=self.kind,
+            state=self.state_name,
+            protocol_type=self.protocol_type,
+            assignor=self.preferred_assignor(),
+            members=tuple(
+                GroupMember(
+                    member_id=each.member_id,
+                    instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    host=each.client_host,
+                    assignment=named(each.assigned),
+                    target_assignment=named(self.targets.get(each.member_id, NO_PARTITIONS)),
+                    epoch=each.epoch,
+                    is_upgraded=each.classic is None,
+                )
+                for each in self.members.values()
+            ),
+            epoch=self.epoch,
+            target_assignment_epoch=self.target_epoch,
+        )
 
     def hash_of(self, topics: Topics) -> int:
         """The hash of the topics that members subscribe to, as they are now."""
@@ -338,7 +530,7 @@ def _assignment(
 
 # The bytes of records
 
-_TYPES: Final[Mapping[int, tuple[type[Message], type[Message] | None]]] = {
+RECORD_TYPES: Final[Mapping[int, tuple[type[Message], type[Message] | None]]] = {
     3: (records.ConsumerGroupMetadataKey, records.ConsumerGroupMetadataValue),
     4: (records.ConsumerGroupPartitionMetadataKey, None),
     5: (records.ConsumerGroupMemberMetadataKey, records.ConsumerGroupMemberMetadataValue),
@@ -349,20 +541,20 @@ _TYPES: Final[Mapping[int, tuple[type[Message], type[Message] | None]]] = {
 }
 
 
-def consumer_group_of(group_id: str, live: Mapping[bytes, bytes]) -> ConsumerGroup | None:
-    """The group with these live records; None if none of them is of the consumer protocol.
+def consumer_group_of(group_id: str, live: Mapping[bytes, bytes]) -> ConsumerGroup:
+    """The group with these live records, of which those of other types are ignored.
 
     Raises CorruptRecordError, UnsupportedFormatError.
     """
     changes: list[GroupRecord] = []
     for key, value in live.items():
-        types = _TYPES.get(_INT16.unpack_from(key)[0])
+        types = RECORD_TYPES.get(_INT16.unpack_from(key)[0])
         if types is not None:
             key_type, value_type = types
             # What a value of a former record type says does not matter: it is there.
             parsed = records.ConsumerGroupMetadataValue() if value_type is None else parse_value(value_type, value)
             changes.append((key_type.decode(0, key[_INT16.size :]), parsed))
-    return replay(ConsumerGroup(group_id=group_id), changes) if changes else None
+    return replay(ConsumerGroup(group_id=group_id), changes)
 
 
 def encoded(changes: Iterable[GroupRecord]) -> dict[bytes, bytes | None]:

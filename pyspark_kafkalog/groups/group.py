@@ -39,7 +39,7 @@ from pyspark_kafkalog.errors import (
     without_frames,
 )
 from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
-from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
+from pyspark_kafkalog.groups.group_state import GroupDescription
 from pyspark_kafkalog.groups.offset_records import (
     OFFSET_TYPES,
     OffsetAndMetadata,
@@ -303,12 +303,9 @@ class Group:
         log = self._log()
         if log is None:
             raise self._unknown()
-        return describe_group(
-            self.group_id,
-            log.records(self.group_id),
-            topic_names=lambda topic_id: self._root.topic_name(topic_id) or topic_id,
-            with_members=self._root.is_broker_directory,
-        )
+        group = log.group(self.group_id)
+        described = group.described(lambda topic_id: self._root.topic_name(topic_id) or topic_id)
+        return described if self._root.is_broker_directory else described.without_members()
 
     def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
         """Delete the group's offsets of these partitions; return the partitions that had one.
@@ -367,7 +364,7 @@ class Group:
 
     def _expired(self, log: GroupLog, older_than_ms: int, now_ms: int) -> Expired:
         is_current = expiry_filter(self._root, log)
-        return find_expired(log, self.group_id, is_current, older_than_ms=older_than_ms, now_ms=now_ms)
+        return find_expired(log, log.group(self.group_id), is_current, older_than_ms=older_than_ms, now_ms=now_ms)
 
     def _change(self, change: Callable[[GroupLog], T]) -> T:
         """Call `change` with the partition that has the group's records, under its lock. Raises UnknownGroupError."""
@@ -553,7 +550,7 @@ class _Expiry:
         log = GroupLogs.of(self.root).caught_up(self.root, self.number)
         is_current = expiry_filter(self.root, log)
         found = {
-            name: find_expired(log, name, is_current, older_than_ms=self.older_than_ms, now_ms=self.now_ms)
+            name: find_expired(log, log.group(name), is_current, older_than_ms=self.older_than_ms, now_ms=self.now_ms)
             for name in sorted(log.groups())
         }
         return {name: each for name, each in found.items() if each.keys}

@@ -19,13 +19,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pyspark_kafkalog.groups.classic_group import ClassicGroup
+from pyspark_kafkalog.groups.consumer_group import RECORD_TYPES, ConsumerGroup, consumer_group_of
+from pyspark_kafkalog.groups.group_state import OtherGroup
 from pyspark_kafkalog.groups.offset_records import (
     OFFSET_TYPES,
     OFFSETS_TOPIC,
@@ -43,7 +46,12 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
+#: A group of any kind, as its records have it.
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | OtherGroup
+
 _LOG: Final = logging.getLogger(__name__)
+_SHARE_TYPES: Final = frozenset(range(10, 16))
+_STREAMS_TYPES: Final = frozenset(range(17, 24))
 _RECORDS: Final = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 #: Offsets from which on the compiled decoder is worth loading.
@@ -157,6 +165,14 @@ class GroupLog:
     def records(self, group: str) -> Mapping[bytes, bytes]:
         """The group's live records, value by key."""
         return self._live.get(group, {})
+
+    def state_records(self, group: str) -> dict[bytes, bytes]:
+        """The group's live records but its offsets."""
+        return {key: value for key, value in self.records(group).items() if key[:2] not in OFFSET_TYPES}
+
+    def group(self, group: str) -> AnyGroup:
+        """The group that the live records make. Raises CorruptRecordError, UnsupportedFormatError."""
+        return group_of(group, self.records(group))
 
     def written_at(self, key: bytes) -> tuple[int, int] | None:
         """The partition and the offset of the live record of a committed offset; None if its value tells the topic."""
@@ -276,6 +292,21 @@ class GroupLog:
             if self._open[producer_id][key][0] < offset:
                 del self._open[producer_id][key]
                 self._settle(key, {producer_id})
+
+
+def group_of(group_id: str, records: Mapping[bytes, bytes]) -> AnyGroup:
+    """The group with these live records; one without records other than offsets is a classic group without members.
+
+    Raises CorruptRecordError, UnsupportedFormatError.
+    """
+    types = {int.from_bytes(key[:2], "big") for key in records}
+    if not types.isdisjoint(_STREAMS_TYPES):
+        return OtherGroup(group_id, "Streams")
+    if not types.isdisjoint(_SHARE_TYPES):
+        return OtherGroup(group_id, "Share")
+    if not types.isdisjoint(RECORD_TYPES):
+        return consumer_group_of(group_id, records)
+    return ClassicGroup.of_records(group_id, records)
 
 
 class _Whole:

@@ -35,13 +35,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import numpy as np
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, TopicExistsError
-from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
-from pyspark_kafkalog.groups.group_state import SHARE_TYPES, empty_since_ms, has_members, kept_topics
+from pyspark_kafkalog.groups.group_log import AnyGroup, GroupLog, GroupLogs
 from pyspark_kafkalog.groups.offset_records import (
     NO_EXPIRY,
     OFFSETS_TOPIC,
     OffsetAndMetadata,
-    group_of_key,
     parse_offset_key,
     parse_offset_value,
 )
@@ -93,18 +91,17 @@ def expiry_filter(root: Root, log: GroupLog) -> OffsetsFilter:
 
 
 def find_expired(
-    log: GroupLog, group_id: str, is_current: OffsetsFilter, *, older_than_ms: int, now_ms: int
+    log: GroupLog, group: AnyGroup, is_current: OffsetsFilter, *, older_than_ms: int, now_ms: int
 ) -> Expired:
-    """What expires of a group, if offsets live until the time `older_than_ms`.
+    """What expires of a group of `log`, if offsets live until the time `older_than_ms`.
 
-    Raises CorruptRecordError.
+    Members are as last written. Those that are gone are removed by the server that coordinates the group. Raises
+    CorruptRecordError.
     """
-    records, pending = log.records(group_id), log.pending_keys(group_id)
-    types = {named[0] for named in map(group_of_key, records) if named is not None}
-    if types.intersection(SHARE_TYPES):
+    if group.kind == "Share":
         return Expired()
-    kept = kept_topics(records)
-    empty_ms = empty_since_ms(records)
+    records, pending = log.records(group.group_id), log.pending_keys(group.group_id)
+    kept = group.subscribed_topics
     offsets = {key: found for key in records if (found := parse_offset_key(key)) is not None}
     expired: dict[bytes, TopicPartition] = {}
     for key, topic_partition in offsets.items():
@@ -112,11 +109,11 @@ def find_expired(
         is_kept = kept is None or topic_partition.topic in kept
         if key not in pending and (
             not is_current(topic_partition, committed, key)
-            or (not is_kept and _is_expired(committed, empty_ms, older_than_ms, now_ms))
+            or (not is_kept and _is_expired(committed, group.empty_since_ms, older_than_ms, now_ms))
         ):
             expired[key] = topic_partition
     # A group without offsets and members has no state worth keeping.
-    is_unused = kept is not None and len(expired) == len(offsets) and not pending and not has_members(records)
+    is_unused = len(expired) == len(offsets) and not pending and group.is_empty
     return Expired(tuple(records if is_unused else expired), tuple(sorted(set(expired.values()))))
 
 

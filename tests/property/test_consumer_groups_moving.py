@@ -205,7 +205,7 @@ class MovingGroup:
         self.check()
         group = self.group()
         assert group is not None
-        assert group.state == "Stable"
+        assert group.state_name == "Stable"
         owned = sorted(number for member in self.members for number in member.owned)
         assert owned == list(range(len(self.log_dir.partition_numbers("a")))), self.members
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
+from pyspark_kafkalog.groups.consumer_group import NO_PARTITIONS, Assignment
 
 
 class AssignedMember(NamedTuple):
@@ -239,6 +239,5 @@ def _best_move(member_id: str, shares: _Shares, subscribers: Mapping[str, _Fewes
     return topic_id, max(mine[topic_id]), to
 
 
-#: By the name that clients ask for; the first is the default.
+#: By the name that clients ask for.
 ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType({"uniform": assign_uniform, "range": assign_range})
-DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))

@@ -114,9 +114,9 @@ class ClassicProtocol:
     def __init__(self, group: ClassicGroup, host: ClassicHost, limits: ClassicLimits) -> None:
         self.group = group
         #: The group's newest record in the log; None if it has none.
-        self.last_record: GroupMetadataValue | None = None
+        self.last_record: bytes | None = None
         #: The record that is being committed now.
-        self.record_under_way: GroupMetadataValue | None = None
+        self.record_under_way: bytes | None = None
         self._host = host
         self._limits = limits
         #: Static members that have come back, and wait until the write that is under way has ended.

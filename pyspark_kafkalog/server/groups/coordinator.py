@@ -21,15 +21,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
+from pyspark_kafkalog.groups.classic_group import classic_key, classic_value
 from pyspark_kafkalog.groups.consumer_group import (
     ConsumerGroup,
     ConsumerMember,
     MemberState,
     encoded,
 )
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, parse_offset_key
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
@@ -37,7 +38,7 @@ from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.heartbeat import without
 from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups
 from pyspark_kafkalog.server.groups.migration import downgraded
-from pyspark_kafkalog.server.groups.shard import Planned, Shard, encoded_classic, refresh
+from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.groups.timers import Timers
 from pyspark_kafkalog.server.metadata.coordinator_partitions import offsets_partitions_count, partition_of_group
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
@@ -441,10 +442,8 @@ class GroupCoordinator:
         )
         if value is None:
             return None
-        changes: dict[bytes, bytes | None] = {
-            key: None for key in shard.log.records(group_id) if parse_offset_key(key) is None
-        }
-        changes[group_key(GroupMetadataKey(group=group_id))] = encoded_classic(value)
+        changes: dict[bytes, bytes | None] = dict.fromkeys(shard.log.state_records(group_id))
+        changes[classic_key(group_id)] = classic_value(value)
 
         def done() -> None:
             for each in before.members.keys() | after.members.keys():

@@ -13,21 +13,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
-from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicMember, ClassicState
-from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, ConsumerMember
-from pyspark_kafkalog.groups.group_index import Assignment
-from pyspark_kafkalog.groups.group_state import GroupDescription, describe_group
-from pyspark_kafkalog.groups.offset_records import group_key
+from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicMember, ClassicState, classic_key
+from pyspark_kafkalog.groups.consumer_group import Assignment, ConsumerGroup, ConsumerMember
+from pyspark_kafkalog.groups.group_log import AnyGroup
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.authorized_operations import authorized_operations
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.heartbeat import assignor_of
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
 from pyspark_kafkalog.server.turns import in_turns
@@ -85,22 +82,19 @@ class DescribingHandlers:
             shard = await self._readable(context, request.session, group_id)
         except RequestError as refused:
             return wire.DescribedGroup(error_code=refused.code, group_id=group_id)
-        machine = None if _kind(shard, group_id) != "classic" else shard.classic(group_id)
+        group = shard.group(group_id)
         asked = body.include_authorized_operations
         operations = authorized_operations(context, request.session, ResourceType.GROUP, group_id, asked=asked)
-        if machine is None:
-            is_known = group_id in shard.group_ids()
-            is_error = request.api_version >= _NOT_FOUND_FROM
-            return wire.DescribedGroup(
-                error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
-                error_message=f"Group {group_id} {'is not a classic group' if is_known else 'not found'}."
-                if is_error
-                else None,
-                group_id=group_id,
-                group_state=ClassicState.DEAD.value,
-                authorized_operations=operations,
-            )
-        return _described_classic(machine.group, operations, has_message=request.api_version >= _NOT_FOUND_FROM)
+        knows_error = request.api_version >= _NOT_FOUND_FROM
+        if isinstance(group, ClassicGroup):
+            return _described_classic(group, operations, has_message=knows_error)
+        return wire.DescribedGroup(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.NONE,
+            error_message=_not_found(group_id, group, "classic") if knows_error else None,
+            group_id=group_id,
+            group_state=ClassicState.DEAD.value,
+            authorized_operations=operations,
+        )
 
     async def _readable(self, context: ServerContext, session: Session, group_id: str) -> Shard:
         if not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
@@ -124,21 +118,19 @@ class DescribingHandlers:
             if not group_id:
                 raise RequestError(ErrorCode.INVALID_GROUP_ID)
             shard = await self._readable(context, request.session, group_id)
-            group = shard.consumer(group_id)
-            if group is None:
-                is_known = group_id in shard.group_ids()
-                reason = f"Group {group_id} {'is not a consumer group' if is_known else 'not found'}."
-                raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
+            group = shard.group(group_id)
+            if not isinstance(group, ConsumerGroup):
+                raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, _not_found(group_id, group, "consumer"))
             _check_topics_seen(context, request.session, group)
         except RequestError as refused:
             return consumer_wire.DescribedGroup(error_code=refused.code, error_message=str(refused), group_id=group_id)
         asked = body.include_authorized_operations
         return consumer_wire.DescribedGroup(
             group_id=group_id,
-            group_state=group.state,
+            group_state=group.state_name,
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,
-            assignor_name=assignor_of(group),
+            assignor_name=group.preferred_assignor(ASSIGNORS),
             members=tuple(_described_member(context, group, each) for each in group.members.values()),
             authorized_operations=authorized_operations(
                 context, request.session, ResourceType.GROUP, group_id, asked=asked
@@ -170,45 +162,33 @@ class DescribingHandlers:
 
 def _plan_deletion(shard: Shard, group_id: str) -> Planned:
     """Tombstones of all records of the group, and of what open transactions have written of it."""
-    group = shard.consumer(group_id)
-    machine = None if group is not None else shard.classic(group_id)
-    records = shard.log.records(group_id)
-    if group is None and machine is None:
-        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if (group is not None and group.members) or (machine is not None and machine.group.state is not ClassicState.EMPTY):
-        raise RequestError(ErrorCode.NON_EMPTY_GROUP)
-    tombstones: dict[bytes, bytes | None] = dict.fromkeys([*records, *shard.log.pending_keys(group_id)])
+    group = shard.group(group_id)
     if group is None:
-        tombstones.setdefault(group_key(GroupMetadataKey(group=group_id)))
+        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if not group.is_empty:
+        raise RequestError(ErrorCode.NON_EMPTY_GROUP)
+    records = shard.log.records(group_id)
+    tombstones: dict[bytes, bytes | None] = dict.fromkeys([*records, *shard.log.pending_keys(group_id)])
+    if group.kind != "Consumer":
+        tombstones.setdefault(classic_key(group_id))
     return Planned(tombstones, done=lambda: shard.close_classic(group_id, ErrorCode.UNKNOWN_MEMBER_ID))
-
-
-def _kind(shard: Shard, group_id: str) -> str:
-    """The type of the group as the protocol spells it."""
-    if group_id in shard.classics:
-        return "classic"
-    if shard.consumer(group_id) is not None:
-        return "consumer"
-    return _recorded(shard, group_id, with_members=False).type.lower()
-
-
-def _recorded(shard: Shard, group_id: str, *, with_members: bool) -> GroupDescription:
-    return describe_group(group_id, shard.log.records(group_id), topic_names=str, with_members=with_members)
 
 
 async def _listed(shard: Shard) -> AsyncIterator[wire.ListedGroup]:
     """The groups of the partition. Those that are only in the log are left there."""
     async for group_id in in_turns(sorted(shard.group_ids())):
-        machine, group = shard.classics.get(group_id), shard.consumer(group_id)
-        if machine is not None:
-            kind, state, protocol_type = "classic", machine.group.state.value, machine.group.protocol_type or ""
-        elif group is not None:
-            kind, state, protocol_type = "consumer", group.state, "consumer"
-        else:
-            recorded = _recorded(shard, group_id, with_members=True)
-            kind, state = recorded.type.lower(), recorded.state
-            protocol_type = recorded.protocol_type if kind == "classic" else kind
-        yield wire.ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=kind)
+        group = shard.group(group_id)
+        if group is not None:
+            yield wire.ListedGroup(
+                group_id=group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state_name,
+                group_type=group.kind.lower(),
+            )
+
+
+def _not_found(group_id: str, group: AnyGroup | None, kind: str) -> str:
+    return f"Group {group_id} {'not found' if group is None else f'is not a {kind} group'}."
 
 
 def _described_classic(group: ClassicGroup, operations: int, *, has_message: bool) -> wire.DescribedGroup:
@@ -216,7 +196,7 @@ def _described_classic(group: ClassicGroup, operations: int, *, has_message: boo
     return wire.DescribedGroup(
         error_message="" if has_message else None,
         group_id=group.group_id,
-        group_state=group.state.value,
+        group_state=group.state_name,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if is_stable else "",
         members=tuple(

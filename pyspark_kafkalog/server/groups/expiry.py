@@ -77,7 +77,9 @@ def _plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callabl
         older_than_ms = now_ms - context.broker_config().offsets_retention_minutes * MINUTE_MS
         if shard.kept_since_ms(group_id) > older_than_ms:
             older_than_ms = 0
-        found = find_expired(shard.log, group_id, is_current, older_than_ms=older_than_ms, now_ms=now_ms)
+        found = find_expired(
+            shard.log, shard.recorded(group_id), is_current, older_than_ms=older_than_ms, now_ms=now_ms
+        )
         is_unused = len(found.keys) == len(records) and not shard.log.pending_keys(group_id)
         is_gone = is_unused and (machine is None or machine.group.state is ClassicState.EMPTY)
         return Planned(

@@ -19,6 +19,8 @@ from typing import Final
 
 from pyspark_kafkalog.groups.consumer_group import (
     LEFT_FOR_A_WHILE,
+    NO_PARTITIONS,
+    Assignment,
     ConsumerGroup,
     ConsumerMember,
     GroupRecord,
@@ -26,11 +28,10 @@ from pyspark_kafkalog.groups.consumer_group import (
     Topics,
     replay,
 )
-from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember
+from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, AssignedMember
 from pyspark_kafkalog.server.groups.reconcile import Reconciliation, reconcile
 
 _LEFT: Final = -1
@@ -330,7 +331,7 @@ def _new_targets(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord
         current = known.get(each.member_id, NO_PARTITIONS)
         members.append(AssignedMember(each.member_id, each.instance_id, topic_ids, current))
     numbers = {topic_id: topics.partition_numbers(topic_id) for topic_id in frozenset[str]().union(*wanted.values())}
-    targets = ASSIGNORS[assignor_of(group)](members, numbers)
+    targets = ASSIGNORS[group.preferred_assignor(ASSIGNORS)](members, numbers)
     changed = (
         (each.member_id, target)
         for each in members
@@ -341,12 +342,6 @@ def _new_targets(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord
     new.append(target_epoch_record(group.group_id, group.epoch))
     changes += new
     return replay(group, new)
-
-
-def assignor_of(group: ConsumerGroup) -> str:
-    """The assignor that most members ask for."""
-    votes = {name: count for name, count in group.index.assignors.items() if name in ASSIGNORS}
-    return max(sorted(votes), key=votes.__getitem__) if votes else DEFAULT_ASSIGNOR
 
 
 def target_record(group_id: str, member_id: str, target: Assignment) -> GroupRecord:
@@ -414,27 +409,3 @@ def _removal(group: ConsumerGroup, member: ConsumerMember) -> list[GroupRecord]:
 
 def _unknown_member(group: ConsumerGroup, member_id: str) -> RequestError:
     return RequestError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
-
-
-# Offsets
-
-
-def commit_error(
-    group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, *, is_transactional: bool
-) -> ErrorCode:
-    """Whether a member may commit offsets, or anybody if the group has no members."""
-    if epoch < 0 and not group.members:
-        return ErrorCode.NONE
-    if is_transactional and epoch == -1 and not member_id and instance_id is None:
-        return ErrorCode.NONE
-    return member_epoch_error(group, member_id, epoch)
-
-
-def member_epoch_error(group: ConsumerGroup, member_id: str, epoch: int) -> ErrorCode:
-    """Whether it is a member, and knows its epoch."""
-    member = group.members.get(member_id)
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if member.epoch != epoch:
-        return ErrorCode.ILLEGAL_GENERATION if member.classic is not None else ErrorCode.STALE_MEMBER_EPOCH
-    return ErrorCode.NONE

@@ -245,8 +245,8 @@ class LocalShard(Shard):
             for group_id in self.classics.keys() - own:
                 if log.records(group_id) or not self._is_beginning(group_id):
                     self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
-            for group_id in self._consumers.keys() - own:
-                del self._consumers[group_id]
+            for group_id in self._modern.keys() - own:
+                del self._modern[group_id]
 
     async def follow(self) -> None:
         """See Shard."""
@@ -261,7 +261,7 @@ class LocalShard(Shard):
         if self.log.take_over(group_id):
             self._taken_ms[group_id] = self._context.clock()
             self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
-            self._consumers.pop(group_id, None)
+            self._modern.pop(group_id, None)
             _LOG.info(
                 "group %s goes on in this server's memory, from its committed offsets: %s is not written to",
                 group_id,

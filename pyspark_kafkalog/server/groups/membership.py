@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.groups.classic_group import JoinAnswer, SyncAnswer
+from pyspark_kafkalog.groups.classic_group import ClassicGroup, JoinAnswer, SyncAnswer, classic_key
 from pyspark_kafkalog.groups.consumer_group import (
     LEFT_FOR_A_WHILE,
+    Assignment,
     ConsumerGroup,
     GroupRecord,
     MemberState,
@@ -26,11 +27,9 @@ from pyspark_kafkalog.groups.consumer_group import (
     encoded,
     replay,
 )
-from pyspark_kafkalog.groups.group_index import Assignment
-from pyspark_kafkalog.groups.offset_records import group_key, parse_offset_key
 from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
@@ -137,13 +136,13 @@ class MembershipHandlers:
             await shard.write(group_id, lambda: _plan_conversion(shard, group_id), is_exclusive=True)
         if group_id in shard.classics:
             return shard.classics[group_id]
-        if _other_kind(shard, group_id):
+        recorded = shard.recorded(group_id)
+        if recorded.kind != "Classic":
             raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        has_record = group_key(GroupMetadataKey(group=group_id)) in shard.log.records(group_id)
         if not is_new_member and not shard.log.records(group_id):
             raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
         machine = shard.new_classic(group_id)
-        if not has_record:
+        if machine.last_record is None:
             empty = GroupMetadataValue(
                 protocol=None, leader=None, current_state_timestamp=self._coordinator.context.clock()
             )
@@ -516,18 +515,10 @@ def _has_consumers(shard: Shard, group_id: str) -> bool:
 
 def _machine(shard: Shard, group_id: str) -> ClassicProtocol:
     """The group's machine. Raises RequestError if it has none: then nobody is a member."""
-    machine = None if _other_kind(shard, group_id) else shard.classic(group_id)
+    machine = shard.classic(group_id)
     if machine is None:
         raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)
     return machine
-
-
-def _other_kind(shard: Shard, group_id: str) -> bool:
-    """Whether the group has records of share groups or streams groups, or is one of the consumer protocol."""
-    if group_id in shard.classics:
-        return False
-    own = group_key(GroupMetadataKey(group=group_id))
-    return any(key != own and parse_offset_key(key) is None for key in shard.log.records(group_id))
 
 
 def _plan_conversion(shard: Shard, group_id: str) -> Planned:
@@ -537,8 +528,7 @@ def _plan_conversion(shard: Shard, group_id: str) -> Planned:
         return Planned({})
     if group.members:
         raise RequestError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    live = shard.log.records(group_id)
-    return Planned({key: None for key in live if parse_offset_key(key) is None})
+    return Planned(dict.fromkeys(shard.log.state_records(group_id)))
 
 
 def _conversion_to_consumer(
@@ -548,13 +538,14 @@ def _conversion_to_consumer(
 
     Raises RequestError for a group with members that has to stay what it is.
     """
-    if _other_kind(shard, group_id):
-        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-    machine = shard.classic(group_id)
+    group = shard.group(group_id)
     new: list[GroupRecord] = []
-    if machine is not None and machine.group.members:
-        new = migration.upgraded(machine.group, known_topics(context), context.broker_config())
-    key = group_key(GroupMetadataKey(group=group_id))
+    if isinstance(group, ClassicGroup):
+        if group.members:
+            new = migration.upgraded(group, known_topics(context), context.broker_config())
+    elif group is not None:
+        raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    key = classic_key(group_id)
     tombstone: dict[bytes, bytes | None] = {key: None} if key in shard.log.records(group_id) else {}
     return {**tombstone, **encoded(new)}, replay(ConsumerGroup(group_id=group_id), new)
 

@@ -20,20 +20,20 @@ from collections.abc import Iterable
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
-from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.classic_group import (
-    CONSUMER_PROTOCOL_TYPE,
     ClassicGroup,
     ClassicMember,
     SyncAnswer,
 )
 from pyspark_kafkalog.groups.consumer_group import (
+    NO_PARTITIONS,
+    Assignment,
     ConsumerGroup,
     ConsumerMember,
     GroupRecord,
     MemberState,
 )
-from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
+from pyspark_kafkalog.groups.group_state import CONSUMER_PROTOCOL_TYPE, embedded, embedded_version
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.error_codes import RequestError
@@ -78,7 +78,10 @@ def upgraded(group: ClassicGroup, topics: KnownTopics, config: BrokerConfig) -> 
 def _upgraded_member(group: ClassicGroup, member: ClassicMember, topics: KnownTopics) -> ConsumerMember:
     # Before its first generation a group has no protocol yet.
     metadata = member.metadata(group.protocol_name) if group.protocol_name else member.protocols[0][1]
-    subscription, assigned = _subscription(metadata), _assignment(member.assignment, topics)
+    subscription, assigned = (
+        embedded(records.ConsumerProtocolSubscription, metadata),
+        _assignment(member.assignment, topics),
+    )
     if subscription is None or assigned is None:
         raise RequestError(
             ErrorCode.GROUP_ID_NOT_FOUND,
@@ -120,7 +123,7 @@ def join_as_heartbeat(request: JoinRequest, member_id: str, topics: KnownTopics)
 
     Raises RequestError for metadata that are not those of a consumer.
     """
-    subscription = _subscription(request.protocols[0][1])
+    subscription = embedded(records.ConsumerProtocolSubscription, request.protocols[0][1])
     if subscription is None:
         raise RequestError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "Malformed embedded consumer protocol in the member's metadata."
@@ -244,33 +247,19 @@ def _classic_metadata(session_timeout_ms: int, protocols: Iterable[tuple[str, by
     )
 
 
-def _subscription(metadata: bytes) -> records.ConsumerProtocolSubscription | None:
-    version = _version(metadata, records.ConsumerProtocolSubscription.schema().highest_version)
-    if version is None:
-        return None
-    try:
-        return records.ConsumerProtocolSubscription.decode(version, metadata[_INT16.size :], allow_trailing=True)
-    except KafkalogError:
-        return None
-
-
 def _assignment(blob: bytes, topics: KnownTopics) -> Assignment | None:
     """The partitions of a member; none for a member that has not got an assignment yet, None for damage."""
     if not blob:
         return {}
-    version = _version(blob, records.ConsumerProtocolAssignment.schema().highest_version)
-    if version is None:
-        return None
-    try:
-        found = records.ConsumerProtocolAssignment.decode(version, blob[_INT16.size :], allow_trailing=True)
-    except KafkalogError:
-        return None
-    return _by_id(((each.topic, each.partitions) for each in found.assigned_partitions), topics)
+    found = embedded(records.ConsumerProtocolAssignment, blob)
+    return (
+        None if found is None else _by_id(((each.topic, each.partitions) for each in found.assigned_partitions), topics)
+    )
 
 
 def _encoded_assignment(assignment: Assignment, metadata: bytes, topics: KnownTopics) -> bytes:
     """The assignment in the version of the member's metadata. Topics that are deleted are left out."""
-    version = _version(metadata, records.ConsumerProtocolAssignment.schema().highest_version) or 0
+    version = embedded_version(metadata, records.ConsumerProtocolAssignment.schema().highest_version) or 0
     named = ((topics.name(topic_id), numbers) for topic_id, numbers in assignment.items())
     message = records.ConsumerProtocolAssignment(
         assigned_partitions=tuple(
@@ -279,14 +268,6 @@ def _encoded_assignment(assignment: Assignment, metadata: bytes, topics: KnownTo
         )
     )
     return _INT16.pack(version) + message.encode(version)
-
-
-def _version(blob: bytes, highest: int) -> int | None:
-    """The version to read it with: later ones only add fields at the end."""
-    if len(blob) < _INT16.size:
-        return None
-    (version,) = _INT16.unpack_from(blob)
-    return None if version < 0 else min(version, highest)
 
 
 def _by_id(named: Iterable[tuple[str, Iterable[int]]], topics: KnownTopics) -> dict[str, frozenset[int]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicState
+from pyspark_kafkalog.groups.group_state import CONSUMER_PROTOCOL_TYPE
 from pyspark_kafkalog.groups.offset_records import (
     NO_EXPIRY,
     OffsetAndMetadata,
@@ -34,7 +34,6 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.groups import heartbeat as consumer
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.metadata.known_topics import known_topics, with_names
@@ -60,21 +59,18 @@ def validate_commit(
     is_transactional: bool = False,
 ) -> None:
     """Raise RequestError unless the member, of this generation or epoch, may commit offsets of the group now."""
-    group = shard.consumer(group_id)
-    if group is not None:
-        error = consumer.commit_error(group, member_id, instance_id, generation, is_transactional=is_transactional)
-        member = group.members.get(member_id)
-        is_classic = member is not None and member.classic is not None
-        if not is_transactional and member is not None and not is_classic and api_version < _EPOCHS_FROM:
+    consumers = shard.consumer(group_id)
+    if consumers is not None and not is_transactional and api_version < _EPOCHS_FROM:
+        member = consumers.members.get(member_id)
+        if member is not None and member.classic is None:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION)
+    group = consumers or shard.classic(group_id)
+    if group is not None:
+        error = group.commit_error(member_id, instance_id, generation, is_transactional=is_transactional)
+    elif generation < 0:
+        return
     else:
-        machine = shard.classic(group_id)
-        if machine is not None:
-            error = machine.commit_error(member_id, instance_id, generation, is_transactional=is_transactional)
-        elif generation < 0:
-            return
-        else:
-            error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= _EPOCHS_FROM else ErrorCode.ILLEGAL_GENERATION
+        error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= _EPOCHS_FROM else ErrorCode.ILLEGAL_GENERATION
     if error is not ErrorCode.NONE:
         raise RequestError(error)
 
@@ -374,7 +370,7 @@ def _check_fetch(shard: Shard, asked: wire.OffsetFetchRequestGroup) -> None:
     group = shard.consumer(asked.group_id)
     if group is None:
         return
-    error = consumer.member_epoch_error(group, asked.member_id or "", asked.member_epoch)
+    error = group.member_epoch_error(asked.member_id or "", asked.member_epoch)
     if error is not ErrorCode.NONE:
         raise RequestError(error)
 
@@ -470,18 +466,14 @@ def _plan_delete(shard: Shard, group_id: str, chosen: Iterable[TopicPartition]) 
 
 def _subscribed_topics(shard: Shard, group_id: str) -> frozenset[str] | None:
     """None if the members do not say in a known form what they consume: it may be any topic."""
-    group = shard.consumer(group_id)
-    if group is not None:
-        return group.subscribed_topics
-    machine = shard.classic(group_id)
-    if machine is None:
+    group = shard.group(group_id)
+    if group is None:
         raise RequestError(ErrorCode.GROUP_ID_NOT_FOUND)
-    classic = machine.group
-    if classic.state is ClassicState.EMPTY:
+    if group.is_empty:
         return frozenset()
-    if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise RequestError(ErrorCode.NON_EMPTY_GROUP)
-    return classic.subscribed_topics()
+    return group.subscribed_topics
 
 
 def _may(

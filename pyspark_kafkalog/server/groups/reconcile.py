@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyspark_kafkalog.groups.consumer_group import ConsumerMember, MemberState
-from pyspark_kafkalog.groups.group_index import NO_PARTITIONS, Assignment
+from pyspark_kafkalog.groups.consumer_group import NO_PARTITIONS, Assignment, ConsumerMember, MemberState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,12 +26,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import CommitConflictError, CorruptRecordError, KafkalogError, UnsupportedFormatError
-from pyspark_kafkalog.groups.classic_group import ClassicGroup
-from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, consumer_group_of
-from pyspark_kafkalog.groups.group_log import GroupLog, groups_changed
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_key, group_of_key, is_offset, parse_value
+from pyspark_kafkalog.groups.classic_group import ClassicGroup, classic_key, classic_value
+from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
+from pyspark_kafkalog.groups.group_log import AnyGroup, GroupLog, groups_changed
+from pyspark_kafkalog.groups.group_state import OtherGroup
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset
 from pyspark_kafkalog.groups.offsets_topic import encode_records
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.codecs.codec import CompressionType
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.server.context import ServerContext
 
 _LOG: Final = logging.getLogger(__name__)
-_CLASSIC_VALUE_VERSION: Final = 3
 #: How often a batch is planned again because somebody else wrote to the partition meanwhile.
 _CONFLICTS_MAX: Final = 50
 _BATCH_WRITES: Final = 1000
@@ -80,11 +80,6 @@ class Planned:
     topic_ids: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def encoded_classic(value: GroupMetadataValue) -> bytes:
-    """The record of a classic group, in the version that Kafka 4.1 writes."""
-    return _CLASSIC_VALUE_VERSION.to_bytes(2, "big") + value.encode(_CLASSIC_VALUE_VERSION)
-
-
 @dataclass(slots=True, eq=False)
 class _Write:
     group_id: str
@@ -112,7 +107,8 @@ class Shard:
         self._context = context
         self._host_of = host_of
         self._followed = followed
-        self._consumers: dict[str, ConsumerGroup | None] = {}
+        #: The groups of other protocols, made of their records; None for classic groups.
+        self._modern: dict[str, ConsumerGroup | OtherGroup | None] = {}
         self._topic_id = ""
         #: The writes that wait, by group, each with those of its group in order.
         self._queue: dict[str, deque[_Write]] = {}
@@ -134,13 +130,13 @@ class Shard:
         log = GroupLog(self.partition)
         self._topic_id = root.topic(OFFSETS_TOPIC, readable_only=True).topic_id or ""
 
-        def read() -> tuple[dict[str, ConsumerGroup | None], set[str]]:
+        def read() -> tuple[dict[str, ConsumerGroup | OtherGroup | None], set[str]]:
             log.catch_up(root, self._topic_id)
-            return _consumers_of(log), _classics_with_members(log)
+            return _groups_of(log)
 
-        consumers, with_members = await self._context.run(read)
+        modern, with_members = await self._context.run(read)
         self.log = log
-        self._consumers = consumers
+        self._modern = modern
         for group_id in with_members | self.classics.keys():
             self._follow_classic(group_id)
 
@@ -165,9 +161,9 @@ class Shard:
             changed = self.log.apply(tail)
             _LOG.debug("%s-%d: read %d to %d", OFFSETS_TOPIC, self.partition, start_offset, self.log.end_offset)
             for group_id in changed or ():
-                before = self._consumers.pop(group_id, None)
+                before = self._modern.pop(group_id, None)
                 self._follow_classic(group_id)
-                self._followed(self, before, self.consumer(group_id))
+                self._followed(self, _if_consumer(before), self.consumer(group_id))
 
     async def follow(self) -> None:
         """Read what others have written, unless the partition was looked at a moment ago.
@@ -193,40 +189,44 @@ class Shard:
 
     def _follow_classic(self, group_id: str) -> None:
         """Have the machine of a group with members, as its record says; close one that another server has replaced."""
-        found = self._classic_record(group_id)
+        newest = self.log.records(group_id).get(classic_key(group_id))
         machine = self.classics.get(group_id)
         if machine is not None:
-            newest = found[1] if found else None
             if newest is not None and newest == machine.record_under_way:
                 machine.last_record = newest  # an own write, read before its commit was answered
             if machine.last_record == newest:
                 return
             self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
-        if found is not None and found[1].members:
+        if newest is not None and ClassicGroup.of_record(group_id, newest).members:
             self.new_classic(group_id).resume()
-
-    def _classic_record(self, group_id: str) -> tuple[int, GroupMetadataValue] | None:
-        return _classic_record(self.log, group_id)
 
     def take_over(self, group_id: str) -> None:
         """Called before a request that may change the group: here, groups always are this server's."""
 
     # Groups
 
-    def classic(self, group_id: str) -> ClassicProtocol | None:
-        """The group, if it is one of the classic protocol, or has only offsets."""
+    def group(self, group_id: str) -> AnyGroup | None:
+        """The group as it is here, of whatever kind; None if there is none."""
         machine = self.classics.get(group_id)
-        if machine is None and self.log.has(group_id) and self.consumer(group_id) is None:
+        if machine is not None:
+            return machine.group
+        return self.recorded(group_id) if self.log.has(group_id) else None
+
+    def recorded(self, group_id: str) -> AnyGroup:
+        """The group as its records make it."""
+        return self._modern_group(group_id) or ClassicGroup.of_records(group_id, self.log.records(group_id))
+
+    def classic(self, group_id: str) -> ClassicProtocol | None:
+        """The machine of the group, if it is one of the classic protocol, or has only offsets."""
+        machine = self.classics.get(group_id)
+        if machine is None and self.log.has(group_id) and self._modern_group(group_id) is None:
             return self.new_classic(group_id)
         return machine
 
     def new_classic(self, group_id: str) -> ClassicProtocol:
         """The machine of a group that has none, in the state of its record."""
-        found = self._classic_record(group_id)
-        if found is None:
-            group = ClassicGroup(group_id, now_ms=self._context.clock())
-        else:
-            group = ClassicGroup.of_record(group_id, found[1], value_version=found[0])
+        records = self.log.records(group_id)
+        group = ClassicGroup.of_records(group_id, records, now_ms=self._context.clock())
         config = self._context.broker_config()
         limits = ClassicLimits(
             max_size=config.group_max_size,
@@ -234,7 +234,7 @@ class Shard:
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         )
         machine = ClassicProtocol(group, self._host_of(self, group_id), limits)
-        machine.last_record = None if found is None else found[1]
+        machine.last_record = records.get(classic_key(group_id))
         self.classics[group_id] = machine
         return machine
 
@@ -245,12 +245,16 @@ class Shard:
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:
         """The group, if it is one of the consumer protocol."""
-        if group_id not in self._consumers:
-            records = self.log.records(group_id)
-            if not records:
+        return _if_consumer(self._modern_group(group_id))
+
+    def _modern_group(self, group_id: str) -> ConsumerGroup | OtherGroup | None:
+        """The group as its records make it, unless it is a classic one."""
+        if group_id not in self._modern:
+            if not self.log.records(group_id):
                 return None  # not noted: clients make up names at will
-            self._consumers[group_id] = consumer_group_of(group_id, records)
-        return self._consumers[group_id]
+            found = self.log.group(group_id)
+            self._modern[group_id] = None if isinstance(found, ClassicGroup) else found
+        return self._modern[group_id]
 
     def consumers(self) -> list[ConsumerGroup]:
         found = (self.consumer(group_id) for group_id in self.log.groups())
@@ -258,7 +262,7 @@ class Shard:
 
     def set_consumer(self, group: ConsumerGroup) -> None:
         """Take over the state that was planned, so that it need not be made of the records."""
-        self._consumers[group.group_id] = group
+        self._modern[group.group_id] = group
 
     def group_ids(self) -> set[str]:
         return self.log.groups() | self.classics.keys()
@@ -306,17 +310,16 @@ class Shard:
     def write_classic(self, group_id: str, value: GroupMetadataValue, done: Callable[[ErrorCode], None]) -> None:
         """Commit a classic group's record, if its machine is still the one that writes it."""
         machine = self.classics.get(group_id)
-        key = group_key(GroupMetadataKey(group=group_id))
-        encoded = encoded_classic(value)
+        record = classic_value(value)
 
         def plan() -> Planned:
             if machine is None or self.classics.get(group_id) is not machine:
                 raise RequestError(ErrorCode.NOT_COORDINATOR)
-            machine.record_under_way = value
-            return Planned({key: encoded}, done=lambda: setattr(machine, "last_record", value))
+            machine.record_under_way = record
+            return Planned({classic_key(group_id): record}, done=lambda: setattr(machine, "last_record", record))
 
         def finished(result: asyncio.Future[Any]) -> None:
-            if machine is not None and machine.record_under_way is value:
+            if machine is not None and machine.record_under_way is record:
                 machine.record_under_way = None
             error = None if result.cancelled() else result.exception()
             if error is not None and not isinstance(error, RequestError):
@@ -402,8 +405,8 @@ class Shard:
                 self.log.advance(first, end, changes)
                 for key in changes:
                     named = group_of_key(key)
-                    if named is not None and (not is_offset(named[0]) or self._consumers.get(named[1]) is None):
-                        self._consumers.pop(named[1], None)
+                    if named is not None and not (is_offset(named[0]) and self.log.has(named[1])):
+                        self._modern.pop(named[1], None)
         for write, planned in writes:
             planned.done()
             if not write.result.done():
@@ -450,27 +453,27 @@ class Shard:
                 await self._writer
 
 
-def _classic_record(log: GroupLog, group_id: str) -> tuple[int, GroupMetadataValue] | None:
-    """The version and the value of a classic group's record."""
-    value = log.records(group_id).get(group_key(GroupMetadataKey(group=group_id)))
-    if value is None:
-        return None
-    return int.from_bytes(value[:2], "big"), parse_value(GroupMetadataValue, value)
+def _if_consumer(group: AnyGroup | None) -> ConsumerGroup | None:
+    return group if isinstance(group, ConsumerGroup) else None
 
 
-def _classics_with_members(log: GroupLog) -> set[str]:
-    """The classic groups that need a machine. Among any number of groups, any thread may look for them."""
-    found = ((each, _classic_record(log, each)) for each in log.groups())
-    return {group_id for group_id, record in found if record is not None and record[1].members}
+def _groups_of(log: GroupLog) -> tuple[dict[str, ConsumerGroup | OtherGroup | None], set[str]]:
+    """The groups of the log, None for classic ones, and the classic ones that need a machine.
 
-
-def _consumers_of(log: GroupLog) -> dict[str, ConsumerGroup | None]:
-    """The groups of the consumer protocol; None for others. A damaged one is left out: whoever asks for it is told."""
-    found: dict[str, ConsumerGroup | None] = {}
+    A damaged group is left out, and a request for it fails. There may be any number of groups: any thread may call it.
+    """
+    modern: dict[str, ConsumerGroup | OtherGroup | None] = {}
+    with_members = set()
     for group_id in log.groups():
         with contextlib.suppress(CorruptRecordError, UnsupportedFormatError):
-            found[group_id] = consumer_group_of(group_id, log.records(group_id))
-    return found
+            found = log.group(group_id)
+            if not isinstance(found, ClassicGroup):
+                modern[group_id] = found
+                continue
+            modern[group_id] = None
+            if found.members:
+                with_members.add(group_id)
+    return modern, with_members
 
 
 def _plan(write: _Write, record_bytes_max: int) -> Planned | None:

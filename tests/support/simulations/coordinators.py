@@ -616,8 +616,6 @@ class CoordinatorSimulation:
         number = group_partition(GROUP, int(CONFIGS["offsets.topic.num.partitions"]))
         records = GroupLogs.of(self.log_dir.root).caught_up(self.log_dir.root, number).records(GROUP)
         group = consumer_group_of(GROUP, records)
-        if group is None:
-            return
         numbers = {
             member_id: [*each.assigned.get(self.topic_id, ()), *each.revoking.get(self.topic_id, ())]
             for member_id, each in group.members.items()

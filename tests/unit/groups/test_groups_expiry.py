@@ -125,7 +125,7 @@ def expired_of(records: dict[bytes, bytes]) -> Expired:
     """What expires at 1000 ms of group g, if what is older than 100 ms does and all topics exist."""
     log = GroupLog(0)
     log.advance(0, len(records), records)
-    return find_expired(log, "g", lambda *committed: True, older_than_ms=100, now_ms=1000)
+    return find_expired(log, log.group("g"), lambda *committed: True, older_than_ms=100, now_ms=1000)
 
 
 @pytest.mark.parametrize(

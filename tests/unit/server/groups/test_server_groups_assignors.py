@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pyspark_kafkalog.groups.group_index import Assignment
+from pyspark_kafkalog.groups.consumer_group import Assignment
 from pyspark_kafkalog.server.groups.assignors import AssignedMember, assign_range, assign_uniform
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fakes.classic_groups import VirtualGroup
 
-from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicState
+from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicState, classic_value
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicLimits, ClassicProtocol
 
@@ -299,7 +299,7 @@ def test_offsets_are_committed_by_members_or_for_an_empty_group() -> None:
 def test_group_of_record_is_stable_and_its_members_have_a_session() -> None:
     group = VirtualGroup()
     first, second = group.stable(2)
-    taken = ClassicGroup.of_record("g", group.host.written[-1], value_version=3)
+    taken = ClassicGroup.of_record("g", classic_value(group.host.written[-1]))
     assert taken.state is ClassicState.STABLE
     assert taken.record(taken.assignments()) == group.host.written[-1]
     after = ClassicProtocol(taken, group.host, ClassicLimits())

@@ -14,6 +14,7 @@ from counted_steps import counted_steps
 from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.groups.classic_group import classic_value
 from pyspark_kafkalog.groups.offset_records import group_key
 from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
@@ -23,7 +24,7 @@ from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
 from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups import subscribed_regexes
 from pyspark_kafkalog.server.groups.expiry import expire_groups
-from pyspark_kafkalog.server.groups.shard import Planned, encoded_classic
+from pyspark_kafkalog.server.groups.shard import Planned
 from pyspark_kafkalog.server.groups.subscribed_regexes import SubscribedRegexes
 from pyspark_kafkalog.units import DAY_MS
 
@@ -125,7 +126,7 @@ def test_names_of_groups_that_are_only_asked_for_leave_nothing_behind(server: Gr
     async def scenario() -> None:
         assert await server.commit(1) is ErrorCode.NONE
         shard = await server.coordinator.shard_of(GROUP)
-        before = set(shard.classics), set(shard._consumers), set(server.coordinator._timers._live)
+        before = set(shard.classics), set(shard._modern), set(server.coordinator._timers._live)
         for at in range(20):
             name = f"made-up-{at}"
             asked = offsets.OffsetFetchRequestGroup(group_id=name, topics=None)
@@ -142,7 +143,7 @@ def test_names_of_groups_that_are_only_asked_for_leave_nothing_behind(server: Gr
                 ),
             ):
                 await server.ask(api, version, body)
-        assert (set(shard.classics), set(shard._consumers), set(server.coordinator._timers._live)) == before
+        assert (set(shard.classics), set(shard._modern), set(server.coordinator._timers._live)) == before
 
     run(scenario())
 
@@ -151,7 +152,7 @@ def test_many_records_are_written_together_though_one_batch_has_no_room_for_them
     async def scenario() -> None:
         found = await server.coordinator.shard_of(GROUP)
 
-        value = encoded_classic(GroupMetadataValue(protocol_type="t" * 100, protocol=None, leader=None))
+        value = classic_value(GroupMetadataValue(protocol_type="t" * 100, protocol=None, leader=None))
 
         def plan(number: int) -> Planned:
             return Planned({group_key(GroupMetadataKey(group=f"group-{number}")): value})

@@ -13,11 +13,11 @@ import pytest
 from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, consumer_group_of
-from pyspark_kafkalog.groups.group_index import Assignment
+from pyspark_kafkalog.groups import group_log
+from pyspark_kafkalog.groups.consumer_group import Assignment, ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.groups.layered_map import LayeredMap
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.groups import heartbeat, shard
+from pyspark_kafkalog.server.groups import heartbeat
 from pyspark_kafkalog.server.groups.assignors import AssignedMember, assign_uniform
 from pyspark_kafkalog.server.groups.shard import Planned
 
@@ -84,7 +84,7 @@ def test_heartbeat_that_changes_nothing_writes_nothing_and_reads_no_group_anew(
         def must_not(*_: object) -> None:
             raise AssertionError("the group is made of all its records")
 
-        monkeypatch.setattr(shard, "consumer_group_of", must_not)
+        monkeypatch.setattr(group_log, "consumer_group_of", must_not)
         epoch = answers["m0"].member_epoch
         assert (await server.beat("m0", epoch)).error_code == ErrorCode.NONE
         assert (runs, found.log.end_offset, found.consumer(GROUP)) == ([], end_offset, group)
@@ -100,7 +100,7 @@ def test_groups_of_a_partition_are_made_of_their_records_outside_of_the_event_lo
 ) -> None:
     made_in: list[int] = []
 
-    def noted(group_id: str, live: Mapping[bytes, bytes]) -> ConsumerGroup | None:
+    def noted(group_id: str, live: Mapping[bytes, bytes]) -> ConsumerGroup:
         made_in.append(threading.get_ident())
         return consumer_group_of(group_id, live)
 
@@ -108,7 +108,7 @@ def test_groups_of_a_partition_are_made_of_their_records_outside_of_the_event_lo
         answers = await settled(server)
         found = await server.coordinator.shard_of(GROUP)
         before = found.consumer(GROUP)
-        monkeypatch.setattr(shard, "consumer_group_of", noted)
+        monkeypatch.setattr(group_log, "consumer_group_of", noted)
         await found.load()
         after = found.consumer(GROUP)
         assert after == before
