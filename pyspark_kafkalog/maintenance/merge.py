@@ -64,8 +64,8 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.closed_scan import check_closed_segment, scan_closed_segment
 from pyspark_kafkalog.storage.segment.index_entries import IndexRows
+from pyspark_kafkalog.storage.segment.recovery import check_closed_segment, scan_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 
 _LOG: Final = logging.getLogger(__name__)

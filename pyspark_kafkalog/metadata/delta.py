@@ -92,7 +92,7 @@ from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, validate_topic_name
-from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
+from pyspark_kafkalog.storage.objects.data_object import parse_rows
 
 _NO_LEADER_CHANGE: Final = -2
 

@@ -29,8 +29,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
 )
 from pyspark_kafkalog.object_store.store import MAX_KEY_BYTES
-from pyspark_kafkalog.storage.objects.data_object import DataKey
-from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
+from pyspark_kafkalog.storage.objects.data_object import DataKey, parse_rows
 
 
 class ObjectChanges:

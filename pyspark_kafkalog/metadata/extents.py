@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, Run, TopicRuns
 from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
-from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
-from pyspark_kafkalog.storage.objects.producer_batches import PRODUCER_BATCH_DTYPE, last_of_each_producer
+from pyspark_kafkalog.storage.objects.data_object import PRODUCER_BATCH_DTYPE, RUN_DTYPE, last_of_each_producer
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.objects.upload import WrittenObject

@@ -53,8 +53,7 @@ from pyspark_kafkalog.record.reference import MalformedVarintError, encode_varlo
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, TopicPartition
-from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
-from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
+from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE, encode_rows
 from pyspark_kafkalog.values import quick_dataclass
 
 BROKER_RESOURCE: Final = 4

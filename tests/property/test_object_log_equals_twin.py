@@ -20,7 +20,7 @@ from tiers import examples
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects import run_extent, run_source
+from pyspark_kafkalog.storage.objects import run_source
 from pyspark_kafkalog.storage.objects import upload as upload_module
 from pyspark_kafkalog.storage.objects.upload import UploadTask, upload
 
@@ -70,7 +70,7 @@ def test_reads_look_ups_and_splits_equal_those_of_local_log(
     with (
         mock.patch.object(upload_module, "OBJECT_BYTES", object_bytes),
         mock.patch.object(run_source, "PIECE_BYTES", piece_bytes),
-        mock.patch.object(run_extent, "GROUP_BYTES", group_bytes),
+        mock.patch.object(run_source, "GROUP_BYTES", group_bytes),
     ):
         try:
             model = ObjectRootModel(FaultyStore())

@@ -56,7 +56,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
-from pyspark_kafkalog.storage.segment.closed_scan import check_closed_segment
+from pyspark_kafkalog.storage.segment.recovery import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments, local_extent
 
 _LOG: Final = logging.getLogger(__name__)

@@ -73,7 +73,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.objects.producer_batches import aborted_transactions
+from pyspark_kafkalog.storage.objects.data_object import aborted_transactions
 from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment

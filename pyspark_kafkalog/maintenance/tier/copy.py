@@ -44,7 +44,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
-from pyspark_kafkalog.storage.segment.closed_scan import check_closed_segment
+from pyspark_kafkalog.storage.segment.recovery import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 from pyspark_kafkalog.tiered.own_segments import put_segment
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage

@@ -34,9 +34,8 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import producer_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.compose import NewRun, compose_body
-from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
-from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject
+from pyspark_kafkalog.storage.objects.data_object import encode_rows
+from pyspark_kafkalog.storage.objects.upload import NewRun, UploadTask, WrittenObject, compose_body
 from pyspark_kafkalog.units import MIB
 
 _PIECE_BYTES: Final = 32 * MIB

@@ -63,9 +63,8 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import producer_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.compose import NewRun
-from pyspark_kafkalog.storage.objects.producer_batches import ProducerBatchKind, encode_rows
-from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES
+from pyspark_kafkalog.storage.objects.data_object import ProducerBatchKind, encode_rows
+from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, NewRun
 from pyspark_kafkalog.units import INT32_MAX
 
 _OPERATION: Final = "follow"

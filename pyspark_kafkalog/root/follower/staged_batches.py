@@ -22,8 +22,7 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunPlace
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.data_object import DataKey, ObjectRun
-from pyspark_kafkalog.storage.objects.producer_batches import parse_rows
+from pyspark_kafkalog.storage.objects.data_object import DataKey, ObjectRun, parse_rows
 from pyspark_kafkalog.storage.objects.upload import WrittenObject
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 

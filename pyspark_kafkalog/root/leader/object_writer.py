@@ -43,9 +43,8 @@ from pyspark_kafkalog.root.objects.producers import (
 from pyspark_kafkalog.storage.log.producers import ProducerBatch
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.compose import NewRun, compose_body
-from pyspark_kafkalog.storage.objects.producer_batches import encode_rows
-from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, UploadTask, WrittenObject
+from pyspark_kafkalog.storage.objects.data_object import encode_rows
+from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, NewRun, UploadTask, WrittenObject, compose_body
 
 _TASK: Final = 0
 

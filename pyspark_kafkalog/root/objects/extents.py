@@ -25,10 +25,9 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, col
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, confirmed
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.producer_batches import aborted_rows
-from pyspark_kafkalog.storage.objects.producer_batches import aborted_transactions as aborted_in_runs
-from pyspark_kafkalog.storage.objects.run_extent import RunExtent, run_extents
-from pyspark_kafkalog.storage.objects.run_source import ObjectBytes
+from pyspark_kafkalog.storage.objects.data_object import aborted_rows
+from pyspark_kafkalog.storage.objects.data_object import aborted_transactions as aborted_in_runs
+from pyspark_kafkalog.storage.objects.run_source import ObjectBytes, RunExtent, run_extents
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

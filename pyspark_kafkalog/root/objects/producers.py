@@ -1,7 +1,7 @@
 """The producers of partitions in an object store: sequences and epochs for idempotence, and open transactions.
 
     state of a partition     the producer snapshot of its newest segment, and the batches of producers in its runs,
-                             which the image holds (storage/objects/producer_batches.py)
+                             which the image holds (storage/objects/data_object.py)
 
 A process keeps the states of partitions that it has written to, and brings them forward by what each newer image has
 beyond them, whoever committed it. That takes no request. A state is read again, with one request, if a merge went past
@@ -40,7 +40,7 @@ from pyspark_kafkalog.storage.log.producers import (
     producer_batches,
 )
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.producer_batches import PRODUCER_BATCH_DTYPE, ProducerBatchKind
+from pyspark_kafkalog.storage.objects.data_object import PRODUCER_BATCH_DTYPE, ProducerBatchKind
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.objects import ReadableObjects
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent

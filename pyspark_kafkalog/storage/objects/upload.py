@@ -1,8 +1,12 @@
-"""Makes data objects of staged files: what a task of a write does after it has staged its records in a local directory.
+"""Makes data objects: of the files that a task of a write has staged, and of batches in memory for a server's commit.
 
 A task writes the batches of all its partitions into one object, sorted by partition, or into several of about
 `OBJECT_BYTES`. If a task has only a few bytes, they travel with its message to the driver. The driver puts the bytes of
 all tasks into the commit if they are few together, else into one object (`settle`).
+
+`compose_body` makes the body of a server's commit, which puts it or carries it inside. The batches of one partition
+become one run. Their offsets in the log are replaced by those in the run, which count from 0, and leader epochs by 0:
+the CRC covers neither. So the body does not depend on where the log ends when it is committed.
 
 Memory: one object. A crash leaves objects that no commit names; the clean-up deletes them.
 """
@@ -20,9 +24,17 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.record.header import BASE_OFFSET_AT, CONTROL_MASK, LENGTH_AT, TRANSACTIONAL_MASK
+from pyspark_kafkalog.record.header import (
+    BASE_OFFSET_AT,
+    BATCH_DTYPE,
+    CONTROL_MASK,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    TRANSACTIONAL_MASK,
+)
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import preadv
+from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.objects.data_object import (
     TABLE_ENTRY_BYTES,
     DataKey,
@@ -34,6 +46,84 @@ from pyspark_kafkalog.storage.objects.data_object import (
 )
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, KIB, MIB
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewRun:
+    """The batches of one partition for an object, in one part or several, from `first_offset` of the log on."""
+
+    topic_id: str
+    partition: int
+    first_offset: int
+    parts: Sequence[LeaderBatches]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the batches."""
+        return sum(len(each.data) for each in self.parts)
+
+    @property
+    def batches_count(self) -> int:
+        return sum(len(each) for each in self.parts)
+
+
+def compose_body(runs: Sequence[NewRun]) -> tuple[bytes, tuple[ObjectRun, ...]]:
+    """The body of an object with `runs`, ordered by topic id and partition.
+
+    Raises InvalidRecordError for a run of more bytes or offsets than an object can say.
+    """
+    ordered = sorted(runs, key=lambda each: (each.topic_id, each.partition))
+    size_bytes = sum(each.size_bytes + each.batches_count * TABLE_ENTRY_BYTES for each in ordered)
+    body = np.empty(size_bytes + footer_bytes(len(ordered)), np.uint8)
+    made: list[ObjectRun] = []
+    position = 0
+    for each in ordered:
+        made.append(_put_run(body, position, each))
+        position = made[-1].end
+    body[position:] = np.frombuffer(encode_footer(made), np.uint8)
+    return body.tobytes(), tuple(made)
+
+
+def _put_run(body: NDArray[np.uint8], position: int, run: NewRun) -> ObjectRun:
+    """Put the batches of `run` and their table into `body` at `position`."""
+    at, row = position, 0
+    batches = np.empty(run.batches_count, BATCH_DTYPE)
+    for part in run.parts:
+        body[at : at + len(part.data)] = part.data
+        table = batches[row : row + len(part)]
+        table[:] = part.batches
+        table["position"] += at
+        at += len(part.data)
+        row += len(part)
+    batches["base_offset"] -= run.first_offset
+    batches["last_offset"] -= run.first_offset
+    _set_bytes(body, batches["position"] + BASE_OFFSET_AT, batches["base_offset"].astype(">i8"))
+    _set_bytes(body, batches["position"] + LEADER_EPOCH_AT, np.zeros(len(batches), ">i4"))
+    offsets_count = int(batches["last_offset"][-1]) + 1
+    if max(at - position, offsets_count) > INT32_MAX:
+        raise InvalidRecordError(
+            f"one commit would append {at - position} bytes with {offsets_count} offsets to a partition, more than "
+            f"{INT32_MAX}: send less at once"
+        )
+    made = ObjectRun(
+        run.topic_id,
+        run.partition,
+        position,
+        at - position,
+        offsets_count=offsets_count,
+        records_count=int(batches["records_count"].sum(dtype=np.int64)),
+        batches_count=len(batches),
+        max_timestamp_ms=int(batches["max_timestamp_ms"].max()),
+    )
+    body[at : made.end] = np.frombuffer(encode_table(batches), np.uint8)
+    return made
+
+
+def _set_bytes(target: NDArray[np.uint8], positions: NDArray[np.int64], values: NDArray[np.generic]) -> None:
+    """Put each of `values` at its position."""
+    places = positions[:, None] + np.arange(values.itemsize)
+    target[places] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, values.itemsize)
+
 
 #: A larger object is cut, between two batches.
 OBJECT_BYTES: Final = 64 * MIB

@@ -10,21 +10,28 @@ org.apache.kafka.storage.internals.log.
 `read_indexes` and `RebuiltIndexes`, for repairs, do not change the `.log`: a torn or damaged tail stays, and the
 indexes end before it. Each new file, equal to the one that Kafka writes, replaces the old one as a whole, so readers
 can continue with either.
+
+`scan_closed_segment` reads a closed segment for jobs that copy it (merge, tiering) and must not copy damage: whole
+batches of the segment's own offsets, in order, up to its end.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.header import LENGTH_AT, LOG_OVERHEAD_BYTES, MAGIC_AT
-from pyspark_kafkalog.record.scan import first_bad_crc
+from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches, verify_crcs
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.below_root import open_file
@@ -45,6 +52,7 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.segment.index_entries import IndexRows, SegmentCounters
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks, read_range
+from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 _LEGACY_CRC_BYTES: Final = 4  # the first field of a message of format v0 or v1, after offset and length
 
@@ -217,3 +225,66 @@ def read_indexes(
     return RebuiltIndexes(
         rows.counters.size_bytes, end, rows.offset_index(), rows.time_index(is_closed=is_closed), b"".join(aborted)
     )
+
+
+_BATCHES_A_SCAN: Final = 1 << 16
+
+
+def scan_closed_segment(
+    data: NDArray[np.uint8], segment: StoredSegment, *, file: str, advice: str | None = None
+) -> Iterator[NDArray[np.void]]:
+    """The batches of `data`, all bytes of the segment's `.log`, in tables of BATCH_DTYPE with positions in the file.
+
+    CRCs are not checked. Raises CorruptRecordError for bytes that are no whole batch, and for offsets that are not the
+    segment's or not in order; `advice` is that of its errors.
+    """
+    at, next_offset = 0, segment.base_offset
+    while at < len(data):
+        scan = scan_batches(data[at:], file=file, file_position=at, max_batches=_BATCHES_A_SCAN)
+        if not len(scan.batches):
+            raise scan.fault or CorruptRecordError(
+                file=file,
+                position=at,
+                expected=f"batches up to byte {len(data)}",
+                found="a torn batch",
+                advice=advice,
+            )
+        first, last = int(scan.batches["base_offset"][0]), int(scan.batches["last_offset"][-1])
+        if first < next_offset or last >= segment.end_offset:
+            raise CorruptRecordError(
+                file=file,
+                position=at,
+                expected=f"batches of offsets {next_offset} to {segment.end_offset - 1}",
+                found=f"offsets {first} to {last}",
+                advice=advice,
+            )
+        yield scan.batches
+        at += scan.consumed_bytes
+        next_offset = last + 1
+
+
+def check_closed_segment(
+    directory: Path, segment: StoredSegment, *, are_crcs_checked: bool, advice: str | None = None
+) -> int:
+    """Raise CorruptRecordError unless the segment's `.log` consists of whole batches of its offsets, in order.
+
+    Returns the offset after the last batch. `are_crcs_checked`: and their CRCs are right. Otherwise only the headers
+    are read.
+    """
+    path = segment_file(directory, segment.base_offset, LOG_SUFFIX)
+    fd = open_file(path)
+    try:
+        size_bytes = os.fstat(fd).st_size
+        if not size_bytes:
+            return segment.base_offset
+        mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)  # bounded: the file's size, as planned
+    finally:
+        os.close(fd)
+    # The mapping ends with the last array that refers to it.
+    data = np.frombuffer(mapped, dtype=np.uint8)
+    next_offset = segment.base_offset
+    for batches in scan_closed_segment(data, segment, file=str(path), advice=advice):
+        if are_crcs_checked:
+            verify_crcs(data, batches, data_position=0, file=str(path))
+        next_offset = int(batches["last_offset"][-1]) + 1
+    return next_offset

@@ -28,7 +28,6 @@ WRITING = (
     "record/partitioner.py",
     "report",
     "spark",
-    "storage/objects/compose.py",
     "storage/objects/upload.py",
     "storage/staging/stager.py",
     "tools/console",

@@ -26,7 +26,7 @@ from pyspark_kafkalog.storage.objects.data_object import (
     parse_footer,
     read_footer,
 )
-from pyspark_kafkalog.storage.objects.run_extent import RunExtent, run_extents
+from pyspark_kafkalog.storage.objects.run_source import RunExtent, run_extents
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, settle, upload
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
