@@ -602,7 +602,7 @@ class LogDir:
         return list(self.topics())
 
     def _repr_html_(self) -> str:
-        from pyspark_kafkalog.notebook.log_html import log_dir_html
+        from pyspark_kafkalog.notebook.html import log_dir_html
 
         return log_dir_html(self._root)
 

@@ -4,7 +4,7 @@
 - records: records as tables
 - tables: segments and record batches
 - seek: the steps of a lookup
-- log_html, html: drawings
+- html: drawings
 - spark_helpers: helpers for Spark's DataFrames
 - points_in_time: ISO 8601
 

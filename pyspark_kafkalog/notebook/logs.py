@@ -261,7 +261,7 @@ class PartitionLog(Records):
         return "" if self._past_end is None else f", {self._past_end} is past the end"
 
     def _repr_html_(self) -> str:
-        from pyspark_kafkalog.notebook.log_html import partition_log_html
+        from pyspark_kafkalog.notebook.html import partition_log_html
 
         return partition_log_html(self)
 
@@ -356,7 +356,7 @@ class TopicLog(Records):
         return f"TopicLog({self.name}, {plural(len(self.logs), 'partition')})"
 
     def _repr_html_(self) -> str:
-        from pyspark_kafkalog.notebook.log_html import topic_log_html
+        from pyspark_kafkalog.notebook.html import topic_log_html
 
         return topic_log_html(self.root, self.name, self.logs)
 

@@ -8,6 +8,6 @@ In reading order:
 - headers: frames of requests and responses
 - client: a client of one server
 - client_settings: the settings of a client's connections, from a properties file
-- client_tls, client_sasl: TLS and SASL of a client
+- client_security: TLS and SASL of a client
 - error_codes: the error codes
 """

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import preadv
-from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.objects.data_object import (
     TABLE_ENTRY_BYTES,
     DataKey,
@@ -46,6 +45,9 @@ from pyspark_kafkalog.storage.objects.data_object import (
 )
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, KIB, MIB
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.storage.log.leader_append import LeaderBatches  # loads the kernels
 
 
 @dataclass(frozen=True, slots=True, eq=False)

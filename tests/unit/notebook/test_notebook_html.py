@@ -13,8 +13,7 @@ from builders.engine_fixtures import KAFKA_FIXTURES
 from counted_steps import counted_steps
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.notebook.html import escaped, heading, label, rect, table, view
-from pyspark_kafkalog.notebook.log_html import merged
+from pyspark_kafkalog.notebook.html import escaped, heading, label, merged, rect, table, view
 from pyspark_kafkalog.notebook.tables import SegmentInfo
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 

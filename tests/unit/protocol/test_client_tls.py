@@ -16,8 +16,8 @@ from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import InvalidConfigError, NetworkError
 from pyspark_kafkalog.protocol.client import WireClient
+from pyspark_kafkalog.protocol.client_security import client_context
 from pyspark_kafkalog.protocol.client_settings import StoreSettings, TlsClientSettings
-from pyspark_kafkalog.protocol.client_tls import client_context
 
 PASSWORD = "pass"
 
