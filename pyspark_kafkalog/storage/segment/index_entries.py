@@ -177,7 +177,7 @@ def plan_entries(batches: NDArray[np.void], counters: SegmentCounters, limits: S
 
 
 def _planned(batches: NDArray[np.void], counters: SegmentCounters, limits: SegmentLimits, *, rolls: bool) -> RunPlan:
-    # In the order of the slots of kernels_index.
+    # In the order of the slots of the arrays above.
     state = np.array(
         (
             counters.size_bytes,
