@@ -26,7 +26,7 @@ _POLL_SECONDS: Final = 0.2
 #: What Spark adds around the message of a failed query.
 _WRAPPINGS: Final = re.compile(r"^(\[[A-Z_.]+\] )+|( SQLSTATE: \w{5})$")
 _RAISED: Final = re.compile(r"(bad record in .*? at offset .*?)(?: SQLSTATE: \w{5}|$)", re.MULTILINE)
-#: What Spark says of an error in foreachBatch; Python's traceback follows, with the error itself in its last lines.
+#: Spark's text for an error in foreachBatch; Python's traceback follows, with the error itself in its last lines.
 _PROXY: Final = "exception was raised by the Python Proxy"
 _INNERMOST: Final = re.compile(r"^(?:[\w.]+\.)?\w+(?:Error|Exception): (.+)$", re.MULTILINE)
 

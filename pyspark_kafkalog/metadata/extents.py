@@ -157,7 +157,7 @@ class ProducerBatches(_Table):
     """The batches of producers in the runs of one partition, in offset order. `table` has PRODUCER_BATCH_DTYPE.
 
     Of runs that were deleted, the last batch of each producer stays until the next merge, which puts it into the
-    producer snapshots: sequences and epochs go on after their records are gone, as in a broker.
+    producer snapshots: sequences and epochs continue after their records are deleted, as in a broker.
     """
 
     __slots__ = ()
@@ -301,7 +301,7 @@ AT_LOG_END: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """What a commit says of a run besides what its object does.
+    """What a commit states about a run beyond its object.
 
     `producer_batches`: stored rows of its batches with producer ids. `leader_epoch` and `base_offset` are stated by
     followers, which keep those of the leader. `first_offset` is for the history alone: the image counts.

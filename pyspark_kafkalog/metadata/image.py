@@ -82,8 +82,8 @@ STORED_RUN_DTYPE: Final = RUN_DTYPE.newbyteorder(">")
 class PartitionImage:
     """One partition; `state` is that of its log as of the image's last commit.
 
-    `segments`, then `runs` are what of its log is in an object store, in offset order: everything in an object root, in
-    a file root what was tiered. `producer_batches` are those of the runs.
+    `segments`, then `runs` are the parts of its log in an object store, in offset order: everything in an object root,
+    in a file root what was tiered. `producer_batches` are those of the runs.
     """
 
     partition: int

@@ -165,7 +165,7 @@ def check_format_version(version: int, file: str) -> None:
 
 
 def other_kind(file: str, *, expected: str, found: str) -> CorruptRecordError:
-    """The error for a commit log that says of its root that it is of the other kind."""
+    """The error for a commit log whose root is of the other kind."""
     return CorruptRecordError(
         file=file,
         position=0,

@@ -28,8 +28,9 @@ DEFAULT_LOCK_TIMEOUT_S: Final = 60.0
 
 _SHORTEST_WAIT_S: Final = 0.0002
 _LONGEST_WAIT_S: Final = 0.02
-#: Who has waited for some time looks again after this part of it. Servers that commit one after the other leave the
-#: lock free for a fraction of a millisecond at a time: one that looked less often would hardly ever find it free.
+#: A process that has waited for some time looks again after this part of it. Servers that commit one after the other
+#: leave the lock free for a fraction of a millisecond at a time: one that looked less often would hardly ever find it
+#: free.
 _WAIT_SHARE: Final = 1 / 32
 
 

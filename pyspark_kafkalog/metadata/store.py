@@ -362,7 +362,7 @@ class MetadataStore:
         - `operation`: one or two words for the history
         - `key`: identifies the work, if the caller may repeat it after an error; `find_commit` then finds the commit
         - `frees_space`: see `MetadataPlace.publish`
-        - `newest`: what `refresh_to_head` has returned to the caller, who has held the root's lock since: the first
+        - `newest`: what `refresh_to_head` has returned to the caller, which has held the root's lock since: the first
           attempt is made on it. If it is not the newest image after all, that attempt loses the race
         - `following_id`: the commit is made by the follower that has it, which may change what others may not
         - `before_visible`: see `MetadataPlace.publish`; called on each attempt

@@ -74,7 +74,7 @@ _KNOWN_WORDS: Final[tuple[tuple[str, type[ObjectStoreError], str], ...]] = (
         StoreRefusedError,
         "the bucket is in another region: set storeRegion or AWS_REGION to its own",
     ),
-    (r"ConnectionRefused|Connection refused", ObjectStoreError, "nobody listens there: check the endpoint"),
+    (r"ConnectionRefused|Connection refused", ObjectStoreError, "no process listens there: check the endpoint"),
     (r'"dns error"|failed to lookup address', ObjectStoreError, "there is no such host: check endpoint and account"),
     (
         r"object with invalid path",

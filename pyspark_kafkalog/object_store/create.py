@@ -54,7 +54,8 @@ def create_once(
     max_bytes: int,
     waiting: Waiting | None = None,
 ) -> Created | Taken:
-    """Create the object unless another holds its name. `is_own` says of an object's body if this caller has made it.
+    """Create the object unless another holds its name. `is_own` tells by an object's body whether this caller has made
+    it.
 
     max_bytes bounds the body that is read if the name is taken.
 

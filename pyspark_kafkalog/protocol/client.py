@@ -8,7 +8,7 @@
 under way at once; a server answers them in their order. Requests have the newest version that both sides know, as
 `negotiate` has found out with ApiVersions, unless the caller names another.
 
-After a NetworkError or CorruptRecordError nobody knows where in the stream the next response begins, so the client is
+After a NetworkError or CorruptRecordError it is unknown where in the stream the next response begins: the client is
 closed. Not to be used by several threads at once.
 
 Source of the rules: org.apache.kafka.clients.NetworkClient, NodeApiVersions and ApiVersionsRequest; KIP-511.

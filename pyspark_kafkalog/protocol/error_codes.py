@@ -146,7 +146,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry has an unknown or old subscription id."
     TELEMETRY_TOO_LARGE = 118, "The telemetry is larger than the server accepts."
     INVALID_REGISTRATION = 119, "The registration of the broker is invalid."
-    TRANSACTION_ABORTABLE = 120, "The transaction failed; after aborting it the producer may go on."
+    TRANSACTION_ABORTABLE = 120, "The transaction failed; after aborting it the producer may continue."
     INVALID_RECORD_STATE = 121, "The state of the record does not allow this acknowledgement."
     SHARE_SESSION_NOT_FOUND = 122, "The share session does not exist.", _RETRIABLE
     INVALID_SHARE_SESSION_EPOCH = 123, "The epoch of the share session is invalid.", _RETRIABLE

@@ -206,7 +206,7 @@ class Board:
     """The shared state of one follower; for several threads.
 
     With `is_once` a partition is not fetched further than to its target, so the follower ends without waiting for a
-    fetch that nobody needs.
+    fetch without a use.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ class Board:
     def _doubts(self, followed: Followed) -> bool:
         """Whether the last batch has to be compared with the leader's again, before the answer to anything counts.
 
-        A leader that is restored while this follower runs may go on in the epoch that it had, with batches that end
+        A leader that is restored while this follower runs may continue in the epoch that it had, with batches that end
         where those ended that it has lost.
         """
         followed.is_doubtful = False
@@ -516,7 +516,7 @@ class Board:
         return self._note_error(followed, error)
 
     def uncommitted(self, waiting: Sequence[Waiting], error: str) -> None:
-        """Nobody knows whether a commit was made: begin again from the committed state."""
+        """It is unknown whether a commit was made: begin again from the committed state."""
         with self._changed:
             for each in waiting:
                 self._settle(each)
@@ -550,7 +550,7 @@ class Board:
             self._changed.notify_all()
 
     def refuse_request(self, request: Request, error: BaseException) -> None:
-        """A request's commit was not made, or nobody knows."""
+        """A request's commit was not made, or its outcome is unknown."""
         with self._changed:
             request.done.set_exception(error)
             self._changed.notify_all()

@@ -8,7 +8,7 @@ into batches further than to their headers. The CRCs of large answers are checke
 writer.
 
 An error of the leader or of the root's disk or store is reported and tried again later, with growing pauses. Only
-three things end the follower: that it is told to, that the root no longer follows with its id, and a defect.
+three things end the follower: a request to stop, that the root no longer follows with its id, and a defect.
 """
 
 from __future__ import annotations

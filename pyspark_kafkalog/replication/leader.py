@@ -90,7 +90,7 @@ class EpochEnd:
 
 
 class FetchOutcome(Enum):
-    """What a leader says of one partition.
+    """A leader's description of one partition.
 
     RECORDS          there may be batches from the position on
     DIVERGING        the position does not fit the leader's epochs: `diverging` says where it may

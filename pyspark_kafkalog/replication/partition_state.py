@@ -9,7 +9,7 @@
 The log of a follower root ends at its high watermark, so each cut takes records that readers may have seen. Whether it
 is made is for the caller to decide. A log without records cannot diverge.
 
-A follower that begins, or goes on after a pause, first fetches its last batch again: two leaders that had no contact
+A follower that begins, or resumes after a pause, first fetches its last batch again: two leaders that had no contact
 can have used the same epoch number, and then only the batches tell. Kafka's own rules take an epoch number for one
 leader's; here the first batch that differs is searched for by halves, so that no more than those that differ are cut.
 
@@ -287,7 +287,7 @@ class EpochSearch:
     other_offset: int
 
     def next_probe(self, read: ReadHeader) -> BatchHeader | None:
-        """The batch in the middle of what is left; None if there is none."""
+        """The batch in the middle of the rest; None if there is none."""
         end_offset = self.other_offset
         while self.same_offset < end_offset:
             middle = (self.same_offset + end_offset) // 2

@@ -450,7 +450,7 @@ class TaskLeader:
         return end is not None and end.epoch == position.last_epoch and end.end_offset >= position.offset
 
     def _finish(self, name: TopicPartition, plan: _Plan, of: _Range, staged: StagedRange) -> None:
-        """All of a range was handed out: go on with what it has left, or with the next one."""
+        """All of a range was handed out: continue with its rest, or with the next range."""
         assert of.future is not None
         _remove_file(of.future)
         plan.ranges.popleft()

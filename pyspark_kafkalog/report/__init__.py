@@ -2,7 +2,7 @@
 
 - gather: reads a log directory into facts
 - facts: the contents of a report; what a partition's files say
-- object_facts: what the image says of a partition in an object store
+- object_facts: the image's facts about a partition in an object store
 - findings: what needs attention
 - heavy_keys: the keys with the most records and bytes
 - history: commits over time, and results of maintenance jobs

@@ -38,7 +38,7 @@ from pyspark_kafkalog.units import NS_PER_MS
 class PartitionFiles:
     """The inputs for one partition: `state` is that of the root's newest commit, or derived from a broker's files.
 
-    `image` is what that commit says of a partition of a native root.
+    `image` is that commit's state of a partition of a native root.
     """
 
     topic_partition: TopicPartition

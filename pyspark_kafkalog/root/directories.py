@@ -109,7 +109,7 @@ def _flush_topic_id(directory: Path, fs: FileSystem) -> None:
 def has_partition_directories(root: Path, topic: TopicImage) -> bool:
     """Whether the directories of `topic` exist. They are created in order, so only the last one is checked.
 
-    A power failure may have lost others. Who writes to a partition looks for its own.
+    A power failure may have lost others. The next writer of a partition looks for its directory.
     """
     last = TopicPartition(topic.name, topic.partitions[-1].partition)
     return topic_id_of(partition_path(root, last)) == topic.topic_id

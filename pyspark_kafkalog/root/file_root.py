@@ -282,7 +282,8 @@ class FileRoot(NativeRoot):
                 self._ensure_directories(topic)
 
     def _ensure_directories(self, topic: TopicImage, numbers: range | None = None) -> None:
-        with _after_commit(f"topic {topic.name} has directories that are still to be made, by who writes to it first"):
+        left = f"topic {topic.name}: not all partition directories exist yet; the next writer creates them"
+        with _after_commit(left):
             ensure_partition_directories(self.path, topic, self._fs, numbers)
 
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:

@@ -120,7 +120,7 @@ class LocalPartition:
     """A partition with a directory in the log directory `root`.
 
     `topic_id` None: a broker's directory has no id for the topic, or the id is not to be checked. `identity`: that of
-    the log directory, None if it has no ids. `commits` None: a broker's directory. `remote`: what of the log is in
+    the log directory, None if it has no ids. `commits` None: a broker's directory. `remote`: the part of the log in
     remote storage, if that is known.
     """
 

@@ -58,7 +58,7 @@ class Root(Protocol):
 
     @property
     def follows(self) -> str | None:
-        """The leader that a native root follows, so that nobody else writes to it; None without one."""
+        """The leader that a native root follows, so that only the follower writes to it; None without one."""
         ...
 
     @property

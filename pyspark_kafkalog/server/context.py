@@ -86,7 +86,7 @@ class Request(Generic[BodyT_co]):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One live server: what Metadata says of a broker."""
+    """One live server, as Metadata describes a broker."""
 
     node_id: int
     host: str
@@ -95,7 +95,7 @@ class Node:
 
 
 class Cluster(Protocol):
-    """The live servers over the root, and who is named as the leader or coordinator of what."""
+    """The live servers over the root, and the leaders and coordinators that they are named as."""
 
     @property
     def node_id(self) -> int:

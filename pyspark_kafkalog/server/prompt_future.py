@@ -1,7 +1,7 @@
 """A future that tells its result in the call that sets it.
 
-Who waits for a future goes on in the event loop's next turn, which costs as much as handling a small request. A request
-that is no task, such as a Produce (connections/eager.py), can go on at once.
+A coroutine that waits for a future resumes in the event loop's next turn, which costs as much as handling a small
+request. A request that is no task, such as a Produce (connections/eager.py), can resume at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a server does for a root: it writes to it, or it only reads. The role changes while the server runs.
 
-    the root follows a leader     only reads: producers are refused, groups go on in the memory of this server
+    the root follows a leader     only reads: producers are refused, groups continue in the memory of this server
     it was promoted               writes: groups and transactions have their coordinators in the log
 
 A root is promoted, or begins to follow, by a commit. A few times a second `Roles` looks at the image, which other parts

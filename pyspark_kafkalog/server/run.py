@@ -51,7 +51,7 @@ _ACCEPT_PAUSE_S: Final = 0.1
 _CANCEL_AGAIN_S: Final = 0.5
 #: Refused connections that stay open for the time that their hosts are throttled.
 _REFUSED_MAX: Final = 64
-#: What OpenSSL says of bytes that are no TLS, by its version.
+#: OpenSSL's errors for bytes that are no TLS, by its version.
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 
 #: For what the event loop itself waits for: names of hosts, and threads that end.
@@ -239,7 +239,7 @@ def open_served_root(path: str | RootPath | StoreAddress, config: ServerConfig) 
     """The root to serve; one that does not exist is created, unless the server only reads. Raises LogDirError.
 
     On a file system all commits wait for the disk as `config.flush` says, also those that create topics or change
-    configurations: one that waited would have to wait for all earlier ones, and whoever writes for it.
+    configurations: one that waited would have to wait for all earlier ones, and the next writer for it.
     """
     if config.read_only:
         return open_root(path)

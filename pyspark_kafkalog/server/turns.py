@@ -1,7 +1,7 @@
 """Loops over what a request names, in turns with other requests.
 
 A request may name a hundred thousand partitions. What a handler does for each takes microseconds, and the event loop
-serves nobody else meanwhile. So a handler of such a request lets others come first after some milliseconds: between
+serves no other client meanwhile. So a handler of such a request lets others come first after some milliseconds: between
 two steps anything may happen, and what a step needs of the state that others change is looked up in that step.
 """
 
@@ -23,7 +23,7 @@ _TOGETHER_MAX: Final = 200
 class Turn:
     """The time that a request takes in the event loop: others come first when it has had some milliseconds.
 
-    With `is_whole` it has all the time: the request is so short that nobody waits for it.
+    With `is_whole` it has all the time: the request is so short that other clients do not wait for it.
     """
 
     __slots__ = ("_end_s", "_is_whole")

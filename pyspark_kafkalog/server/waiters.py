@@ -114,7 +114,7 @@ class RootWatcher:
         rest_s = self._interval_s
         while True:
             await self._waiters.some()
-            # Who has just begun to wait has looked for itself.
+            # A request that has just begun to wait has looked itself.
             await asyncio.sleep(rest_s)
             if not len(self._waiters):
                 continue

@@ -1,4 +1,4 @@
-"""Writes past the page cache (O_DIRECT): for bytes that nobody reads soon.
+"""Writes past the page cache (O_DIRECT): for bytes that are not read soon.
 
 The page cache copies each byte once more and takes a page for it, which costs ten times as much CPU as the transfer to
 the disk, and it drops pages that others use. A direct write is over when the disk has the bytes; they are durable when
@@ -7,7 +7,7 @@ the file is flushed, as those of any other write.
 Memory, position and length are multiples of a block, so other bytes go through memory that each thread keeps for it.
 Bytes that are copied from one file to the same place of another need not: `memory_for` says where to read them to.
 Blocks that are also in the page cache are dropped there by the kernel. Not all file systems have direct writes, and
-some only with larger blocks: then nothing more is written here, and the caller goes on through the page cache.
+some only with larger blocks: then nothing more is written here, and the caller continues through the page cache.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 The configurations are in the commit log, like all others; they hold no credentials. Those come from the environment of
 each process, or from the store options with which the root was opened.
 
-An `OwnRemoteLog` is what of one partition is there. The image names the segments (metadata/image.PartitionImage), so
+An `OwnRemoteLog` is the part of one partition there. The image names the segments (metadata/image.PartitionImage), so
 that nothing is listed, and a plan carries what its tasks read.
 """
 

@@ -1,7 +1,7 @@
 """`kafkalog configs` for users, client ids and hosts: quotas of clients, and SCRAM credentials of users.
 
-The first user of a server with SASL is made here, since nobody can log in to make one. Options and output are those of
-kafka-configs; changes are validated as by a controller and applied in one commit.
+The first user of a server with SASL is made here, since no client can log in to make one. Options and output are those
+of kafka-configs; changes are validated as by a controller and applied in one commit.
 
 Source of the rules: kafka.admin.ConfigCommand.
 """

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="listen there (default: 127.0.0.1:9092)"
     )
     parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="what clients are told to connect to (default: where it listens)"
+        "--advertise", metavar="HOST:PORT", help="the address that clients connect to (default: where it listens)"
     )
     parser.add_argument(
         "--workers",

@@ -7,8 +7,8 @@ credential is made of the salted password, which is not stored:
     StoredKey      = H(HMAC(SaltedPassword, "Client Key"))
     ServerKey      = HMAC(SaltedPassword, "Server Key")
 
-Who reads StoredKey and ServerKey can try passwords, and who has ServerKey can pose as a server: the files of a root
-with credentials must be readable by those only who may act for all of its users.
+A reader of StoredKey and ServerKey can try passwords, and an owner of ServerKey can pose as a server: the files of a
+root with credentials must be readable by those only who may act for all of its users.
 
 Source of the rules: RFC 5802, org.apache.kafka.controller.ScramControlManager, ScramFormatter of
 org.apache.kafka.common.security.scram.internals.

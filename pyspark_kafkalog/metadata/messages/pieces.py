@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 
 class RecordsSlice(Protocol):
-    """Bytes of records that lie elsewhere, in a file for instance: whoever sends the message fetches them."""
+    """Bytes of records that lie elsewhere, in a file for instance: the sender of the message fetches them."""
 
     @property
     def size_bytes(self) -> int: ...

@@ -276,7 +276,7 @@ class MessageReader:
 class FrameReader(MessageReader):
     """A cursor over a message that lies in a buffer of any kind, of which nothing is copied but what is decoded.
 
-    Views of the buffer become part of the message, so nobody may change the buffer afterwards. `elements_max` bounds
+    Views of the buffer become part of the message, so the buffer must not change afterwards. `elements_max` bounds
     the elements of all arrays: those of a byte each are read much slower than they are sent.
     """
 
@@ -298,7 +298,7 @@ class FrameReader(MessageReader):
             position=self.at,
             expected=expected,
             found=found,
-            advice="whoever sent it does not keep to Kafka's protocol",
+            advice="its sender does not keep to Kafka's protocol",
         )
 
     def take(self, size: int, what: str) -> bytes:

@@ -155,7 +155,7 @@ class Boundary:
         )
 
     def is_due(self, offset: int) -> bool:
-        """Whether who has read from `offset` to the end of the log must read the boundary now."""
+        """Whether a process that has read from `offset` to the end of the log must read the boundary now."""
         if self._read_at is None or self._end is None or offset < self._end[0]:
             return True
         now = self.now()

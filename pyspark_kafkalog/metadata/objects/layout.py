@@ -12,7 +12,8 @@
 A commit's object begins with its own record batch. The batches of the commits before it follow, the newest first: the
 object is its batch and the whole object of the commit before, as long as that one has less than 64 KiB. So few objects
 hold many commits, and a process that is far behind reads these few. Sizes rise within such a chain, so a listing shows
-where each ends: at an object whose successor is not larger. Who reads a commit by its name needs the first batch only.
+where each ends: at an object whose successor is not larger. A reader of a commit by its name needs the first batch
+only.
 
 Objects are created or replaced as a whole, so a crash leaves no partial ones.
 """

@@ -1,9 +1,9 @@
 """The commit log of an object root: one commit = one object, which is created if absent. For its content see layout.py.
 
 The create of the next name decides, by the rule of object_store/create.py, so there is no lock and no listing. A reader
-derives the next name from the last commit: a check for new commits is one GET that finds nothing. Who is further behind
-lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some out only
-costs more requests.
+derives the next name from the last commit: a check for new commits is one GET that finds nothing. A process further
+behind lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some
+out only costs more requests.
 
 A crash of a writer leaves its commit whole, or none, or a request on its way that still makes it; a later commit then
 finds the name taken, or takes it.

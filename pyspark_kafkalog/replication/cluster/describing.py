@@ -1,4 +1,4 @@
-"""What a cluster says of itself: configurations of topics and groups, the topics' defaults, access control, quotas.
+"""A cluster's own description: configurations of topics and groups, the topics' defaults, access control, quotas.
 
 Only what was set is taken: a value that a topic or group has from its broker, or from Kafka, is not its own. Access
 control entries and quotas of kinds that this package does not know are left out. Brokers before 4.1 do not name the

@@ -90,7 +90,7 @@ _T = TypeVar("_T")
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _CONSUMER: Final = -1  # the replica id of a request that comes from no replica
-#: How often a leader that moves is asked for something else than records, before whoever asks has to try again.
+#: How often a leader that moves is asked for something else than records, before the caller has to try again.
 _ATTEMPTS: Final = 3
 #: Configurations, access control entries and quotas are asked for so often within `metadata_max_age_ms`: every 30 s.
 _DESCRIPTIONS_IN_AGE: Final = 10

@@ -1,8 +1,9 @@
 """Requests to the active controller of a cluster, wherever it is: Fetch and FetchSnapshot of its metadata log.
 
-Requests carry no replica id, so nobody is tracked; they need the listener of the controllers and, with an authorizer,
-the permission CLUSTER_ACTION. Any controller says who leads: its answer names the leader, the leader's epoch and the
-addresses of the controllers. Records come up to the leader's log end; its high watermark says which are committed.
+Requests carry no replica id, so no replica is tracked; they need the listener of the controllers and, with an
+authorizer, the permission CLUSTER_ACTION. Any controller says who leads: its answer names the leader, the leader's
+epoch and the addresses of the controllers. Records come up to the leader's log end; its high watermark says which are
+committed.
 
 Source of the rules: org.apache.kafka.raft.KafkaRaftClient (buildFetchRequest, handleFetchRequest,
 handleFetchSnapshotRequest), KIP-595, KIP-630, KIP-919.

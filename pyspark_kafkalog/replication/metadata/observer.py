@@ -44,7 +44,7 @@ _RECORDS: Final = "<FETCH response of __cluster_metadata>"
 #: Between two looks at records that are not committed yet.
 _UNCOMMITTED_PAUSE_S: Final = 0.05
 _RETRY_S: Final = 1.0
-#: How long a step looks for the leader, so that whoever takes steps can be told to end.
+#: How long a step looks for the leader, so that a request to stop takes effect.
 _STEP_MS: Final = 5_000
 #: How long an election may take.
 _CATCH_UP_S: Final = 60.0
@@ -157,7 +157,7 @@ class MetadataObserver:
             self._sleep(pause_s)
 
     def run(self, *, is_stopping: Callable[[], bool], report: Callable[[ObservedMetadata | Exception], None]) -> None:
-        """Steps until `is_stopping`; reports each, and errors of the controllers, after which it goes on.
+        """Steps until `is_stopping`; reports each, and errors of the controllers, after which it continues.
 
         Raises as `step`, except LeaderUnavailableError.
         """
@@ -194,7 +194,7 @@ class MetadataObserver:
     def _take_newer_snapshot(self) -> None:
         """If much has come since the last snapshot: the newest one of the controllers, where they have removed records.
 
-        The controllers name it to who asks for the beginning of the log, once they no longer have that.
+        The controllers name it in answer to a fetch of the beginning of the log, once they have deleted that.
         """
         grown_bytes = self._copy.bytes_since_snapshot - self._snapshot_asked_bytes
         if grown_bytes < self._bytes_between_snapshots:

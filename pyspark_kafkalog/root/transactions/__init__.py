@@ -1,4 +1,4 @@
-"""Transactions of producers with transactional ids: what a log directory says of them, and how they end.
+"""Transactions of producers with transactional ids: their state in a log directory, and how they end.
 
 In reading order:
 

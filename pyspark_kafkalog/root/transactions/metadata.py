@@ -100,7 +100,7 @@ class TransactionMetadata:
         return self.producer_epoch >= LAST_PRODUCER_EPOCH
 
     def needs_producer_id(self, expected_epoch: int | None) -> bool:
-        """Whether the producer that begins, or goes on from `expected_epoch`, needs a new producer id."""
+        """Whether the producer that begins, or continues from `expected_epoch`, needs a new producer id."""
         if expected_epoch in (None, self.producer_epoch):
             return self.is_exhausted
         return self.producer_epoch > LAST_PRODUCER_EPOCH and expected_epoch == self.last_producer_epoch
@@ -127,7 +127,7 @@ class TransactionMetadata:
         )
 
     def with_next_epoch(self, *, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> TransactionMetadata:
-        """Empty, for a producer that begins; with `expected_epoch`, for one that goes on after an error (KIP-360).
+        """Empty, for a producer that begins; with `expected_epoch`, for one that continues after an error (KIP-360).
 
         A producer that repeats such a call gets the epoch that it got before. Raises FencedEpochError.
         """

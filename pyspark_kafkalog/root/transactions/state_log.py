@@ -1,6 +1,6 @@
 """The transactional ids of one partition of `__transaction_state`, followed from its log.
 
-The log is the state. It is read once; then each commit that appends to it, whoever made it (this server, another one,
+The log is the state. It is read once; then each commit that appends to it, by any writer (this server, another one,
 `kafkalog transactions`), is read from where the last reading ended. What this server appended it need not read.
 
     find, all     the ids as of an image: the records up to the log end in the image are read first

@@ -1,4 +1,4 @@
-"""What the records of `__transaction_state` say of transactional ids: the last state of each.
+"""The last state of each transactional id, from the records of `__transaction_state`.
 
     key     int16 record type (0), transactional id
     value   int16 version (0 or 1), producer id and epoch, timeout, status, partitions of the transaction, timestamps

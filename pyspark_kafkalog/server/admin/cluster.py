@@ -1,8 +1,8 @@
 """DescribeCluster, DescribeTopicPartitions, ListConfigResources: the servers, their topics, what has configurations.
 
 DescribeTopicPartitions answers in pieces: at most so many partitions, in the order of topics and partitions, and a
-cursor at which the client goes on. As in Metadata a partition's leader is its only replica. Topics that the client may
-not describe are answered as if they were unknown.
+cursor at which the client continues. As in Metadata a partition's leader is its only replica. Topics that the client
+may not describe are answered as if they were unknown.
 
 Source of the rules: kafka.server.AuthHelper.computeDescribeClusterResponse, DescribeTopicPartitionsRequestHandler,
 KRaftMetadataCache.describeTopicResponse; KIP-700, KIP-919, KIP-966, KIP-1142.

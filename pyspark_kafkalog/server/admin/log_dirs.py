@@ -97,7 +97,7 @@ def _result(directory: str, sizes: Iterable[tuple[TopicPartition, int]]) -> Desc
 
 
 def _disk(directory: str) -> tuple[int, int]:
-    """The size of the file system and what of it can be used; unknown for an object store."""
+    """The size of the file system and its usable part; unknown for an object store."""
     if not Path(directory).is_absolute():
         return _UNKNOWN_BYTES, _UNKNOWN_BYTES
     try:

@@ -4,5 +4,5 @@ In reading order:
 
 - leaders: which server leads a partition or coordinates a group, by rendezvous hashing
 - beats: what a server leaves in the root to show that it runs
-- membership: who is alive, by the beats of the others
+- membership: the live servers, by their beats
 """

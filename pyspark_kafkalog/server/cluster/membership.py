@@ -1,4 +1,4 @@
-"""Who is alive: the servers whose sign of life has changed lately, by this server's own clock.
+"""The live servers: those whose sign of life has changed lately, by this server's own clock.
 
     every beat      write the own sign, read those of the others. While no other sign is there, beats are slow, and the
                     sign says so: a server that joins then waits for longer
@@ -16,7 +16,7 @@ response leaves out, with the requests under way to it, and some of them are the
 metadata that it does not ask for again, and `send_offsets_to_transaction` fails or hangs. It also hangs when the server
 that was dropped is the group's coordinator, even if that server has come back meanwhile: `rd_kafka_broker_decommission`
 leaves it in the producer's cache of coordinators, and `rd_kafka_coord_req_fsm` then waits, without a timeout, for a
-connection that nobody opens. So a server that stands still or was stopped stays listed, long enough for a restart, and
+connection without a client. So a server that stands still or was stopped stays listed, long enough for a restart, and
 a new one waits until the others have seen it before it accepts connections.
 """
 
@@ -148,7 +148,7 @@ class ClusterOfServers:
             await asyncio.sleep(_JOIN_FACTOR * slowest_s)
 
     async def stop(self) -> None:
-        """Leave, so that clients are told other servers. The last one that leaves removes the signs of all."""
+        """Deregister, so that Metadata names the remaining servers. The last server removes the signs of all."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""From the frame of a request to the pieces of its response: parse, check who asks, handle, encode.
+"""From the frame of a request to the pieces of its response: parse, authorize, handle, encode.
 
     frame -> header -> API and version -> body -> handler -> response -> pieces
 

@@ -4,7 +4,7 @@ A task begins with the event loop's next turn, and two or three objects of async
 Produce request has one short step before its batches wait for their commit, and one after it: making the tasks would
 cost more than the steps, and the requests that a client has sent ahead have to submit their batches in their order.
 
-A `PromptFuture` lets such a coroutine go on in the call that sets the result, instead of in the loop's next turn.
+A `PromptFuture` lets such a coroutine resume in the call that sets the result, instead of in the loop's next turn.
 """
 
 from __future__ import annotations
@@ -64,4 +64,4 @@ class Eager(Generic[T]):
 
 
 def _ignore(ended: Eager[Any]) -> None:
-    """Called by nobody."""
+    """Never called."""

@@ -34,7 +34,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     "metadata.version": (7, 27),
     "transaction.version": (0, 2),
 }
-#: The levels that are in use, whatever the root's own metadata log says of them: they describe this server's protocol.
+#: The levels in use, whatever the root's own metadata log states: they describe this server's protocol.
 FINALIZED_FEATURES: Final[Mapping[str, int]] = {
     "group.version": 1,
     "kraft.version": 1,

@@ -9,7 +9,7 @@ not what is read.
     full request, epoch -1        no session; one that the request names is closed
 
 Sessions are in the memory of one server. A client whose session is not there, since another server answers or it was
-evicted, is told FETCH_SESSION_ID_NOT_FOUND, and begins with a full request. If there is no room, the session id is 0,
+evicted, gets FETCH_SESSION_ID_NOT_FOUND, and begins with a full request. If there is no room, the session id is 0,
 and the client sends full requests. So `FetchSessions` may drop what it likes:
 
 - at most `slots` sessions. One that was not used for two minutes makes room for any other, one that is two minutes old
@@ -17,7 +17,7 @@ and the client sends full requests. So `FetchSessions` may drop what it likes:
 - at most `PARTITIONS_MAX` partitions in all sessions together, and `SESSION_PARTITIONS_MAX` in one
 
 Ids are random, and any connection of the principal that began a session may continue it. Kafka does not compare the
-principal; here nobody learns from an id that was guessed which topics another client reads. What the client may read
+principal; here a guessed id does not show which topics another client reads. What the client may read
 is checked with each request.
 
 Source of the rules: kafka.server.FetchSession, FetchSessionCacheShard, CachedPartition.maybeUpdateResponseData.
@@ -78,7 +78,7 @@ class SessionPartition:
     def tell(self, data: PartitionData, *, has_records: bool) -> bool:
         """Whether the response must have the partition; note what it tells the client."""
         has_changed = self.high_watermark != data.high_watermark or self.log_start_offset != data.log_start_offset
-        # After an error the partition is told again, also if it is as it was before the error.
+        # After an error the response repeats the partition, also if it is as it was before the error.
         self.high_watermark = _UNKNOWN if data.error_code else data.high_watermark
         self.log_start_offset = data.log_start_offset
         return (
@@ -285,5 +285,5 @@ class FetchSessions:
 
 
 def _can_keep(partitions: Collection[SessionPartition]) -> bool:
-    """Whether all names are those of topics that may exist: longer ones would take memory that nobody counts."""
+    """Whether all names are those of topics that may exist: longer ones would take memory that is not counted."""
     return all(each.topic is None or len(each.topic) <= _NAME_MAX_CHARS for each in partitions)

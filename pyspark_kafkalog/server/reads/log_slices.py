@@ -8,7 +8,7 @@ A fetch gets batches of one extent, as a broker returns those of one segment. Of
 bytes up to the committed size are read; of others all, and the end offset decides.
 
 Remote segments and runs of object stores are read by ranges, into memory. The reader of an extent is kept for the fetch
-that goes on where this one ends, with what it has requested ahead; `_REMOTE_READERS_MAX` bounds them. Bytes of a kept
+that continues where this one ends, with what it has requested ahead; `_REMOTE_READERS_MAX` bounds them. Bytes of a kept
 extent are right for ever; whether its offsets still belong to the log is for the caller, who knows the log start.
 
 An extent that is deleted or replaced meanwhile is looked up again, as in LogReader.
@@ -169,7 +169,7 @@ class LogSlices:
         return self._read_on(of, _KeptReader(reader, located[0]), offset, limits)
 
     def _read_on(self, of: PartitionSnapshot, kept: _KeptReader, offset: int, limits: Limits) -> Slice:
-        """The batches from the reader's position on; keeps the reader for who goes on behind them, or closes it."""
+        """The batches from the reader's position on; caches the reader for the next fetch, or closes it."""
         reader, position = kept
         is_kept = False
         try:

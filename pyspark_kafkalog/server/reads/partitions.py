@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A snapshot, and what of the image it was made from."""
+    """A snapshot, and the part of the image that it was made from."""
 
     partition: PartitionImage
     broker_configs: Mapping[str, Mapping[str, str]]

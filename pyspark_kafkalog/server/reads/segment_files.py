@@ -1,4 +1,4 @@
-"""Open segments of local partition directories, kept between fetches, and where consumers go on in them.
+"""Open segments of local partition directories, kept between fetches, with the positions at which consumers continue.
 
     SegmentFiles   the open `.log` files, least recently used ones dropped
     Positions      (directory, next offset) -> the file and position of the batch there, noted when a fetch ends there

@@ -62,7 +62,7 @@ Read: TypeAlias = Callable[[int, int, int], memoryview]
 class Limits:
     """Of one partition's records: batches that end below `end_offset`, `max_bytes` in all.
 
-    `may_exceed`: a first batch that is larger is returned nevertheless, so that a consumer can go on (KIP-74).
+    `may_exceed`: a first batch that is larger is returned nevertheless, so that a consumer makes progress (KIP-74).
     """
 
     end_offset: int

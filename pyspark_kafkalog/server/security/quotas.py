@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _WINDOW_S: Final = 10
 _BUCKETS_MAX: Final = 10_000
-#: As in Kafka, one slow request does not shut its client out: what is left over throttles the next ones.
+#: As in Kafka, one slow request does not shut its client out: the rest throttles the next requests.
 _REQUEST_THROTTLE_MS_MAX: Final = SECOND_MS
 
 

@@ -97,7 +97,7 @@ class Slots:
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the owner who is next comes first
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next owner comes first
 
     @contextlib.asynccontextmanager
     async def of(self, owner: str) -> AsyncIterator[None]:

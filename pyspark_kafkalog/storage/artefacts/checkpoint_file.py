@@ -40,7 +40,7 @@ _LOG: Final = logging.getLogger(__name__)
 CHECKPOINT_VERSION: Final = 0
 
 _ADVICE: Final = (
-    "restore the file from a copy, or move it out of the directory: a broker and this package go on without it"
+    "restore the file from a copy, or move it out of the directory: a broker and this package work without it"
 )
 
 # Room for 60,000 partitions with names of the maximum length; a larger file is not a checkpoint.

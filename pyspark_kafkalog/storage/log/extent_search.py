@@ -1,4 +1,4 @@
-"""Finds what a reader looks for in the extents of a log, from an offset on, beside whoever replaces extents.
+"""Searches the extents of a log, from an offset on, beside jobs that replace extents.
 
 Retention, the cleaner, merges and tiering may delete or replace an extent between its listing and its opening: then
 the extents are listed again. Nothing is stored, so a crash loses nothing.

@@ -484,7 +484,7 @@ class SegmentTransactions:
             )
 
     def right_entries(self, indexed: Sequence[AbortedTxn]) -> list[AbortedTxn]:
-        """The entries of an index that says of the segment what its markers say, by markers."""
+        """The entries of an index that agrees with the segment's markers, by markers."""
         return sorted(self._compare(indexed)[0], key=lambda each: each.last_offset)
 
     def _compare(

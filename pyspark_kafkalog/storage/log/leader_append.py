@@ -104,7 +104,7 @@ class LeaderBatches:
 class PreparedBatches:
     """Batches of a client that were checked before their commit, as a leader stores them from offset 0 on.
 
-    They were checked for a topic with `config` at the time `now_ms`. Nobody else uses their memory.
+    They were checked for a topic with `config` at the time `now_ms`. Their memory has no other user.
     """
 
     batches: LeaderBatches

@@ -217,7 +217,7 @@ class UnifiedLog:
         self.high_watermark_moved()
 
     def high_watermark_moved(self) -> None:
-        """Pass the log end to the producer state as the high watermark: nobody else has to confirm what is appended."""
+        """Pass the log end to the producer state as the high watermark: no other replica has to confirm an append."""
         if isinstance(self._producers, ProducerStateManager):
             self._producers.high_watermark_moved(self.log_end_offset)
 

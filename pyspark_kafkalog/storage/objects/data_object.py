@@ -14,7 +14,7 @@
                   (uint32), four zero bytes, "KLOGDATA"
 
 All big-endian. Offsets count from 0 in each run; the log's offsets and leader epochs are added when the run is read,
-since neither is covered by a batch's CRC. The commit of the write names the object and repeats what the footer says of
+since neither is covered by a batch's CRC. The commit of the write names the object and repeats the footer's facts about
 its runs, so a reader needs neither footer nor trailer. They serve checks of the store, and recovery.
 
 The table follows its run, so that one request gets both. It says where the batches begin without looking at them.

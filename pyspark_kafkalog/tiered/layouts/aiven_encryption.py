@@ -75,7 +75,7 @@ def _cipher(file: str, encryption: Encryption, name: str) -> tuple[Any, type[Exc
 def _decrypt_key(private_key: Any, encrypted: bytes) -> bytes | None:
     """RSAES-OAEP decryption (RFC 8017, 7.1.2) with SHA3-512 for both hashes; None if this is not the key.
 
-    cryptography has OAEP only with older hashes. Timing gives nothing away: whoever reads has the key.
+    cryptography has OAEP only with older hashes. Timing gives nothing away: the reader has the key.
     """
     numbers = private_key.private_numbers()
     modulus = numbers.public_numbers.n

@@ -173,8 +173,8 @@ It never changes committed records: damaged ones remain errors, with a remedy. -
 Of a log directory in an object store it checks the metadata log, all objects, and the batches in them; --repair is not
 possible there.
 
---remote-storage verifies what brokers tiered instead: objects that nobody names, names without objects, CRCs, gaps and
-overlaps. With --path, the brokers' directories say which segments there are; without it, the objects alone do.
+--remote-storage verifies what brokers tiered instead: objects that no metadata names, names without objects, CRCs, gaps
+and overlaps. With --path, the brokers' directories say which segments there are; without it, the objects alone do.
 
 Exit status: 0 no errors, or none left; 1 errors, or something could not be done; 2 wrong options. --interval is an hour
 by default.

@@ -414,7 +414,7 @@ def test_nobody_listening_is_said_with_the_endpoint() -> None:
         endpoint = relay.endpoint
         store = open_at(relay)
     for request in (lambda: store.get("key", max_bytes=9), lambda: store.create("key", b"")):
-        with pytest.raises(ObjectStoreError, match=f"at {endpoint}: nobody listens there"):
+        with pytest.raises(ObjectStoreError, match=f"at {endpoint}: no process listens there"):
             request()
 
 

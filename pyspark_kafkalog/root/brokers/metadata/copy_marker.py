@@ -2,7 +2,7 @@
 
     __cluster_metadata-0/kafkalog-observer     "version=1\\n"
 
-Its topics are those that the metadata log has, whoever has their partitions; and all of its records are committed.
+Its topics are those of the metadata log, wherever their partitions are; and all of its records are committed.
 """
 
 from __future__ import annotations

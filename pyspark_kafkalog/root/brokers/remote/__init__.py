@@ -2,6 +2,6 @@
 
 In reading order:
 
-- remote_logs: what brokers' directories say of segments in remote storage
+- remote_logs: segments in remote storage, as brokers' directories list them
 - remote_storage_root: the bucket alone as a root
 """

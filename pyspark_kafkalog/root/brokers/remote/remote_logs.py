@@ -1,4 +1,4 @@
-"""The remote part of a broker's partitions: what its directories say of the segments in remote storage.
+"""The remote part of a broker's partitions: the segments in remote storage that its directories list.
 
 Which segments a partition has is noted in the partitions of `__remote_log_metadata`, of which every broker of a small
 cluster has a replica. If a directory has none that knows the partition, the objects in remote storage are listed

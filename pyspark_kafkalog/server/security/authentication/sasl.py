@@ -7,7 +7,7 @@
 
 Mechanisms are SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN, whose passwords are checked against the SCRAM credentials of
 the same users: there is no second list of passwords. PLAIN sends the password itself, so it is offered over TLS only,
-unless the server is told to be insecure.
+unless the server is configured to be insecure.
 
 A failed authentication is answered after a delay (connection.failed.authentication.delay.ms) and ends the connection;
 the answer does not tell an unknown user from a wrong password. With a session lifetime (connections.max.reauth.ms) the
@@ -42,7 +42,7 @@ PLAIN: Final = "PLAIN"
 _ATTACHMENT: Final = "sasl"
 _NONCE_BYTES: Final = 18
 _PLAIN_BYTES_MAX: Final = 4096
-#: Threads that check passwords of PLAIN at once: it is slow by design, and nobody has to be authenticated to ask.
+#: Threads that check passwords of PLAIN at once: it is slow by design, and open to clients before authentication.
 _PASSWORD_CHECKS_MAX: Final = 2
 _TO_BEGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
 

@@ -5,7 +5,7 @@
     client-final:  c=<channel binding>,r=<both nonces>,p=<proof>
     server-final:  v=<signature>
 
-For a user without a credential the exchange goes on with one that no password fits, and fails where a wrong password
+For a user without a credential the exchange continues with one that no password fits, and fails where a wrong password
 fails. Its salt depends on the name and a secret of the root only, so asking twice, or another server, gives nothing
 away. Its iterations and the form of its salt are those of some of the root's users, as often as users have them. Name
 and secret decide which ones; when users are added or removed, they change for few names.
