@@ -88,10 +88,12 @@ class PartitionPlan:
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """The partition of all units."""
         return self.units[0].topic_partition
 
     @property
     def place(self) -> Path | str:
+        """The directory of the partition, or its name in a store; see Unit."""
         return self.units[0].place
 
     def conclude(self, outcomes: Sequence[UnitOutcome]) -> Verified:
