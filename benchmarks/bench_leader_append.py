@@ -23,8 +23,8 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES, codec_named
 from pyspark_kafkalog.record.header import BatchHeader
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB

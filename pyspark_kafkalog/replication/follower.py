@@ -45,8 +45,8 @@ from pyspark_kafkalog.replication.partition_state import (
     retry_delay_ms,
 )
 from pyspark_kafkalog.replication.topics_plan import UNANSWERED_EPOCH, TopicsPlan, plan_topics
-from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
-from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
+from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.root.following import begin_following, follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode, is_out_of_space
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition

@@ -224,7 +224,7 @@ class FileRoot(NativeRoot):
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        from pyspark_kafkalog.root.write import commit_write  # not needed by readers
+        from pyspark_kafkalog.root.commit.staged_write import commit_write  # not needed by readers
 
         fs, store = self.file_system_for(flush), self.store_for(flush)
         self._store.check_root()

@@ -35,7 +35,7 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend, LeaderWriter, UnitResult
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, LeaderWriter, UnitResult
 from pyspark_kafkalog.server.prompt_future import PromptFuture
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.group import GroupConfig
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.server.security.request_time import timed_work
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.values import quick_dataclass

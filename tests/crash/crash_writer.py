@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.follower.changes import FollowerChange, FollowerWriter
-from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, LeaderWriter
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, LeaderWriter
+from pyspark_kafkalog.root.commit.follower_changes import FollowerChange, FollowerWriter
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
+from pyspark_kafkalog.root.following import begin_following, follower_writer
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState

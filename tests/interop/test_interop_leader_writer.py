@@ -13,7 +13,7 @@ from kafka_processes.oracle import Broker, dump_log
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.codecs.codec import CompressionType
-from pyspark_kafkalog.root.leader.units import AppendedRange
+from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.storage.filesystem import time_ms
 
 TOPICS = {

@@ -35,8 +35,8 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.tier.copy import tier_segments
 from pyspark_kafkalog.object_store import client, probe
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import CommitUnit
+from pyspark_kafkalog.root.commit.changes import CommitUnit
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: No operation takes so many requests.

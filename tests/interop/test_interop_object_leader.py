@@ -17,8 +17,8 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.object_store.address import StoreAddress
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, LeaderWriter
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, LeaderWriter
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pyspark_kafkalog.errors import (
     ProducerFencedError,
 )
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 
 _PRODUCERS = st.sampled_from([1, 2])
 _EPOCHS = st.integers(0, 2)

@@ -21,8 +21,8 @@ from tiers import SEED, examples
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
 from pyspark_kafkalog.root.objects.producers import PartitionProducers, producers_of
 from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -20,9 +20,9 @@ from tiers import SEED, examples
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.root.follower.changes import FollowerAppend
-from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
-from pyspark_kafkalog.root.follower.runs import stage_batches
+from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend
+from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
+from pyspark_kafkalog.root.commit.runs import stage_batches
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of

@@ -29,8 +29,8 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, producer_batches

@@ -38,8 +38,8 @@ from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.retention.logs import FileLogs, ObjectLogs
 from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, RetainedLogs
+from pyspark_kafkalog.root.commit.log_starts import move_log_starts
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.log_starts import move_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.transactions.state_log import expire_ids

@@ -35,8 +35,8 @@ from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutO
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.swap import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.commit.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (

@@ -31,7 +31,7 @@ from typing import Final, Protocol, TypeVar
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.root.log_starts import LogStartMove
+from pyspark_kafkalog.root.commit.log_starts import LogStartMove
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -146,7 +146,7 @@ class ObjectRoot(NativeRoot):
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        from pyspark_kafkalog.root.objects.write import commit_objects  # not needed by readers
+        from pyspark_kafkalog.root.commit.staged_objects import commit_objects  # not needed by readers
         from pyspark_kafkalog.storage.objects.upload import WrittenObject
 
         objects = [each for each in staged if isinstance(each, WrittenObject)]

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.leader.units import AppendOrigin, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import AppendOrigin, LeaderAppend
 from pyspark_kafkalog.root.transactions.ending import Markers
 from pyspark_kafkalog.root.transactions.metadata import VALUE_VERSION, TransactionMetadata, record_key
 from pyspark_kafkalog.storage.names import TopicPartition

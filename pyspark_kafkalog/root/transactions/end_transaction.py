@@ -4,7 +4,7 @@
     find       the state in `__transaction_state`, and the partitions in which the transaction is open
     decide     as the coordinator would (ending.py)
     append     a marker to each of these partitions, and the states, if the transaction is recorded there
-    commit     all of them as one unit (root/leader): the partitions' last stable offsets increase
+    commit     all of them as one unit (root/commit): the partitions' last stable offsets increase
 
 An adopted log has no coordinator that would do this; a broker that mounts it again finds the transaction ended. A
 server that runs beside it follows what was written. A crash before the commit leaves nothing visible.
@@ -25,8 +25,8 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloor, marker_appends, state_append
 from pyspark_kafkalog.root.transactions.ending import Ending, Markers, abort_and_fence, complete

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend, LeaderWriter
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, LeaderWriter
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import removal_append
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata, record_key

@@ -13,7 +13,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from pyspark_kafkalog.root.log_starts import MovedLogStart
+from pyspark_kafkalog.root.commit.log_starts import MovedLogStart
 from pyspark_kafkalog.server.admin.errors import ApiError, why_read_only
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RequestError

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader.open import leader_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root

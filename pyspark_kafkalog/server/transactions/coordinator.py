@@ -27,7 +27,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.leader.units import AppendedRange
+from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloor
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata

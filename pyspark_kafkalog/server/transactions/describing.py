@@ -48,7 +48,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from pyspark_kafkalog.root.leader.units import CommitUnit
+from pyspark_kafkalog.root.commit.changes import CommitUnit
 from pyspark_kafkalog.root.transactions.appends import coordinator_append, marker_batch
 from pyspark_kafkalog.root.transactions.ending import Markers
 from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TV2, TransactionMetadata, by_topic

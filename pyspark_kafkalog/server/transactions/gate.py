@@ -18,7 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.header import parse_header
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.transactions.metadata import TV2, TransactionMetadata
 from pyspark_kafkalog.server.transactions.decisions import (
     Decision,

@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.server.context import Committer
 
 #: Ids in one block, as many as a broker's.

@@ -33,7 +33,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloors, marker_appends, state_append
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata

@@ -36,7 +36,7 @@ from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader
 from pyspark_kafkalog.record.kernels.zstd import UNKNOWN, bounds_of
 from pyspark_kafkalog.record.scan import as_bytes_array
-from pyspark_kafkalog.root.leader.units import LeaderAppend
+from pyspark_kafkalog.root.commit.changes import LeaderAppend
 from pyspark_kafkalog.server.context import ANONYMOUS, ServerContext, Session
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, PreparedBatches, prepare_batches
 from pyspark_kafkalog.units import KIB, MIB

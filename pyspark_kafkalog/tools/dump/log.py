@@ -22,7 +22,7 @@ import os
 import sys
 from typing import Final
 
-from pyspark_kafkalog.root.follower.cut_files import cut_file_first_offset
+from pyspark_kafkalog.root.commit.cut_files import cut_file_first_offset
 from pyspark_kafkalog.storage.names import (
     CHECKPOINT_SUFFIX,
     INDEX_SUFFIX,

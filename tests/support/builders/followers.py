@@ -18,7 +18,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeR
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.root.follower.changes import (
+from pyspark_kafkalog.root.commit.follower_changes import (
     FollowerAppend,
     FollowerChange,
     FollowerResult,
@@ -27,7 +27,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.open import begin_following, follower_writer
+from pyspark_kafkalog.root.following import begin_following, follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState

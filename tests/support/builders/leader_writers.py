@@ -15,8 +15,7 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import Buffer, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import (
+from pyspark_kafkalog.root.commit.changes import (
     AppendedRange,
     AppendOrigin,
     CommitUnit,
@@ -24,6 +23,7 @@ from pyspark_kafkalog.root.leader.units import (
     LeaderWriter,
     UnitResult,
 )
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, validate_batches
 from pyspark_kafkalog.storage.log.log_state import LogState

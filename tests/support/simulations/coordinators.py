@@ -37,8 +37,8 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets, transactions
-from pyspark_kafkalog.root.leader.open import leader_writer
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers

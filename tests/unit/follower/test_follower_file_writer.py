@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.root.follower.open import begin_following
+from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
 from pyspark_kafkalog.storage.names import encode_uuid
 

@@ -20,8 +20,8 @@ from fakes.stopping_filesystem import Killed
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.follower.changes import FollowerChange
-from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
+from pyspark_kafkalog.root.commit.follower_changes import FollowerChange
+from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
 from pyspark_kafkalog.storage.names import TopicPartition
 
 ATTEMPTS_MAX = 30

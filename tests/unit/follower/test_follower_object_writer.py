@@ -24,10 +24,10 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
-from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
-from pyspark_kafkalog.root.follower.promote import promote
-from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
-from pyspark_kafkalog.root.leader.units import CommitUnit
+from pyspark_kafkalog.root.commit.changes import CommitUnit
+from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
+from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
+from pyspark_kafkalog.root.commit.promote import promote
 from pyspark_kafkalog.root.leader_epochs import epochs_of
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid

@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finis
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier.copy import tier_segments
 from pyspark_kafkalog.metadata.extents import new_segment_id
-from pyspark_kafkalog.root.log_starts import move_log_starts
+from pyspark_kafkalog.root.commit.log_starts import move_log_starts
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, segment_keys

@@ -15,7 +15,7 @@ from builders.verify_roots import check_again_at_once, findings_in
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.root.leader.units import AppendedRange
+from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
 from pyspark_kafkalog.storage.names import TXN_INDEX_SUFFIX, TopicPartition, segment_file
 

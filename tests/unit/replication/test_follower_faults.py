@@ -26,9 +26,14 @@ from pyspark_kafkalog.replication.leader import (
     SelectsTopic,
 )
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.follower.changes import FollowerChange, FollowerResult, FollowerWriter, PlanFollowerRecords
-from pyspark_kafkalog.root.follower.cut_files import KeptRecords
-from pyspark_kafkalog.root.follower.open import follower_writer
+from pyspark_kafkalog.root.commit.cut_files import KeptRecords
+from pyspark_kafkalog.root.commit.follower_changes import (
+    FollowerChange,
+    FollowerResult,
+    FollowerWriter,
+    PlanFollowerRecords,
+)
+from pyspark_kafkalog.root.following import follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.filesystem import FlushMode

@@ -19,7 +19,8 @@ from pyspark_kafkalog.replication.events import LOSSES, Event, EventKind
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.replication.report import FollowReport
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.follower.changes import (
+from pyspark_kafkalog.root.commit.cut_files import KeptRecords
+from pyspark_kafkalog.root.commit.follower_changes import (
     FollowerChange,
     FollowerResult,
     FollowerWriter,
@@ -28,9 +29,8 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.cut_files import KeptRecords
-from pyspark_kafkalog.root.follower.open import follower_writer
-from pyspark_kafkalog.root.follower.promote import promote
+from pyspark_kafkalog.root.commit.promote import promote
+from pyspark_kafkalog.root.following import follower_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.filesystem import FlushMode

@@ -26,9 +26,9 @@ from pyspark_kafkalog.maintenance.verify.verify import verify, verify_root
 from pyspark_kafkalog.replication import task_leader
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.range_task import RangeRequest, StagedRange, fetch_range
-from pyspark_kafkalog.root.follower.changes import FollowerAppend
-from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
-from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend
+from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
+from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.security.open import open_or_create_root
 from pyspark_kafkalog.storage.names import TopicPartition

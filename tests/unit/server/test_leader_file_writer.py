@@ -37,8 +37,8 @@ from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeader, crc32c
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.leader.open_logs import OPEN_LOGS
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.open_logs import OPEN_LOGS
 from pyspark_kafkalog.storage.filesystem import TEMPORARY, UNFLUSHED_MARKER, FileSystem
 from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.log.log_state import LogState

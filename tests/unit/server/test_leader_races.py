@@ -19,7 +19,7 @@ from patience import wait_until
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.root.leader.units import CommitUnit
+from pyspark_kafkalog.root.commit.changes import CommitUnit
 from pyspark_kafkalog.storage.filesystem import time_ms
 
 FORK = multiprocessing.get_context("fork")

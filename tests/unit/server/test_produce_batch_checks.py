@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, Pro
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.leader.units import CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import Request, Session
 from pyspark_kafkalog.server.writes import batch_checks
 from pyspark_kafkalog.server.writes.batch_checks import is_costly

@@ -11,7 +11,7 @@ from patience import PATIENCE_S, until
 
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.server import committer as committer_module
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -23,7 +23,7 @@ from patience import PATIENCE_S, wait_until
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.root.follower.open import begin_following
+from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.console.follow import Consumer
 from pyspark_kafkalog.tools.console.producer import _read

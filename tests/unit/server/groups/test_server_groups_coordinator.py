@@ -17,7 +17,7 @@ from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
-from pyspark_kafkalog.root.leader.units import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.server.groups.shard import Shard
 from pyspark_kafkalog.storage.names import TopicPartition
 

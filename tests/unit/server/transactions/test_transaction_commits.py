@@ -13,8 +13,8 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
+from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader.units import AppendedRange
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
 from pyspark_kafkalog.root.transactions.states import TransactionStatus
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch

@@ -23,9 +23,9 @@ from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, Unknow
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
+from pyspark_kafkalog.root.commit.staged_write import PartitionLogs, changed_error
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.write import PartitionLogs, changed_error
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition

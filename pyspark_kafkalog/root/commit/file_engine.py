@@ -6,7 +6,7 @@
                logs are being flushed, all files side by side; it gets its name when all are on disk
 
 The caller holds the root's lock and has refreshed the image. A crash before the publish leaves bytes above the high
-watermark, which are invisible and which the next writer truncates, as in root/write.py. After an error they are
+watermark, which are invisible and which the next writer truncates, as in staged_write.py. After an error they are
 truncated immediately, and nothing of the commit is kept.
 """
 
@@ -23,9 +23,9 @@ from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_recor
 from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
 from pyspark_kafkalog.metadata.store import LocalMetadataStore
+from pyspark_kafkalog.root.commit.open_logs import OpenLogs
+from pyspark_kafkalog.root.commit.staged_write import PartitionLogs, truncate_uncommitted
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader.open_logs import OpenLogs
-from pyspark_kafkalog.root.write import PartitionLogs, truncate_uncommitted
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

@@ -30,8 +30,8 @@ from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.leader.plan import CommitPlan, PartitionPlan, plan_units
-from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
+from pyspark_kafkalog.root.commit.changes import CommitUnit, UnitResult
+from pyspark_kafkalog.root.commit.plan import CommitPlan, PartitionPlan, plan_units
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import (
     KnownProducers,

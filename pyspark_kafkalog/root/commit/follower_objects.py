@@ -30,7 +30,8 @@ from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunPlace, data_object_
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectStoreError
-from pyspark_kafkalog.root.follower.changes import (
+from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, StoredCutFiles, ignore_kept, saved_once
+from pyspark_kafkalog.root.commit.follower_changes import (
     FollowerChange,
     FollowerResult,
     PlanFollowerRecords,
@@ -38,9 +39,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, StoredCutFiles, ignore_kept, saved_once
-from pyspark_kafkalog.root.follower.object_truncation import ObjectPuts, PlannedTruncation, plan_truncation
-from pyspark_kafkalog.root.follower.plan import (
+from pyspark_kafkalog.root.commit.follower_plan import (
     CheckedAppend,
     CheckedChange,
     check_changes,
@@ -49,8 +48,9 @@ from pyspark_kafkalog.root.follower.plan import (
     state_before,
     truncation_records,
 )
-from pyspark_kafkalog.root.follower.runs import runs_of
-from pyspark_kafkalog.root.follower.staged_batches import RunSpan, StagedBatches
+from pyspark_kafkalog.root.commit.object_truncation import ObjectPuts, PlannedTruncation, plan_truncation
+from pyspark_kafkalog.root.commit.runs import runs_of
+from pyspark_kafkalog.root.commit.staged_batches import RunSpan, StagedBatches
 from pyspark_kafkalog.root.objects.extents import ObjectExtents
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import (

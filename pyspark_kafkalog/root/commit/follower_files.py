@@ -2,7 +2,7 @@
 
     check      the batches of each append: lengths, order of offsets, leader epochs, CRCs
     lock the root; refresh the image; the root must still follow with the writer's id
-    append     one write a partition (root/leader/open_log_commits.py)
+    append     one write a partition (root/commit/file_engine.py)
     plan       the states after truncations and starts, which change no log yet; what they cut is saved (cut_files.py)
     publish    one commit with all new states and further records, when the appends are on disk
     cut        what the truncations drop, and the files of removed topics; make the directories of new ones
@@ -26,8 +26,9 @@ from pyspark_kafkalog.metadata.following import check_follower
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.follower.changes import (
+from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, LocalCutFiles, ignore_kept, saved_once
+from pyspark_kafkalog.root.commit.file_engine import ATTEMPTS, OpenLogCommits, state_records
+from pyspark_kafkalog.root.commit.follower_changes import (
     FollowerChange,
     FollowerResult,
     PlanFollowerRecords,
@@ -35,8 +36,7 @@ from pyspark_kafkalog.root.follower.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.follower.cut_files import CutFiles, KeptRecords, LocalCutFiles, ignore_kept, saved_once
-from pyspark_kafkalog.root.follower.plan import (
+from pyspark_kafkalog.root.commit.follower_plan import (
     CheckedAppend,
     CheckedChange,
     changes_topics,
@@ -46,9 +46,9 @@ from pyspark_kafkalog.root.follower.plan import (
     state_before,
     truncation_records,
 )
-from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
-from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
-from pyspark_kafkalog.root.leader.open_logs import OpenLogs
+from pyspark_kafkalog.root.commit.open_logs import OpenLogs
+from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     lower_cleaned_offset,

@@ -13,9 +13,9 @@ from typing import Final
 from pyspark_kafkalog.errors import FollowingRootError, LogDirError
 from pyspark_kafkalog.metadata.image import Following, MetadataImage, following_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.root.commit.cut_files import KeptRecords, ignore_kept
+from pyspark_kafkalog.root.commit.follower_changes import FollowerWriter
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.follower.changes import FollowerWriter
-from pyspark_kafkalog.root.follower.cut_files import KeptRecords, ignore_kept
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode
@@ -70,11 +70,11 @@ def follower_writer(
     """
     # Each loads much that the other one does not need.
     if isinstance(root, FileRoot):
-        from pyspark_kafkalog.root.follower.file_writer import FileFollowerWriter
+        from pyspark_kafkalog.root.commit.follower_files import FileFollowerWriter
 
         return FileFollowerWriter(root, following_id, flush=flush, on_kept=on_kept)
     if isinstance(root, ObjectRoot):
-        from pyspark_kafkalog.root.follower.object_writer import ObjectFollowerWriter
+        from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
 
         return ObjectFollowerWriter(root, following_id, on_kept=on_kept)
     raise LogDirError(f"{root.path} is a root that cannot follow a leader")

@@ -24,8 +24,8 @@ from pyspark_kafkalog.metadata.extents import RunPlace, data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.follower.changes import StartAt, Truncation
-from pyspark_kafkalog.root.follower.runs import runs_of
+from pyspark_kafkalog.root.commit.follower_changes import StartAt, Truncation
+from pyspark_kafkalog.root.commit.runs import runs_of
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import PartitionProducers, appended_to, producers_below

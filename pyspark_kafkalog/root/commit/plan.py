@@ -20,7 +20,7 @@ from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicErro
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import TimestampType
-from pyspark_kafkalog.root.leader.units import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, validate_batches
 from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
 from pyspark_kafkalog.storage.log.sequences import ProducerView

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyspark_kafkalog.metadata.extents import RunPlace
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
 from pyspark_kafkalog.root.objects.producers import rows_of
 from pyspark_kafkalog.storage.log.follower import FETCH_RESPONSE, FollowerBatches
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches

@@ -20,7 +20,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
 from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition

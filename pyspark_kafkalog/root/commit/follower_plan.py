@@ -17,8 +17,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.root.follower.changes import FollowerAppend, FollowerChange, StartAt, Truncation
-from pyspark_kafkalog.root.follower.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
 from pyspark_kafkalog.storage.log.log_state import LogState

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.root.commit.changes import LeaderWriter
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader.units import LeaderWriter
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode
@@ -17,8 +17,8 @@ def leader_writer(root: NativeRoot, *, flush: FlushMode, operation: str = "appen
     Raises LogDirError for a root that has no such writer.
     """
     # They load numba, which planning does not need.
-    from pyspark_kafkalog.root.leader.file_writer import FileLeaderWriter
-    from pyspark_kafkalog.root.leader.object_writer import ObjectLeaderWriter
+    from pyspark_kafkalog.root.commit.committer import FileLeaderWriter
+    from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
 
     if isinstance(root, FileRoot):
         return FileLeaderWriter(root, flush=flush, operation=operation)

@@ -27,11 +27,11 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import LockHeldError
 from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.root.commit.changes import CommitUnit, UnitResult
+from pyspark_kafkalog.root.commit.file_engine import ATTEMPTS, OpenLogCommits, state_records
+from pyspark_kafkalog.root.commit.open_logs import LogNotKeptError, OpenLogs
+from pyspark_kafkalog.root.commit.plan import CommitPlan, PartitionPlan, plan_units
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader.open_log_commits import ATTEMPTS, OpenLogCommits, state_records
-from pyspark_kafkalog.root.leader.open_logs import LogNotKeptError, OpenLogs
-from pyspark_kafkalog.root.leader.plan import CommitPlan, PartitionPlan, plan_units
-from pyspark_kafkalog.root.leader.units import CommitUnit, UnitResult
 from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.filesystem import FlushMode, flush_earlier
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
