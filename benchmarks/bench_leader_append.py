@@ -24,7 +24,6 @@ from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES, codec_named
 from pyspark_kafkalog.record.header import BatchHeader
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
@@ -66,7 +65,7 @@ def measure(root: Path, options: argparse.Namespace, flush: FlushMode, batches: 
     log_dir = LogDir.open_or_create(root)
     log_dir.create_topic("t", partitions)
     source = Batches(options.batch_bytes, options.codec, is_idempotent=options.idempotent)
-    writer = leader_writer(log_dir.root.native(), flush=flush)
+    writer = log_dir.root.native().committer(flush=flush)
     made = 0
 
     def units() -> list[CommitUnit]:

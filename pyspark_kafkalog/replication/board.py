@@ -35,14 +35,14 @@ from pyspark_kafkalog.replication.partition_state import (
     retry_delay_ms,
     take,
 )
-from pyspark_kafkalog.root.commit.follower_changes import (
+from pyspark_kafkalog.root.commit.changes import (
     FollowerAppend,
     FollowerChange,
     FollowerResult,
     PlanFollowerRecords,
     no_records,
 )
-from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.log.follower import check_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -28,7 +28,8 @@ from pyspark_kafkalog.replication.board import COMMIT_BYTES, Board, Request, Wai
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
-from pyspark_kafkalog.root.commit.follower_changes import FollowerResult, FollowerWriter
+from pyspark_kafkalog.root.commit.changes import FollowerResult
+from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.units import MIB
 
 _FETCH_BYTES_MAX: Final = COMMIT_BYTES // 2

@@ -45,8 +45,8 @@ from pyspark_kafkalog.replication.partition_state import (
     retry_delay_ms,
 )
 from pyspark_kafkalog.replication.topics_plan import UNANSWERED_EPOCH, TopicsPlan, plan_topics
-from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend, FollowerChange, StartAt, Truncation
-from pyspark_kafkalog.root.following import begin_following, follower_writer
+from pyspark_kafkalog.root.commit.changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import FlushMode, is_out_of_space
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
@@ -168,7 +168,7 @@ class Follower:
             return
         following = self._root.store.image.following
         self._had_records = following is not None and following.had_records
-        writer = follower_writer(self._root, self._following_id, flush=self._settings.flush, on_kept=self._note_cut)
+        writer = self._root.follower(self._following_id, flush=self._settings.flush, on_kept=self._note_cut)
         committer = Committer(
             writer,
             self.board,

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 from pyspark_kafkalog.metadata.access.acl import Acl
 from pyspark_kafkalog.metadata.access.client_quotas import Quotas
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Whether a topic of this name is to be followed.

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, BatchHeader, Buffer
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
-from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend
-from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.changes import FollowerAppend
+from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB

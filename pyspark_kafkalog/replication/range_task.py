@@ -4,7 +4,7 @@
 
 For a root on a file system the batches are staged in a file in the follower's directory of the partition, with the
 suffix of staged files, which brokers and readers ignore: `follow-<job>-<random>.staged`. For a root in an object store
-they become a data object with a random key (root/commit/staged_batches.py).
+they become a data object with a random key (root/commit/runs.py).
 
 A range takes the batches that begin in it. One that begins below it belongs to the range before. So ranges of one
 partition that are fetched side by side fit together, unless the leader's log has changed meanwhile: the driver checks
@@ -40,8 +40,7 @@ from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition, LeaderEndPoint
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.commit.runs import stage_batches
-from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.runs import StagedBatches, stage_batches
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL

@@ -62,7 +62,7 @@ from pyspark_kafkalog.replication.range_task import (
     StagingStore,
     fetch_range,
 )
-from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL

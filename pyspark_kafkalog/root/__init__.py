@@ -11,11 +11,9 @@ In reading order:
 - directories: the partitions' directories, which follow the commits
 - write_transaction: transactional ids of writes, and the result of a commit
 - staging: where the records of a write are before its commit
-- write: the commit of a write
-- log_starts: increases of log start offsets
+- commit: commits of appends, truncations and log starts: of writes, of a server, and of a follower
+- following: begins following a leader, and promotion
 - transactions: states of transactional ids, transactions that are open, and how they end
-- leader: appends as the leader of partitions, for a server
-- follower: appends as the follower of a leader, and promotion
 - brokers: roots that are only read: the directories of brokers, and their remote storage
 - objects: log directories in an object store
 - adopt: converts a broker's directory into a native one

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
 from pyspark_kafkalog.config.group import GROUP_CONFIGS, validate_group_configs
-from pyspark_kafkalog.config.topic import validate_topic_configs
+from pyspark_kafkalog.config.topic import LogConfig, validate_topic_configs
 from pyspark_kafkalog.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -35,6 +35,7 @@ from pyspark_kafkalog.metadata.image import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     MetadataImage,
+    TopicImage,
     broker_configs,
     partition_record,
     partition_state_record,
@@ -263,6 +264,34 @@ def _partition_record(image: MetadataImage, topic_id: str, partition: int) -> Me
 def broker_config(image: MetadataImage) -> BrokerConfig:
     """The broker-level configuration, parsed."""
     return BrokerConfig.from_properties(broker_configs(image))
+
+
+class EffectiveConfigs:
+    """The parsed configurations of brokers and topics, parsed again only after a commit has changed them.
+
+    Images share the mappings of settings that no commit has changed in between, so these are compared by identity.
+    """
+
+    def __init__(self) -> None:
+        self._broker: tuple[Mapping[str, Mapping[str, str]], BrokerConfig] | None = None
+        self._topics: dict[str, tuple[Mapping[str, Mapping[str, str]], Mapping[str, str], LogConfig]] = {}
+
+    def broker(self, image: MetadataImage) -> BrokerConfig:
+        """The broker-level configuration."""
+        known = self._broker
+        if known is None or known[0] is not image.broker_configs:
+            known = self._broker = image.broker_configs, broker_config(image)
+        return known[1]
+
+    def of(self, image: MetadataImage, topic: TopicImage) -> LogConfig:
+        """The configuration of a topic of `image`."""
+        known = self._topics.get(topic.topic_id)
+        if known is None or known[0] is not image.broker_configs or known[1] is not topic.configs:
+            if len(self._topics) > 2 * len(image.topics):
+                self._topics.clear()  # most are of deleted topics
+            config = self.broker(image).log_config(topic.configs)
+            known = self._topics[topic.topic_id] = image.broker_configs, topic.configs, config
+        return known[2]
 
 
 def alter_broker_configs(

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -42,6 +42,9 @@ from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage, check_outside, check_permitted
 from pyspark_kafkalog.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.commit.file_engine import FileEngine
 
 _LOG: Final = logging.getLogger(__name__)
 #: Directories that are made while the root is locked for it.
@@ -173,7 +176,7 @@ class FileRoot(NativeRoot):
                 rename_for_deletion(self.path, TopicPartition(topic.name, partition.partition), self._fs)
 
     def _delete_delay_ms(self, topic: TopicImage) -> int:
-        return self.broker_config().log_config(topic.configs).file_delete_delay_ms
+        return self.configs.of(self._store.image, topic).file_delete_delay_ms
 
     def remove_deleted_topics(self, now_ms: int | None = None) -> None:
         """Remove directories of deleted topics after their delay, and leftovers; restore the commit log's reserve.
@@ -214,6 +217,13 @@ class FileRoot(NativeRoot):
             with contextlib.suppress(OSError):
                 self._fs.close(fd)
 
+    def commit_engine(
+        self, *, flush: FlushMode = "fsync", operation: str = "append", following_id: str | None = None
+    ) -> FileEngine:
+        from pyspark_kafkalog.root.commit.file_engine import FileEngine  # not needed by readers
+
+        return FileEngine(self, flush=flush, operation=operation, following_id=following_id)
+
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> LocalStaging:
         return LocalStaging(self.path, write_id, 0, fs=flushing_file_system(self._fs, flush))
 
@@ -224,14 +234,11 @@ class FileRoot(NativeRoot):
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        from pyspark_kafkalog.root.commit.staged_write import commit_write  # not needed by readers
+        from pyspark_kafkalog.root.commit.file_engine import FileEngine  # not needed by readers
+        from pyspark_kafkalog.root.commit.staged_write import commit_files
 
-        fs, store = self.file_system_for(flush), self.store_for(flush)
-        self._store.check_root()
-        result = commit_write(store, _files(staged), transaction, clock=self._clock, fs=fs)
-        if store is not self._store:
-            self._store.follow(store)
-        return result
+        engine = FileEngine(self, flush=flush, operation="write", appends_files=True)
+        return commit_files(engine, _files(staged), transaction)
 
     def file_system_for(self, flush: FlushMode) -> FileSystem:
         """The calls that change the root's files in commits with the mode `flush`. Raises InvalidOptionError."""

@@ -1,27 +1,33 @@
-"""Begins and ends following, and makes the `FollowerWriter` of a root.
+"""Begins following a leader, and ends it by a promotion.
 
 The commit log says that a root follows (`Following` in metadata/image.py). Beginning again for the same leader replaces
-the id, so that the follower before it, if it still runs, cannot commit any more. A crash leaves the root following or
-not: each of the changes is one commit.
+the id, so that the follower before it, if it still runs, cannot commit any more.
+
+A promotion is one commit: following ends; each partition gets a leader epoch above every one that is known of the
+leader; the next producer id is above those that the leader may have handed out. From then on the follower's commits
+fail, and anybody may write. What is written has the new leader epoch, so what the former leader has written since is
+seen to diverge, and the former leader may follow this root. Transactions that were open stay open: the server's
+coordinator continues with those in `__transaction_state`, and `kafkalog transactions` ends any of them.
+
+A crash leaves the root following or not: each of the changes is one commit.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.errors import FollowingRootError, LogDirError
+from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError
 from pyspark_kafkalog.metadata.image import Following, MetadataImage, following_record
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.root.commit.cut_files import KeptRecords, ignore_kept
-from pyspark_kafkalog.root.commit.follower_changes import FollowerWriter
-from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, PartitionChangeRecord, ProducerIdsRecord
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import encode_uuid
 
-_BEGIN_OPERATION: Final = "follow"
+#: Brokers hand out producer ids from blocks of this size (ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE in Kafka).
+_PRODUCER_ID_BLOCK: Final = 1000
+#: Blocks that brokers may hold of which no id was seen here: one a broker and restart, with much to spare.
+_UNSEEN_BLOCKS: Final = 10_000
 
 
 def begin_following(root: NativeRoot, *, leader: str, cluster_id: str, topics: str) -> str:
@@ -50,7 +56,7 @@ def begin_following(root: NativeRoot, *, leader: str, cluster_id: str, topics: s
         )
         return [following_record(following)]
 
-    root.commit(build, operation=_BEGIN_OPERATION)
+    root.commit(build, operation="follow")
     return following_id
 
 
@@ -59,22 +65,36 @@ def _has_records(image: MetadataImage) -> bool:
     return any(state.log_start_offset < state.log_end_offset for state in states)
 
 
-def follower_writer(
-    root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords = ignore_kept
-) -> FollowerWriter:
-    """The writer of `root` for the follower with `following_id`, whose commits wait for the disk as `flush` says.
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What was promoted: the leader that the root followed, and the number of partitions that got a leader epoch."""
 
-    `on_kept` is called before each commit that drops records, once they are kept in files. Used by one thread; the
-    caller closes it. What is in an object store is durable, whatever `flush` says. Raises LogDirError for a root that
-    has no such writer.
-    """
-    # Each loads much that the other one does not need.
-    if isinstance(root, FileRoot):
-        from pyspark_kafkalog.root.commit.follower_files import FileFollowerWriter
+    following: Following
+    partitions_count: int
 
-        return FileFollowerWriter(root, following_id, flush=flush, on_kept=on_kept)
-    if isinstance(root, ObjectRoot):
-        from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
 
-        return ObjectFollowerWriter(root, following_id, on_kept=on_kept)
-    raise LogDirError(f"{root.path} is a root that cannot follow a leader")
+def promote(root: NativeRoot) -> Promotion:
+    """End following and let `root` take writes. Raises FollowingEndedError if it does not follow."""
+    promoted: list[Promotion] = []
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        if image.following is None:
+            raise FollowingEndedError(f"{root.path} does not follow a leader: it takes writes already")
+        elections = [
+            # A change of the leader raises the leader epoch by one, and that of the partition never falls while it
+            # follows: it is the highest one known.
+            PartitionChangeRecord(partition_id=each.partition, topic_id=topic.topic_id, leader=image.node.broker_id)
+            for topic in image.topics.values()
+            for each in topic.partitions
+        ]
+        promoted[:] = [Promotion(image.following, len(elections))]
+        next_producer_id = _next_producer_id(image.next_producer_id)
+        return [following_record(None), *elections, ProducerIdsRecord(broker_id=-1, next_producer_id=next_producer_id)]
+
+    root.commit(build, operation="promote")
+    return promoted[0]
+
+
+def _next_producer_id(known: int) -> int:
+    """An id above all that the leader may have handed out; those below `known` were seen in what it wrote."""
+    return (known // _PRODUCER_ID_BLOCK + _UNSEEN_BLOCKS) * _PRODUCER_ID_BLOCK

@@ -43,6 +43,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.root.commit.committer import CommitEngine, FollowerWriter, LeaderWriter
+    from pyspark_kafkalog.root.commit.cut_files import KeptRecords
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 #: Ids that one commit makes the root forget at most.
@@ -69,8 +71,8 @@ class NativeRoot(_Unguarded, ABC):
     def __init__(self, store: MetadataStore, *, clock: Callable[[], int]) -> None:
         self._store = store
         self._clock = clock
-        #: The settings that the configuration was parsed from, and it: an image keeps them until a commit changes them.
-        self._parsed_config: tuple[Mapping[str, Mapping[str, str]], BrokerConfig] | None = None
+        #: The parsed configurations of the images of this root.
+        self.configs = admin.EffectiveConfigs()
 
     @property
     @abstractmethod
@@ -108,10 +110,7 @@ class NativeRoot(_Unguarded, ABC):
 
     def broker_config(self) -> BrokerConfig:
         """The broker-level configuration, parsed."""
-        image = self._store.image
-        if self._parsed_config is None or self._parsed_config[0] is not image.broker_configs:
-            self._parsed_config = image.broker_configs, admin.broker_config(image)
-        return self._parsed_config[1]
+        return self.configs.broker(self._store.image)
 
     # Describing
 
@@ -168,7 +167,8 @@ class NativeRoot(_Unguarded, ABC):
         return read_history(self._store.log, names, topic=topic, limit=limit, newest_first=newest_first)
 
     def log_config(self, topic: str) -> LogConfig:
-        return self.broker_config().log_config(self._store.image.topic(topic).configs)
+        image = self._store.image
+        return self.configs.of(image, image.topic(topic))
 
     def config_for_write(self, topic: str) -> LogConfig:
         return self.log_config(topic)
@@ -193,6 +193,35 @@ class NativeRoot(_Unguarded, ABC):
 
         `frees_space`: see `MetadataPlace.publish`.
         """
+
+    @abstractmethod
+    def commit_engine(
+        self, *, flush: FlushMode = "fsync", operation: str = "append", following_id: str | None = None
+    ) -> CommitEngine:
+        """What carries out changes of partitions, whose commits wait for the disk as `flush` says.
+
+        `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
+        What is in an object store is durable, whatever `flush` says. Used by one thread; the caller closes it.
+        """
+
+    def committer(self, *, flush: FlushMode = "fsync", operation: str = "append") -> LeaderWriter:
+        """The writer of a leader's units; arguments as for `commit_engine`."""
+        from pyspark_kafkalog.root.commit.committer import LeaderWriter  # imports compiled code
+
+        return LeaderWriter(self.commit_engine(flush=flush, operation=operation))
+
+    def follower(
+        self, following_id: str, *, flush: FlushMode = "fsync", on_kept: KeptRecords | None = None
+    ) -> FollowerWriter:
+        """The writer of the follower with `following_id`; `flush` as for `commit_engine`.
+
+        `on_kept` is called before each commit that drops records, once they are kept in files.
+        """
+        from pyspark_kafkalog.root.commit.committer import FollowerWriter
+        from pyspark_kafkalog.root.commit.cut_files import ignore_kept
+
+        engine = self.commit_engine(flush=flush, operation="follow", following_id=following_id)
+        return FollowerWriter(engine, on_kept=on_kept or ignore_kept)
 
     @abstractmethod
     def _commit_topics(

@@ -35,7 +35,8 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, LeaderWriter, UnitResult
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.server.prompt_future import PromptFuture
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend, FollowerChange, StartAt, Truncation
+from pyspark_kafkalog.root.commit.changes import FollowerAppend, FollowerChange, StartAt, Truncation
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition

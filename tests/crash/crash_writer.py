@@ -14,10 +14,9 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, LeaderWriter
-from pyspark_kafkalog.root.commit.follower_changes import FollowerChange, FollowerWriter
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
-from pyspark_kafkalog.root.following import begin_following, follower_writer
+from pyspark_kafkalog.root.commit.changes import CommitUnit, FollowerChange, LeaderAppend
+from pyspark_kafkalog.root.commit.committer import FollowerWriter, LeaderWriter
+from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -68,7 +67,7 @@ class Writer:
         follower = self._followers.get(flush)
         if follower is None:
             following_id = begin_following(root, leader="leader", cluster_id="leader", topics=".*")
-            follower = self._followers[flush] = follower_writer(root, following_id, flush=flush)
+            follower = self._followers[flush] = root.follower(following_id, flush=flush)
         made = [change for change in (make(self) for make in changes) if change is not None]
         for result in follower.commit(made):
             if isinstance(result, KafkalogError):
@@ -88,7 +87,7 @@ class Writer:
         root = self.log_dir.root.native()
         leader = self._leaders.get(flush)
         if leader is None:
-            leader = self._leaders[flush] = leader_writer(root, flush=flush)
+            leader = self._leaders[flush] = root.committer(flush=flush)
         appends = [
             LeaderAppend(topic_partition=TopicPartition(*place), data=batch(numbers))
             for place, numbers in ranges.items()

@@ -36,7 +36,6 @@ from pyspark_kafkalog.maintenance.tier.copy import tier_segments
 from pyspark_kafkalog.object_store import client, probe
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.commit.changes import CommitUnit
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: No operation takes so many requests.
@@ -98,7 +97,7 @@ def _group(trouble: Trouble) -> Callable[[], object]:
 
 def _serve(trouble: Trouble) -> Callable[[], object]:
     """A batch of an idempotent producer, sent again as its client does; a server keeps its writer."""
-    writer = leader_writer(trouble.opened().root.native(), flush="fsync")
+    writer = trouble.opened().root.native().committer(flush="fsync")
     producer = int(trouble.anew("1").partition("-")[2]) + 1
     value = trouble.append(10).column("value").to_pylist()
     data = batch([each.encode() for each in value], producer=(producer, 0, 0))

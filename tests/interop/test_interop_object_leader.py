@@ -17,8 +17,8 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.object_store.address import StoreAddress
-from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, LeaderWriter
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def send(writer: LeaderWriter, *appends: LeaderAppend) -> list[tuple[int, bool]]
 def test_servers_share_sequences_and_transactions_with_few_requests(address: StoreAddress, relay: HttpRelay) -> None:
     log_dir = LogDir.create(address)
     log_dir.create_topic("a", 2)
-    one = leader_writer(log_dir.root.native(), flush="fsync")
+    one = log_dir.root.native().committer(flush="fsync")
     forget_images()
-    other = leader_writer(LogDir.open(address).root.native(), flush="fsync")
+    other = LogDir.open(address).root.native().committer(flush="fsync")
     small = append(batch([b"small"], producer=(7, 0, 0)))
     large = append(batch([b"x" * 200_000], producer=(7, 0, 1)))
     opens = batch([b"aborted"], producer=(8, 0, 0), is_transactional=True)

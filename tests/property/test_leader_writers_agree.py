@@ -22,7 +22,8 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
-from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.objects.producers import PartitionProducers, producers_of
 from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -92,8 +93,9 @@ class Store:
         self.stored.place.clock.now_ms = NOW_MS
         self.servers = [self.server() for _ in range(2)]
 
-    def server(self) -> ObjectLeaderWriter:
-        return ObjectLeaderWriter(self.stored.opened(), inline_bytes=300)
+    def server(self) -> LeaderWriter:
+        root = self.stored.opened()
+        return LeaderWriter(ObjectEngine(root, root.objects, inline_bytes=300))
 
     def merge(self, partition: int) -> None:
         stored = self.stored

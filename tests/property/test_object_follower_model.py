@@ -20,8 +20,9 @@ from tiers import SEED, examples
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend
-from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
+from pyspark_kafkalog.root.commit.changes import FollowerAppend
+from pyspark_kafkalog.root.commit.committer import FollowerWriter
+from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.commit.runs import stage_batches
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -49,7 +50,9 @@ class Twins:
         root = self.stored.opened()
         self.follower = FollowerRoot(tmp_name(root), root=root, topic=OF.topic)
         inline_bytes = self._rng.choice((0, 400, 100_000))
-        self.follower.writer = ObjectFollowerWriter(root, self.follower.following_id, inline_bytes=inline_bytes)
+        self.follower.writer = FollowerWriter(
+            ObjectEngine(root, root.objects, following_id=self.follower.following_id, inline_bytes=inline_bytes)
+        )
 
     def append(self, batches: list[StoredBatch], log_start_offset: int, leader_epoch: int) -> None:
         for each in (self.follower, self.plain):

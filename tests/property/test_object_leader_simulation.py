@@ -30,7 +30,8 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
-from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, producer_batches
@@ -51,15 +52,16 @@ class Server(Actor):
     """A server process: the writer of its root, for one client at a time."""
 
     is_committing = False
-    _writer: ObjectLeaderWriter | None = None
+    _writer: LeaderWriter | None = None
     _process: LogDir | None = None
 
     @property
-    def writer(self) -> ObjectLeaderWriter:
+    def writer(self) -> LeaderWriter:
         log_dir = self.log_dir
         if self._writer is None or self._process is not log_dir:
             inline_bytes = self.simulation.rng.choice((0, 400, 100_000))
-            self._writer, self._process = ObjectLeaderWriter(self.root, inline_bytes=inline_bytes), log_dir
+            self._writer = LeaderWriter(ObjectEngine(self.root, self.root.objects, inline_bytes=inline_bytes))
+            self._process = log_dir
         return self._writer
 
 

@@ -68,7 +68,7 @@ from pyspark_kafkalog.metadata.root_format import (
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.bootstrap import begin_copy, is_vacant, make_dir
-from pyspark_kafkalog.root.commit.staged_write import PartitionLogs
+from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,

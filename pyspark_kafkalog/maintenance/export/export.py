@@ -51,7 +51,7 @@ from pyspark_kafkalog.metadata.root_format import is_native_root, is_unfinished_
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
-from pyspark_kafkalog.root.commit.staged_write import PartitionLogs
+from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint

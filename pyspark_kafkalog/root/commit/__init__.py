@@ -1,9 +1,11 @@
-"""Commits of changes of partitions: what is appended or truncated, planned on the newest image, stored, and published.
+"""Commits of changes of partitions: planned on the newest image, carried out where the records are, and published.
 
-- changes, follower_changes: what a producer, a coordinator or a follower changes
-- plan, follower_plan: the plan of a commit, decided before anything is stored
-- file_engine, open_logs: commits to logs on a file system, and the logs that stay open between them
-- object_engine: commits to an object store
-- staged_write, staged_objects: the commit of a write's staged records
+- changes: what a leader, or a follower, changes in partitions
+- committer: the writers that plan a commit and have an engine carry it out
+- plan: the plan of a commit, decided before anything is stored
+- file_engine, open_logs: commits on a file system, and the logs that stay open between them
+- object_engine, runs, object_truncation: commits in an object store, the runs that they name, and what cuts these
+- cut_files: the files of what truncations drop
+- staged_write: the commit of the staged records of a write
 - log_starts: increases of log start offsets
 """

@@ -1,172 +1,133 @@
-"""`LeaderWriter` of a root on a file system: appends to the partitions' logs and publishes one commit.
+"""Writers of a root: they plan a commit on the newest image, and let the engine of the root carry it out.
 
-    lock the root; refresh the image
-    plan               the units make their appends; batches, sequences and transactions are checked (plan.py)
-    append, publish    one write a partition, then one commit of all (open_log_commits.py)
-    unlock
+    LeaderWriter       units of producers and coordinators (a server, commands)
+    FollowerWriter     changes of a root that follows a leader
 
-What a crash leaves is in open_log_commits.py.
+    plan               on the newest image, again if the commit has lost a race (plan.py)
+    store, publish     by the engine: file_engine.py for a file system, object_engine.py for an object store
+
+If the records of a commit break an invariant, its units or changes are committed one by one: one of them fails alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pyspark_kafkalog.errors import (
-    CommitConflictError,
-    InvalidRecordError,
-    KafkalogError,
-    LogDirError,
+from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError, LogDirError
+from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
+from pyspark_kafkalog.root.commit.changes import (
+    CommitUnit,
+    FollowerChange,
+    FollowerResult,
+    PlanFollowerRecords,
+    UnitResult,
+    no_records,
 )
-from pyspark_kafkalog.metadata.following import check_not_following
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
-from pyspark_kafkalog.metadata.root_lock import LockHeldError
-from pyspark_kafkalog.record.header import BATCH_DTYPE
-from pyspark_kafkalog.root.commit.changes import CommitUnit, UnitResult
-from pyspark_kafkalog.root.commit.file_engine import ATTEMPTS, OpenLogCommits, state_records
-from pyspark_kafkalog.root.commit.open_logs import LogNotKeptError, OpenLogs
-from pyspark_kafkalog.root.commit.plan import CommitPlan, PartitionPlan, plan_units
-from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.storage.below_root import keep_directories
-from pyspark_kafkalog.storage.filesystem import FlushMode, flush_earlier
-from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
-from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producers import AppendedProducers
-from pyspark_kafkalog.storage.log.sequences import ProducerView
-from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, ignore_kept, saved_once
+from pyspark_kafkalog.root.commit.plan import Attempt, CheckedChange, CommitPlan, check_changes, plan_units
 
-#: More than a commit and the metadata records of each unit take, unless the unit makes further ones.
-_RECORDS_BYTES: Final = 512
+#: Plans one attempt to commit; called again with another attempt if the commit has lost a race.
+Plan: TypeAlias = Callable[[Attempt], None]
 
 
-class FileLeaderWriter:
-    """Commits units to a root on a file system; keeps the logs of the partitions open. See `LeaderWriter`.
+class CommitEngine(Protocol):
+    """Carries out commits where the records of a root are."""
 
-    `operation` is what the history says of its commits.
-    """
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether commits of earlier writers may not be on disk when they are seen; see `flush_earlier`."""
+        ...
 
-    def __init__(self, root: FileRoot, *, flush: FlushMode, operation: str = "append") -> None:
-        self._root = root
-        self._commits = OpenLogCommits(root, flush=flush, operation=operation)
+    def cut_files(self, on_kept: KeptRecords) -> CutFiles:
+        """The place for what truncations cut."""
+        ...
+
+    def carry_out(self, plan: Plan) -> Attempt:
+        """Commit what `plan` plans, all of it at once; returns the attempt that was made.
+
+        When this returns, the commit is visible, and durable as the flush mode says. Raises what `plan` raises, and
+        what prevents the commit: CommitStateUnknownError if it may have been published, OSError or ObjectStoreError of
+        a full or failing disk or store. After any error but CommitStateUnknownError nothing was committed.
+        """
+        ...
+
+    def carry_out_at_once(self, plan: Plan, units_count: int) -> Attempt | None:
+        """As `carry_out` for a plan of so many units, if nothing is to be waited for: no disk, no other writer, no log
+        to be opened, no snapshot to be written. None otherwise, and then nothing was done.
+        """
+        ...
+
+    def flush_earlier(self) -> None:
+        """Wait until the commits of earlier writers are on disk."""
+        ...
+
+    def close(self) -> None:
+        """Close the files of logs that are kept open between commits."""
+        ...
+
+
+class LeaderWriter:
+    """Commits units, one call after the other, in one thread; one writer a process and root."""
+
+    def __init__(self, engine: CommitEngine) -> None:
+        self._engine = engine
 
     def commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
-        """As in LeaderWriter."""
-        with self._commits.locked(), keep_directories():
-            results = self._commit_locked(units)
-            if self._commits.fs.waits_for_disk and any(map(_tells_of_earlier, results)):
-                # Who stored the batch, or decided the request, may have been killed before its commit was on disk.
-                flush_earlier(self._root.path, self._commits.fs)
-                self._commits.store.log.sync()
+        """Append and publish the units in order, in one commit; the result of each, an error for one that was refused.
+
+        Raises what prevents the whole commit, as `CommitEngine.carry_out`.
+        """
+        results = self._commit(units)
+        if self._engine.waits_for_disk and any(map(_tells_of_earlier, results)):
+            # Who stored the batch, or decided the request, may have been killed before its commit was on disk.
+            self._engine.flush_earlier()
         return results
 
     def commit_at_once(self, units: Sequence[CommitUnit]) -> list[UnitResult] | None:
-        """As in LeaderWriter."""
-        commits = self._commits
-        if commits.fs.waits_for_disk or commits.store.snapshot_follows((1 + len(units)) * _RECORDS_BYTES):
-            return None
+        """As `commit` if nothing is to be waited for: see `CommitEngine.carry_out_at_once`."""
+        planned = _PlannedUnits(units)
         try:
-            with commits.locked(timeout_s=0), keep_directories():
-                return self._commit_locked(units, may_resume=False)
-        except (LockHeldError, LogNotKeptError):
-            return None
-
-    def _commit_locked(self, units: Sequence[CommitUnit], *, may_resume: bool = True) -> list[UnitResult]:
-        for attempt in range(ATTEMPTS):
-            plan = self._plan(may_resume=may_resume)
-            results = plan_units(plan, units)
-            try:
-                self._carry_out(plan)
-            except CommitConflictError:
-                if attempt == ATTEMPTS - 1:
-                    raise
-            except InvalidRecordError as error:
-                # The records of one unit break an invariant, or those of all are too large for one commit.
-                if len(units) == 1:
-                    return [error]
-                return self._commit_each(units)
-            else:
-                return results
-        raise AssertionError
-
-    def _commit_each(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
-        """Commit the units one by one. What prevents one of these commits is the result of its unit."""
-        results: list[UnitResult] = []
-        for unit in units:
-            try:
-                results += self._commit_locked([unit])
-            except KafkalogError as error:
-                results.append(error)
-            except OSError as error:
-                results.append(LogDirError(str(error)))
-        return results
+            made = self._engine.carry_out_at_once(planned.plan, len(units))
+        except InvalidRecordError:
+            return None  # to be committed one by one
+        return None if made is None else planned.results
 
     def close(self) -> None:
-        """As in LeaderWriter."""
-        self._commits.logs.close()
+        """Close the files of logs that are kept open between commits."""
+        self._engine.close()
 
-    def _plan(self, *, may_resume: bool) -> CommitPlan:
-        image = self._commits.begin()
-        check_not_following(image)
-        logs = self._commits.logs
-
-        def open_partition(topic_partition: TopicPartition) -> PartitionPlan:
-            opened = logs.open(image, topic_partition, may_resume=may_resume)
-            return PartitionPlan(
-                topic_partition,
-                opened.log.config,
-                opened.log.log_start_offset,
-                opened.log.log_end_offset,
-                opened.leader_epoch,
-                ProducerView(opened.log.producers.producers),
-            )
-
-        return CommitPlan(image, open_partition, self._root.clock())
-
-    def _carry_out(self, plan: CommitPlan) -> None:
-        appends = [_PlannedAppend(each) for each in plan.changed]
-        if not appends and not plan.records:
-            return
-
-        def records(states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:
-            return [*state_records(plan.image, states, appends), *plan.records]
-
-        self._commits.carry_out(plan.image, appends, records)
+    def _commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
+        if not units:
+            return []
+        planned = _PlannedUnits(units)
+        try:
+            self._engine.carry_out(planned.plan)
+        except (InvalidRecordError, ObjectNotFoundError) as error:
+            # The records of a unit contradict the image, or those of another unit, which nobody but the image can tell;
+            # those of all are too large for one commit; or the producers of one partition cannot be read.
+            if len(units) == 1:
+                return [error]
+            return [result for unit in units for result in _alone(unit, self._commit)]
+        return planned.results
 
 
-class _PlannedAppend:
-    """The planned append for one partition. See `PartitionAppend`."""
+class _PlannedUnits:
+    """The plan of the commit of `units`. `results` are those of the last attempt."""
 
-    def __init__(self, plan: PartitionPlan) -> None:
-        self._plan = plan
+    def __init__(self, units: Sequence[CommitUnit]) -> None:
+        self._units = units
+        self.results: list[UnitResult] = []
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return self._plan.topic_partition
-
-    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
-        log = logs.open(image, self.topic_partition).log
-        if self._plan.leader_epoch >= 0:
-            log.epochs.note(self._plan.leader_epoch, log.log_end_offset)
-        known = AppendedProducers(self._plan.producer_batches, self._plan.producers.changed)
-        log.append(*_joined(self._plan.parts), known=known)
-        return log
-
-    def state_of(self, log: UnifiedLog) -> LogState:
-        return log.state()
-
-    def appended(self) -> AppendedBatches | None:
-        parts = self._plan.parts
-        return AppendedBatches(
-            first_offset=int(parts[0].batches["base_offset"][0]),
-            records=sum(int(each.batches["records_count"].sum()) for each in parts),
-            bytes=sum(len(each.data) for each in parts),
-        )
+    def plan(self, attempt: Attempt) -> None:
+        planned = CommitPlan(attempt.image, attempt.open, attempt.now_ms)
+        self.results = plan_units(planned, self._units)
+        for each in self.results:
+            if isinstance(each, ObjectStoreError):
+                raise each  # of the store, not of the unit; or the image is old
+        for partition in planned.changed:
+            attempt.append(partition)
+        attempt.records += planned.records
 
 
 def _tells_of_earlier(result: UnitResult) -> bool:
@@ -174,12 +135,64 @@ def _tells_of_earlier(result: UnitResult) -> bool:
     return not isinstance(result, KafkalogError) and (not result or any(each.is_duplicate for each in result))
 
 
-def _joined(parts: Sequence[LeaderBatches]) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
-    """The bytes of all batches, and their table."""
-    if len(parts) == 1:
-        return parts[0].data, parts[0].batches
-    # As bytes: numpy would compare the fields of the tables, which takes longer than to copy them.
-    batches = np.frombuffer(bytearray().join([each.batches.tobytes() for each in parts]), dtype=BATCH_DTYPE)
-    sizes = batches["size_bytes"]
-    batches["position"] = np.cumsum(sizes) - sizes
-    return np.frombuffer(b"".join([each.data.data for each in parts]), dtype=np.uint8), batches
+class FollowerWriter:
+    """Commits the changes of a follower to its root, one call after the other, in one thread; one a process and root.
+
+    The engine is made for the follower's id: every commit checks that the root still follows with it, so a root that
+    was promoted, or follows another leader, refuses it (FollowingEndedError). `on_kept` is called before each commit
+    that drops records, once they are kept in files.
+    """
+
+    def __init__(self, engine: CommitEngine, *, on_kept: KeptRecords = ignore_kept) -> None:
+        self._engine = engine
+        self._cut_files = engine.cut_files(on_kept)
+
+    def commit(
+        self, changes: Sequence[FollowerChange], records: PlanFollowerRecords = no_records
+    ) -> list[FollowerResult]:
+        """Make the changes in one commit, together with `records`; the result of each change.
+
+        Raises FollowingEndedError, and what prevents the whole commit, as `CommitEngine.carry_out`.
+        """
+        checked = check_changes(changes)
+        with saved_once(self._cut_files):
+            return self._commit(checked, records)
+
+    def close(self) -> None:
+        """Close the files of logs that are kept open between commits."""
+        self._engine.close()
+
+    def _commit(
+        self, changes: Sequence[CheckedChange | KafkalogError], records: PlanFollowerRecords = no_records
+    ) -> list[FollowerResult]:
+        def plan(attempt: Attempt) -> None:
+            attempt.records += records(attempt.image)
+            for change in changes:
+                if not isinstance(change, KafkalogError):
+                    attempt.change(change, self._cut_files)
+
+        try:
+            made = self._engine.carry_out(plan)
+        except InvalidRecordError as error:
+            # One of the changes breaks an invariant, or all are too large for one commit.
+            if not changes:
+                raise
+            if len(changes) == 1 and records is no_records:
+                return [error]
+            self._commit((), records)
+            return [result for change in changes for result in _alone(change, self._commit)]
+        return [each if isinstance(each, KafkalogError) else made.result_of(each) for each in changes]
+
+
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
+
+
+def _alone(part: _Part, commit: Callable[[Sequence[_Part]], list[_Result]]) -> list[_Result | KafkalogError]:
+    """Commit one unit or change. What prevents its commit is its result."""
+    try:
+        return [*commit([part])]
+    except KafkalogError as error:
+        return [error]
+    except OSError as error:
+        return [LogDirError(str(error))]

@@ -1,41 +1,124 @@
-"""Commits of appends to logs that stay open between commits, on a file system.
+"""Carries out commits on a file system: appends to logs that stay open between commits, and publishes one commit.
 
-    append     each partition's log gets its batches (open_logs.py). The ids and leader epochs of new partitions are
-               flushed with them, not before
+    lock the root; refresh the image
+    plan       by the writer (committer.py), on logs that are opened for it (open_logs.py). Truncations and starts of a
+               follower change no log yet; what they cut is saved (cut_files.py)
+    append     each partition's log gets its batches. The ids and leader epochs of new partitions are flushed with
+               them, not before
     publish    one commit with the partitions' new states and further records. The commit's file is written while the
                logs are being flushed, all files side by side; it gets its name when all are on disk
+    cut        what a follower's truncations drop, and the files of removed topics; make the directories of new ones
+    unlock
 
-The caller holds the root's lock and has refreshed the image. A crash before the publish leaves bytes above the high
-watermark, which are invisible and which the next writer truncates, as in staged_write.py. After an error they are
-truncated immediately, and nothing of the commit is kept.
+A crash before the publish leaves bytes above the high watermark, which are invisible and which the next writer
+truncates. After an error they are truncated immediately, which frees the space, and nothing of the commit is kept. A
+crash after the publish may leave the bytes of a truncation, which are above the high watermark now, and those below a
+log that starts later, which retention removes.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, InvalidRecordError, KafkalogError
+from pyspark_kafkalog.metadata.following import check_follower, check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import AppendedBatches, MetadataRecord
-from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
-from pyspark_kafkalog.metadata.store import LocalMetadataStore
-from pyspark_kafkalog.root.commit.open_logs import OpenLogs
-from pyspark_kafkalog.root.commit.staged_write import PartitionLogs, truncate_uncommitted
-from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    AppendedBatches,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, LockHeldError, RootLock
+from pyspark_kafkalog.metadata.store import CommitOutcome, LocalMetadataStore, MetadataStore
+from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.root.admin import EffectiveConfigs
+from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
+from pyspark_kafkalog.root.commit.committer import Plan
+from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, LocalCutFiles
+from pyspark_kafkalog.root.commit.open_logs import LogNotKeptError, OpenLogs, PartitionLogs
+from pyspark_kafkalog.root.commit.plan import (
+    Attempt,
+    CheckedAppend,
+    PartitionPlan,
+    producer_ids_record,
+    state_after_append,
+    truncation_record,
+)
+from pyspark_kafkalog.root.commit.runs import StagedBatches
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LOG_START_OFFSET_CHECKPOINT,
+    lower_cleaned_offset,
+    offsets_by_partition,
+    write_offset_checkpoint,
+)
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.below_root import keep_directories
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, flush_earlier, in_parallel
+from pyspark_kafkalog.storage.log.follower import (
+    append_as_follower,
+    delete_records,
+    drop_outdated,
+    empty_state,
+    truncated_state,
+)
+from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producers import AppendedProducers
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
+from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
+
+_LOG: Final = logging.getLogger(__name__)
 
 #: How often a commit is retried after it lost the race to a writer that does not take the root's lock.
-ATTEMPTS: Final = 10
+_ATTEMPTS: Final = 10
+#: More than a commit and the metadata records of each unit take, unless the unit makes further ones.
+_RECORDS_BYTES: Final = 512
+#: From this size on, copying staged files takes longer than passing the work to threads.
+_PARALLEL_COPY_BYTES: Final = 8 * MIB
+#: How much of a partition that is far behind may stay in the page cache, about.
+_CACHED_BYTES: Final = 32 * MIB
 
-#: Makes the records of the commit from the new states of the partitions that were appended to.
-StatesToRecords: TypeAlias = Callable[[Mapping[TopicPartition, LogState]], Sequence[MetadataRecord]]
+#: Makes the records of the commit from the newest image and the new states of the partitions that were appended to.
+StatesToRecords: TypeAlias = Callable[[MetadataImage, Mapping[TopicPartition, LogState]], Sequence[MetadataRecord]]
+
+
+class LockedRoot(Protocol):
+    """What the engine takes of its root, a `FileRoot`."""
+
+    configs: EffectiveConfigs
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def fs(self) -> FileSystem: ...
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
+
+    @property
+    def store(self) -> MetadataStore: ...
+
+    def store_for(self, flush: FlushMode) -> LocalMetadataStore: ...
+
+    def file_system_for(self, flush: FlushMode) -> FileSystem: ...
+
+    def follow_topics(self, before: MetadataImage, after: MetadataImage) -> None: ...
 
 
 class PartitionAppend(Protocol):
@@ -43,6 +126,9 @@ class PartitionAppend(Protocol):
 
     @property
     def topic_partition(self) -> TopicPartition: ...
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog | None:
         """Append to the partition's log as of `image`, and return it; None if the partition is left out after all."""
@@ -52,17 +138,15 @@ class PartitionAppend(Protocol):
         """The state to commit, after the append."""
         ...
 
-    def appended(self) -> AppendedBatches | None:
-        """The range for the history; None if there is no batch."""
-        ...
-
 
 class _Locked(RootLock):
-    """The root's lock with what follows its release; see `OpenLogCommits.locked`."""
+    """The root's lock with what follows its release; see `FileEngine.locked`."""
 
     __slots__ = ("_root", "_store")
 
-    def __init__(self, path: Path, root: FileRoot, store: LocalMetadataStore, fs: FileSystem, timeout_s: float) -> None:
+    def __init__(
+        self, path: Path, root: LockedRoot, store: LocalMetadataStore, fs: FileSystem, timeout_s: float
+    ) -> None:
         super().__init__(path, timeout_s, is_new=False, fs=fs)
         self._root = root
         self._store = store
@@ -73,20 +157,61 @@ class _Locked(RootLock):
             self._root.store.follow(self._store)
 
 
-class OpenLogCommits:
-    """Commits to `root`, which wait for the disk as `flush` says; `logs` are those that stay open.
+class FileEngine:
+    """Carries out commits to `root`, which wait for the disk as `flush` says. See `CommitEngine`.
 
     `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
+    `appends_files`: what is appended are staged files, for which the logs need not know their producers.
     """
 
-    def __init__(self, root: FileRoot, *, flush: FlushMode, operation: str, following_id: str | None = None) -> None:
-        self._root = root
-        self._operation = operation
-        self._following_id = following_id
+    def __init__(
+        self,
+        root: LockedRoot,
+        *,
+        flush: FlushMode,
+        operation: str,
+        following_id: str | None = None,
+        appends_files: bool = False,
+    ) -> None:
+        self.root = root
+        self.following_id = following_id
         self.store: LocalMetadataStore = root.store_for(flush)
         self.fs: FileSystem = root.file_system_for(flush)
+        self.logs = OpenLogs(root.path, root.configs, clock=root.clock, fs=self.fs, knows_producers=not appends_files)
+        self._operation = operation
+        self._appends_files = appends_files
         self._lock_path = root.path / LOCK_FILE
-        self.logs = OpenLogs(root.path, clock=root.clock, fs=self.fs)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        return self.fs.waits_for_disk
+
+    def cut_files(self, on_kept: KeptRecords) -> LocalCutFiles:
+        """As in CommitEngine."""
+        return LocalCutFiles(self.root.path, clock=self.root.clock, fs=self.root.fs, on_kept=on_kept)
+
+    def carry_out(self, plan: Plan) -> FileAttempt:
+        """As in CommitEngine."""
+        return self._carry_out(plan, DEFAULT_LOCK_TIMEOUT_S, may_resume=True)
+
+    def carry_out_at_once(self, plan: Plan, units_count: int) -> FileAttempt | None:
+        """As in CommitEngine."""
+        if self.fs.waits_for_disk or self.store.snapshot_follows((1 + units_count) * _RECORDS_BYTES):
+            return None
+        try:
+            return self._carry_out(plan, 0, may_resume=False)
+        except (LockHeldError, LogNotKeptError):
+            return None
+
+    def flush_earlier(self) -> None:
+        """As in CommitEngine."""
+        with self.locked():
+            flush_earlier(self.root.path, self.fs)
+            self.store.log.sync()
+
+    def close(self) -> None:
+        """As in CommitEngine."""
+        self.logs.close()
 
     def locked(self, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> AbstractContextManager[None]:
         """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile.
@@ -94,37 +219,84 @@ class OpenLogCommits:
         To enter it raises LockHeldError if another process holds it for `timeout_s`.
         """
         self.store.check_root()
-        return _Locked(self._lock_path, self._root, self.store, self.fs, timeout_s)
+        return _Locked(self._lock_path, self.root, self.store, self.fs, timeout_s)
 
     def begin(self) -> MetadataImage:
-        """The newest image, on which the next commit is planned."""
+        """The newest image, on which the next commit is planned. Raises FollowingRootError, FollowingEndedError."""
         image = self.store.refresh_to_head()
+        if self.following_id is None:
+            check_not_following(image)
+        else:
+            check_follower(image, self.following_id)
         self.logs.begin()
         return image
 
-    def carry_out(
-        self, image: MetadataImage, appends: Sequence[PartitionAppend], records: StatesToRecords
-    ) -> MetadataImage:
-        """Append and publish; returns the image after it. If that fails, nothing is left, unless it may be published.
+    def _carry_out(self, plan: Plan, timeout_s: float, *, may_resume: bool) -> FileAttempt:
+        # The commit of a follower may give the directories of topics other names.
+        keeping = keep_directories() if self.following_id is None else contextlib.nullcontext()
+        with self.locked(timeout_s), keeping:
+            for left in reversed(range(_ATTEMPTS)):
+                attempt = FileAttempt(self, self.begin(), may_resume=may_resume)
+                plan(attempt)
+                try:
+                    attempt.carry_out()
+                except CommitConflictError:
+                    if not left:
+                        raise
+                else:
+                    return attempt
+            raise AssertionError
 
-        Raises CommitConflictError if `image` is not the newest any more, and what the appends raise.
+    def append_and_publish(
+        self,
+        image: MetadataImage,
+        appends: Sequence[PartitionAppend],
+        records: StatesToRecords,
+        *,
+        key: str | None = None,
+        check_unchanged: Callable[[MetadataImage], None] | None = None,
+    ) -> CommitOutcome:
+        """Append to the logs as of `image`, and publish. If that fails, nothing is left, unless it may be published.
+
+        The caller holds the root's lock. If `image` is not the newest any more, `check_unchanged` decides with the
+        newest one whether the commit still holds; without it, it does not. `key`: see `MetadataStore.commit`.
+
+        Raises CommitConflictError if the commit does not hold, and what the appends raise.
         """
         try:
             states, unflushed = self._append(image, appends)
-            after = self._publish(image, records(states), unflushed)
+
+            def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
+                if newest is not image:
+                    if check_unchanged is None:
+                        # What was found in the image may have changed, so it has to be planned again.
+                        raise CommitConflictError("another writer committed without the root's lock")
+                    check_unchanged(newest)
+                return records(newest, states)
+
+            with self._flushing(unflushed) as wait_for_disk:
+                outcome = self.store.commit(
+                    build,
+                    operation=self._operation,
+                    key=key,
+                    newest=image,
+                    following_id=self.following_id,
+                    before_visible=wait_for_disk,
+                )
         except BaseException as error:
             for each in appends:
                 self.logs.drop(each.topic_partition)
             if not isinstance(error, (CommitConflictError, CommitStateUnknownError)):
+                # Otherwise the bytes may be another writer's, or committed.
                 self._truncate(image, [each.topic_partition for each in appends])
             raise
         for log in unflushed:
             log.flushed()
         for topic_partition in states:
             # As the image has it: to compare a state with itself takes no time.
-            state = after.partition(topic_partition.topic, topic_partition.partition).state
+            state = outcome.image.partition(topic_partition.topic, topic_partition.partition).state
             self.logs.committed(topic_partition, state)
-        return after
+        return outcome
 
     def _append(
         self, image: MetadataImage, appends: Sequence[PartitionAppend]
@@ -136,8 +308,8 @@ class OpenLogCommits:
         for at in range(0, len(appends), count):
             self._flush(unflushed)  # the next ones may take their places among the open logs
             unflushed = []
-            for each in appends[at : at + count]:
-                log = each.append_to(self.logs, image)
+            some = appends[at : at + count]
+            for each, log in zip(some, self._appended(image, some), strict=True):
                 if log is None:
                     self.logs.drop(each.topic_partition)
                     self._truncate(image, [each.topic_partition])
@@ -145,6 +317,15 @@ class OpenLogCommits:
                     unflushed.append(log)
                     states[each.topic_partition] = each.state_of(log)
         return states, unflushed
+
+    def _appended(self, image: MetadataImage, appends: Sequence[PartitionAppend]) -> Iterable[UnifiedLog | None]:
+        """Append; the log of each partition."""
+        if not self._appends_files:
+            return (each.append_to(self.logs, image) for each in appends)
+        self.logs.close()  # those of the partitions before
+        tasks = [partial(each.append_to, self.logs, image) for each in appends]
+        is_parallel = sum(each.size_bytes for each in appends) >= _PARALLEL_COPY_BYTES
+        return in_parallel(tasks) if is_parallel else [task() for task in tasks]
 
     def _flush(self, logs: Sequence[UnifiedLog]) -> None:
         with self._flushing(logs) as wait_for_disk:
@@ -161,29 +342,25 @@ class OpenLogCommits:
             call()
         return _NOTHING_TO_FLUSH
 
-    def _publish(
-        self, image: MetadataImage, records: Sequence[MetadataRecord], unflushed: Sequence[UnifiedLog]
-    ) -> MetadataImage:
-        def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
-            if newest is not image:
-                # What was found in the image may have changed, so it has to be planned again.
-                raise CommitConflictError("another writer committed without the root's lock")
-            return records
-
-        with self._flushing(unflushed) as wait_for_disk:
-            outcome = self.store.commit(
-                build,
-                operation=self._operation,
-                newest=image,
-                following_id=self._following_id,
-                before_visible=wait_for_disk,
-            )
-        return outcome.image
-
     def _truncate(self, image: MetadataImage, partitions: Iterable[TopicPartition]) -> None:
+        """Truncate the appended bytes of each of the partitions that is unchanged in the newest image. Never raises.
+
+        A failure in one partition does not affect the others: a partition of a topic that was re-created since may not
+        even exist.
+        """
         with contextlib.suppress(KafkalogError, OSError):
-            logs = PartitionLogs.at(self._root.path, image, clock=self._root.clock, fs=self.fs)
-            truncate_uncommitted(logs, partitions, self.store.refresh())
+            logs = PartitionLogs(self.root.path, image, self.root.configs.broker(image), self.root.clock, self.fs)
+            newest = self.store.refresh()
+            for each in partitions:
+                topic = newest.topics.get(each.topic)
+                if topic is None or topic != image.topics.get(each.topic):
+                    continue
+                try:
+                    logs.resume(each, newest.partition(each.topic, each.partition).state).suspend()
+                except (KafkalogError, OSError) as error:
+                    _LOG.warning(
+                        "%s: the bytes of a failed write remain until the next write truncates them: %s", each, error
+                    )
 
 
 def _nothing() -> None:
@@ -193,12 +370,228 @@ def _nothing() -> None:
 _NOTHING_TO_FLUSH: Final = contextlib.nullcontext(_nothing)
 
 
-def state_records(
-    image: MetadataImage, states: Mapping[TopicPartition, LogState], appends: Sequence[PartitionAppend]
-) -> list[MetadataRecord]:
-    """The records that make `states` those of the partitions, whose topics are as in `image`, after `appends`."""
-    appended = {each.topic_partition: each.appended() for each in appends}
-    return [
-        partition_state_record(image.topic(each.topic).topic_id, each.partition, state, appended.get(each))
-        for each, state in states.items()
-    ]
+class FileAttempt(Attempt):
+    """One attempt to commit with `engine`. See `Attempt`. Unless it `may_resume`, only open logs are appended to."""
+
+    def __init__(self, engine: FileEngine, image: MetadataImage, *, may_resume: bool) -> None:
+        super().__init__(image, engine.root.clock())
+        self._engine = engine
+        self._may_resume = may_resume
+        self._appends: list[_LeaderAppend | _FollowerAppend] = []
+        #: The states after truncations and starts.
+        self._cut_states: dict[TopicPartition, LogState] = {}
+
+    def open(self, topic_partition: TopicPartition) -> PartitionPlan:
+        opened = self._engine.logs.open(self.image, topic_partition, may_resume=self._may_resume)
+        log = opened.log
+        return PartitionPlan(
+            topic_partition,
+            log.config,
+            log.log_start_offset,
+            log.log_end_offset,
+            opened.leader_epoch,
+            ProducerView(log.producers.producers),
+        )
+
+    def append(self, plan: PartitionPlan) -> None:
+        self._appends.append(_LeaderAppend(plan))
+
+    def _append_copied(self, checked: CheckedAppend, before: LogState) -> None:
+        if isinstance(checked.batches, StagedBatches):
+            raise InvalidRecordError(
+                f"{checked.topic_partition}: batches in an object store cannot be appended to a file"
+            )
+        self._appends.append(_FollowerAppend(checked, before, self.refused))
+
+    def _cut(self, change: Truncation | StartAt, before: LogState, cut_files: CutFiles) -> None:
+        of = change.topic_partition
+        log = self._engine.logs.open(self.image, of).log
+        if PartitionListing.read(log.directory).swaps:
+            raise InvalidRecordError(
+                f"{log.directory} has a segment that a killed cleaning or merge was about to put in place: run "
+                "kafkalog log-cleaner or merge-segments, which completes that; then it can be truncated"
+            )
+        first_offset = before.log_end_offset
+        if isinstance(change, StartAt):
+            state = empty_state(log, change.start_offset)
+            if change.keeps_records:
+                first_offset = max(before.log_start_offset, before.local_log_start_offset)
+        else:
+            expiration_ms = self._engine.root.configs.broker(self.image).producer_id_expiration_ms
+            state = truncated_state(log, change.end_offset, producer_id_expiration_ms=expiration_ms)
+            first_offset = max(state.log_end_offset, before.log_start_offset)
+        if first_offset < before.log_end_offset:
+            reader = LogReader(LocalExtents(log.directory), of)
+            cut_files.save(of, reader, first_offset, before.log_end_offset)
+        state = replace(state, leader_epoch=max(before.leader_epoch, state.leader_epoch))
+        self._cut_states[of] = self.states[of] = state
+
+    def carry_out(self) -> None:
+        """Append and publish what was planned; then let the files follow. Raises as `append_and_publish`."""
+        if not (self._appends or self._cut_states or self.records):
+            return
+        after = self._engine.append_and_publish(self.image, self._appends, self._commit_records).image
+        if self._engine.following_id is not None:
+            self._settle(after)
+
+    def _commit_records(self, image: MetadataImage, states: Mapping[TopicPartition, LogState]) -> list[MetadataRecord]:
+        records = list(self.records)
+        if self._cut_states:
+            records.append(truncation_record(image))
+        if self._engine.following_id is not None:
+            self.states.update(states)
+            made = (each.checked for each in self._appends if isinstance(each, _FollowerAppend))
+            records += producer_ids_record(image, [each for each in made if each.topic_partition in states])
+        for each in self._appends:
+            of = each.topic_partition
+            if of in states:
+                topic_id = image.topic(of.topic).topic_id
+                records.append(partition_state_record(topic_id, of.partition, states[of], each.appended()))
+        for of, state in self._cut_states.items():
+            records.append(partition_state_record(image.topic(of.topic).topic_id, of.partition, state))
+        return records
+
+    def _settle(self, after: MetadataImage) -> None:
+        """Let the files follow what was committed, where appends did not do it. The next writer repairs a failure."""
+        engine, logs = self._engine, self._engine.logs
+        moved: list[TopicPartition] = []
+        for of, state in self.states.items():
+            is_cut = of in self._cut_states
+            if is_cut:
+                logs.drop(of)
+            elif state.log_start_offset <= self.image.partition(of.topic, of.partition).state.log_start_offset:
+                continue
+            moved.append(of)
+            with _after_commit(of, logs):
+                log = logs.open(after, of).log
+                if is_cut:
+                    drop_outdated(log)
+                else:
+                    delete_records(log, state.log_start_offset)
+                logs.committed(of, state)
+                if is_cut:
+                    lower_cleaned_offset(engine.root.path, of, state.log_end_offset, fs=engine.root.fs)
+        if moved:
+            self._checkpoint_log_starts(after, moved)
+        if any(isinstance(each, (TopicRecord, PartitionRecord, RemoveTopicRecord)) for each in self.records):
+            engine.root.follow_topics(self.image, after)
+
+    def _checkpoint_log_starts(self, after: MetadataImage, moved: Iterable[TopicPartition]) -> None:
+        """Give Kafka the log starts that are inside of segments, or that remote storage holds."""
+        path = self._engine.root.path / LOG_START_OFFSET_CHECKPOINT
+        with _after_commit(LOG_START_OFFSET_CHECKPOINT):
+            before = offsets_by_partition(path)
+            offsets = dict(before)
+            for of in moved:
+                partition = after.partition(of.topic, of.partition)
+                first_base = self._engine.logs.open(after, of).log.segments.first.base_offset
+                offsets.pop(of, None)
+                if partition.segments or partition.state.log_start_offset > first_base:
+                    offsets[of] = partition.state.log_start_offset
+            if offsets != before:
+                write_offset_checkpoint(path, offsets, fs=self._engine.root.fs)
+
+
+class _LeaderAppend:
+    """A leader's append to one partition. See `PartitionAppend`."""
+
+    def __init__(self, plan: PartitionPlan) -> None:
+        self._plan = plan
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._plan.topic_partition
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(each.data) for each in self._plan.parts)
+
+    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
+        log = logs.open(image, self.topic_partition).log
+        if self._plan.leader_epoch >= 0:
+            log.epochs.note(self._plan.leader_epoch, log.log_end_offset)
+        known = AppendedProducers(self._plan.producer_batches, self._plan.producers.changed)
+        log.append(*_joined(self._plan.parts), known=known)
+        return log
+
+    def state_of(self, log: UnifiedLog) -> LogState:
+        return log.state()
+
+    def appended(self) -> AppendedBatches:
+        """The range for the history."""
+        parts = self._plan.parts
+        return AppendedBatches(
+            first_offset=int(parts[0].batches["base_offset"][0]),
+            records=sum(int(each.batches["records_count"].sum()) for each in parts),
+            bytes=self.size_bytes,
+        )
+
+
+def _joined(parts: Sequence[LeaderBatches]) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
+    """The bytes of all batches, and their table."""
+    if len(parts) == 1:
+        return parts[0].data, parts[0].batches
+    # As bytes: numpy would compare the fields of the tables, which takes longer than to copy them.
+    batches = np.frombuffer(bytearray().join([each.batches.tobytes() for each in parts]), dtype=BATCH_DTYPE)
+    sizes = batches["size_bytes"]
+    batches["position"] = np.cumsum(sizes) - sizes
+    return np.frombuffer(b"".join([each.data.data for each in parts]), dtype=np.uint8), batches
+
+
+class _FollowerAppend:
+    """The append of checked batches to one partition, which may be refused. See `PartitionAppend`."""
+
+    def __init__(self, checked: CheckedAppend, before: LogState, refused: dict[TopicPartition, KafkalogError]) -> None:
+        self.checked = checked
+        self._before = before
+        self._refused = refused
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.checked.topic_partition
+
+    @property
+    def size_bytes(self) -> int:
+        return self.checked.batches.size_bytes
+
+    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog | None:
+        of, change, batches = self.topic_partition, self.checked.change, self.checked.batches
+        try:
+            assert not isinstance(batches, StagedBatches)
+            log = logs.open(image, of).log
+            log.epochs.truncate_from_end(log.log_end_offset + 1)  # what a crashed append has left
+            append_as_follower(log, batches, is_read_soon=not change.is_far_behind)
+            if change.is_far_behind:
+                # Reaches back to earlier appends, whose pages can be dropped once they are on disk.
+                log.active_segment.drop_cached(_CACHED_BYTES)
+            latest = log.epochs.latest
+            # While records come, the epoch may have begun further up at the leader.
+            if not len(batches) and change.leader_epoch > (-1 if latest is None else latest.epoch):
+                log.assign_epoch(change.leader_epoch, log.log_end_offset)
+        except KafkalogError as error:
+            self._refused[of] = error.with_traceback(None)
+            return None
+        return log
+
+    def state_of(self, log: UnifiedLog) -> LogState:
+        return state_after_append(self.checked.change, self._before, log.state())
+
+    def appended(self) -> AppendedBatches | None:
+        """The range for the history; None if there is no batch."""
+        batches = self.checked.batches
+        if not len(batches):
+            return None
+        return AppendedBatches(
+            first_offset=batches.first_offset, records=batches.records_count, bytes=batches.size_bytes
+        )
+
+
+@contextlib.contextmanager
+def _after_commit(of: TopicPartition | str, logs: OpenLogs | None = None) -> Iterator[None]:
+    """Log an error in the block, after which the log of the partition has to be opened again."""
+    try:
+        yield
+    except (KafkalogError, OSError) as error:
+        if logs is not None and isinstance(of, TopicPartition):
+            logs.drop(of)
+        _LOG.warning("%s: files do not follow the commit yet; the next writer does that: %s", of, error)

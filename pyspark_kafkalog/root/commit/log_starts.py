@@ -1,29 +1,28 @@
 """Increases log start offsets, and those of local logs, of any number of partitions in one commit; used by retention
 and delete-records.
 
-    lock the root; refresh the image
+    lock a root on a file system; refresh the image
     if the active segment is due too: roll, so that an empty segment begins at the log end; wait for the disk. On a full
     disk only the state records the roll of one that is deleted, and the next writer creates the segment's files
     publish one commit with the partitions' states
     unlock
 
+The moves are applied to the newest image until the commit succeeds. In an object store nothing is locked or rolled.
+
 Files below a committed local log start offset are garbage: any process may rename them for deletion. That is the log
 start offset, unless the log begins in remote storage. A crash before the publish leaves at most an empty segment above
 the committed one, which the next writer removes.
-
-In an object store nothing is locked or rolled. The moves are applied to the newest image until the commit succeeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.commit.staged_write import PartitionLogs, changed_error
+from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
@@ -68,37 +67,18 @@ def move_log_starts(root: NativeRoot, moves: Sequence[LogStartMove], *, operatio
     Errors of one partition are in its result: UnknownTopicError, OffsetOutOfRangeError above the high watermark, and
     errors of reading or writing its files. Raises the errors of `MetadataStore.commit`.
     """
-    if not isinstance(root, FileRoot):
-        return _move_without_files(root, moves, operation)
-    with root_lock(root.path, fs=root.fs):
-        image = root.store.refresh()
-        moved = [_move(root, image, each) for each in moves]
-
-        def build(newest: MetadataImage) -> list[MetadataRecord]:
-            _check_unchanged(newest, moved)
-            return _records(moved)
-
-        root.store.commit(build, operation=operation, frees_space=True)
-    return moved
-
-
-def _move_without_files(root: NativeRoot, moves: Sequence[LogStartMove], operation: str) -> list[MovedLogStart]:
     moved: list[MovedLogStart] = []
 
     def build(newest: MetadataImage) -> list[MetadataRecord]:
         moved[:] = [_move(root, newest, each) for each in moves]
-        return _records(moved)
+        return [
+            partition_state_record(each.topic_id, each.topic_partition.partition, each.after)
+            for each in moved
+            if each.after is not None and each.after != each.before
+        ]
 
     root.commit(build, operation=operation, frees_space=True)
     return moved
-
-
-def _records(moved: Iterable[MovedLogStart]) -> list[MetadataRecord]:
-    return [
-        partition_state_record(each.topic_id, each.topic_partition.partition, each.after)
-        for each in moved
-        if each.after is not None and each.after != each.before
-    ]
 
 
 def preview_log_starts(root: NativeRoot, moves: Sequence[LogStartMove]) -> list[MovedLogStart]:
@@ -186,11 +166,3 @@ def _rolled_without_files(before: LogState) -> LogState:
         first_unstable_offset=before.first_unstable_offset,
         producer=before.producer,
     )
-
-
-def _check_unchanged(newest: MetadataImage, moved: Iterable[MovedLogStart]) -> None:
-    for each in moved:
-        if each.after is None:
-            continue
-        if newest.state_of(each.topic_partition, each.topic_id) != each.before:
-            raise changed_error(each.topic_partition)

@@ -1,230 +1,334 @@
-"""Commits the units of a server to a root on an object store: many units, one commit, at most two objects put.
+"""Carries out commits in an object store: many changes, one commit, at most one object put for all appends.
 
-    plan        by the newest image, as for a root on a file system (plan.py). Producers are those of the image and of
-                the newest segments (root/objects/producers.py)
-    compose     one body of all batches, sorted by partition: inside the commit if it is small, else put as an object
-    commit      a record of the body with a run for each partition and the batches of producers in it; the state of
-                partitions in which the oldest open transaction is another one now; further records of the units
+    plan        by the writer (committer.py), on the newest image: which changes fit, and the runs of their batches;
+                a follower has one for each leader epoch. Producers are those of the image and of the newest segments
+                (root/objects/producers.py)
+    compose     one body of all runs, sorted by partition: inside the commit if it is small, else put as an object
+    commit      a record of the body with the runs and the batches of producers in them; the state of partitions of
+                which more changes than the log end, as the oldest open transaction; further records
+
+Batches that a task has put into the store (runs.py) are not read: their object is committed as it is, unless what was
+planned when it was put has expired. A run of a follower begins where the log ends, so a gap in front of a batch, as
+compaction leaves it, is part of its run. Truncations are in object_truncation.py.
 
 A commit that loses the race for its name is planned again on the newest image. The object stays as it is if the same
 batches are stored again: their offsets are added when they are read.
 
-Nothing is locked. That a refused or duplicate batch was judged by the newest image is confirmed by the commit of the
-other units, or else by a refresh. A crash before the commit leaves an object that no commit names: the clean-up deletes
-it.
+Nothing is locked. The commit of the other units, or else a refresh, confirms that the newest image has judged a batch
+that was refused, or was a duplicate. A crash before the commit leaves objects that no commit names: the clean-up
+deletes them.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
-from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
-from pyspark_kafkalog.metadata.extents import RunPlace, data_object_record
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunPlace, data_object_record
 from pyspark_kafkalog.metadata.following import check_not_following
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, partition_state_record
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
-from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.commit.changes import CommitUnit, UnitResult
-from pyspark_kafkalog.root.commit.plan import CommitPlan, PartitionPlan, plan_units
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
+from pyspark_kafkalog.root.commit.committer import Plan
+from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, StoredCutFiles
+from pyspark_kafkalog.root.commit.object_truncation import PlannedTruncation, plan_truncation
+from pyspark_kafkalog.root.commit.plan import (
+    Attempt,
+    CheckedAppend,
+    PartitionPlan,
+    producer_ids_record,
+    state_after_append,
+    truncation_record,
+)
+from pyspark_kafkalog.root.commit.runs import ObjectPuts, RunSpan, StagedBatches, places_of, runs_of
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.objects.extents import ObjectExtents
 from pyspark_kafkalog.root.objects.producers import (
     KnownProducers,
     LazyProducers,
-    ProducersAppended,
     appended_to,
     earlier_batches,
+    rows_of,
+    with_transaction_starts,
 )
-from pyspark_kafkalog.storage.log.producers import ProducerBatch
+from pyspark_kafkalog.storage.log.follower import FETCH_RESPONSE, FollowerBatches
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.data_object import encode_rows
-from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, NewRun, UploadTask, WrittenObject, compose_body
+from pyspark_kafkalog.storage.objects.data_object import ProducerBatchKind, encode_rows
+from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, NewRun
+from pyspark_kafkalog.units import INT32_MAX
 
-_TASK: Final = 0
 
+class ObjectEngine:
+    """Carries out commits to `root`, whose store is `objects`. See `CommitEngine`.
 
-class ObjectLeaderWriter:
-    """The LeaderWriter of an object root. Used by one thread; Spark and other processes may write beside it.
-
-    `operation` is what the history says of its commits.
+    `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
     """
 
-    def __init__(self, root: ObjectRoot, *, operation: str = "append", inline_bytes: int = INLINE_BYTES) -> None:
-        self._root = root
+    def __init__(
+        self,
+        root: NativeRoot,
+        objects: ObjectStore,
+        *,
+        operation: str = "append",
+        following_id: str | None = None,
+        inline_bytes: int = INLINE_BYTES,
+    ) -> None:
+        self.root = root
+        self.objects = objects
+        self.producers = KnownProducers(objects)
         self._operation = operation
+        self._following_id = following_id
         self._inline_bytes = inline_bytes
-        self._producers = KnownProducers(root.objects)
-        self._configs = _Configs()
 
-    def commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
-        """See LeaderWriter.commit."""
-        if not units:
-            return []
-        made = _Commit(self._root, self._producers, self._configs, units, self._inline_bytes)
-        try:
-            self._root.store.commit(made.build, operation=self._operation)
-        except (InvalidRecordError, ObjectNotFoundError) as error:
-            # The records of a unit contradict the image, or those of another unit, which nobody but the image can tell;
-            # or the producers of one partition cannot be read.
-            if len(units) == 1:
-                return [error]
-            return [self._alone(each) for each in units]
-        return made.results
+    @property
+    def waits_for_disk(self) -> bool:
+        """No: what is in the store is durable."""
+        return False
 
-    def _alone(self, unit: CommitUnit) -> UnitResult:
-        try:
-            return self.commit([unit])[0]
-        except KafkalogError as error:
-            return error
+    def cut_files(self, on_kept: KeptRecords) -> StoredCutFiles:
+        """As in CommitEngine."""
+        return StoredCutFiles(self.objects, clock=self.root.clock, on_kept=on_kept)
 
-    def commit_at_once(self, units: Sequence[CommitUnit]) -> None:
-        """See LeaderWriter.commit_at_once: every commit waits for the store."""
+    def carry_out(self, plan: Plan) -> ObjectAttempt:
+        """As in CommitEngine."""
+        puts = ObjectPuts(self.objects, uuid.uuid4().hex, inline_bytes=self._inline_bytes)
+        now_ms = self.root.clock()  # the same for all attempts, as it may be in the batches
+        made = ObjectAttempt(self, MetadataImage(), puts, now_ms)
+
+        def build(image: MetadataImage) -> list[MetadataRecord]:
+            nonlocal made
+            if self._following_id is None:
+                check_not_following(image)
+            made = ObjectAttempt(self, image, puts, now_ms)
+            plan(made)
+            return made.commit_records()
+
+        self.root.store.commit(build, operation=self._operation, following_id=self._following_id)
+        return made
+
+    def carry_out_at_once(self, plan: Plan, units_count: int) -> None:
+        """See CommitEngine: every commit waits for the store."""
+
+    def flush_earlier(self) -> None:
+        """Does nothing: what is in the store is durable."""
 
     def close(self) -> None:
         """Does nothing: no file is open between commits."""
 
 
-class _Configs:
-    """The configurations of topics, parsed once for as long as they do not change."""
+@dataclass(frozen=True, slots=True)
+class _PlannedAppend:
+    """An append to one partition: its runs, what the commit says of them, and the states before and after.
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Mapping[str, Mapping[str, str]], Mapping[str, str], LogConfig]] = {}
+    `staged`: the batches that are in the store already, which have no `runs`.
+    """
 
-    def of(self, image: MetadataImage, topic: TopicImage) -> LogConfig:
-        known = self._known.get(topic.topic_id)
-        if known is not None and known[0] is image.broker_configs and known[1] is topic.configs:
-            return known[2]
-        if len(self._known) > 2 * len(image.topics):
-            self._known.clear()  # most are of deleted topics
-        config = broker_config(image).log_config(topic.configs)
-        self._known[topic.topic_id] = image.broker_configs, topic.configs, config
-        return config
+    topic_id: str
+    partition: int
+    runs: Sequence[NewRun]
+    places: Sequence[RunPlace]
+    before: LogState
+    after: LogState
+    staged: StagedBatches | None = None
 
 
-class _Commit:
-    """The commit of `units`. `results` are those of the last attempt to build it."""
+class ObjectAttempt(Attempt):
+    """One attempt to commit with `engine`, whose objects are put by `puts`. See `Attempt`."""
 
-    def __init__(
-        self,
-        root: ObjectRoot,
-        producers: KnownProducers,
-        configs: _Configs,
-        units: Sequence[CommitUnit],
-        inline_bytes: int,
-    ) -> None:
-        self._root = root
-        self._known = producers
-        self._configs = configs
-        self._units = units
-        self._inline_bytes = inline_bytes
-        self._now_ms = root.clock()  # the same for all attempts, as it may be in the batches
-        self._write_id = uuid.uuid4().hex
-        self._objects_count = 0
-        self._written: tuple[bytes, WrittenObject] | None = None
-        self._image = MetadataImage()
+    def __init__(self, engine: ObjectEngine, image: MetadataImage, puts: ObjectPuts, now_ms: int) -> None:
+        super().__init__(image, now_ms)
+        self._engine = engine
+        self._puts = puts
         self._producers: dict[TopicPartition, LazyProducers] = {}
-        self.results: list[UnitResult] = []
+        self._appends: list[_PlannedAppend] = []
+        self._copied: list[CheckedAppend] = []
+        self._cuts: list[PlannedTruncation] = []
 
-    def build(self, image: MetadataImage) -> list[MetadataRecord]:
-        """The records of the commit after `image`; none if no unit has anything to commit. Raises ObjectStoreError."""
-        check_not_following(image)
-        self._image = image
-        self._producers = {}
-        plan = CommitPlan(image, self._open, self._now_ms)
-        self.results = plan_units(plan, self._units)
-        for each in self.results:
-            if isinstance(each, ObjectStoreError):
-                raise each  # of the store, not of the unit; or the image is old
-        return [*self._data_records(plan.changed), *plan.records]
+    def commit_records(self) -> list[MetadataRecord]:
+        """The records of the commit; none if nothing changes. Puts objects. Raises ObjectStoreError."""
+        records = [*self.records, *producer_ids_record(self.image, self._copied)]
+        cuts = [each for each in self._cuts if each.changes]
+        if cuts:
+            records.append(truncation_record(self.image))
+        for cut in cuts:
+            records += cut.records(self.image, self._puts)
+        runs = [pair for each in self._appends for pair in zip(each.runs, each.places, strict=False)]
+        if runs:
+            records.append(data_object_record(*self._puts.put(self.image, runs)))
+        for each in self._appends:
+            if each.staged is not None:
+                records.append(data_object_record(each.staged.written, each.places))
+            if each.after != replace(each.before, log_end_offset=each.after.log_end_offset):
+                records.append(partition_state_record(each.topic_id, each.partition, each.after))
+        return records
 
-    def _open(self, topic_partition: TopicPartition) -> PartitionPlan:
-        image = self._image
+    # Of a leader
+
+    def open(self, topic_partition: TopicPartition) -> PartitionPlan:
+        image = self.image
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
         producers = LazyProducers(
-            partial(self._known.at, image, topic_partition, now_ms=self._now_ms),
-            partial(self._earlier_batches, image, topic_partition),
+            partial(self._engine.producers.at, image, topic_partition, now_ms=self.now_ms),
+            partial(self._earlier_batches, topic_partition),
         )
         self._producers[topic_partition] = producers
         return PartitionPlan(
             topic_partition,
-            self._configs.of(image, topic),
+            self._engine.root.configs.of(image, topic),
             state.log_start_offset,
             state.log_end_offset,
             state.leader_epoch,
             ProducerView(producers, recalled=producers.recalled),
         )
 
-    def _earlier_batches(
-        self, image: MetadataImage, of: TopicPartition, producer_id: int, end_offset: int
-    ) -> Sequence[ProducerBatch]:
-        from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
+    def _earlier_batches(self, of: TopicPartition, producer_id: int, end_offset: int) -> list[ProducerBatch]:
+        reader = LogReader(self._engine.root.partition_in(self.image, of.topic, of.partition).extents(), of)
+        return list(earlier_batches(self.image, of, reader, producer_id, end_offset))
 
-        reader = LogReader(self._root.partition_in(image, of.topic, of.partition).extents(), of)
-        return list(earlier_batches(image, of, reader, producer_id, end_offset))
-
-    def _data_records(self, changed: Sequence[PartitionPlan]) -> list[MetadataRecord]:
-        """The records of what the units append; puts the object, unless it is small or there already."""
-        if not changed:
-            return []
-        new_runs = [self._run(each) for each in changed]
-        written = self._object(new_runs)
-        first_offsets = {(each.topic_id, each.partition): each.first_offset for each in new_runs}
-        rows: dict[tuple[str, int], bytes] = {}
-        states: list[MetadataRecord] = []
-        for each in changed:
-            appended = self._producers_after(each)
-            if appended is None:
-                continue
-            of = each.topic_partition
-            topic_id = self._image.topic(of.topic).topic_id
-            rows[topic_id, of.partition] = encode_rows(appended.rows)
-            state = self._image.partition(of.topic, of.partition).state
-            if appended.first_unstable_offset != state.first_unstable_offset:
-                after = replace(
-                    state,
-                    log_end_offset=each.next_offset,
-                    first_unstable_offset=appended.first_unstable_offset,
-                )
-                states.append(partition_state_record(topic_id, of.partition, after))
-        places = [
-            RunPlace(rows.get(of, b""), first_offset=first_offsets[of])
-            for of in ((each.topic_id, each.partition) for each in written.runs)
-        ]
-        return [data_object_record(written, places), *states]
-
-    def _producers_after(self, plan: PartitionPlan) -> ProducersAppended | None:
-        """What the commit says of the batches of producers in the partition; None if there are none."""
-        batches = plan.producer_batches
-        return appended_to(self._producers[plan.topic_partition].base, batches) if batches else None
-
-    def _run(self, plan: PartitionPlan) -> NewRun:
+    def append(self, plan: PartitionPlan) -> None:
         of = plan.topic_partition
-        first_offset = self._image.partition(of.topic, of.partition).state.log_end_offset
-        return NewRun(self._image.topic(of.topic).topic_id, of.partition, first_offset, plan.parts)
+        topic_id = self.image.topic(of.topic).topic_id
+        before = self.image.partition(of.topic, of.partition).state
+        after, rows = replace(before, log_end_offset=plan.next_offset), b""
+        if plan.producer_batches:
+            appended = appended_to(self._producers[of].base, plan.producer_batches)
+            rows = encode_rows(appended.rows)
+            after = replace(after, first_unstable_offset=appended.first_unstable_offset)
+        run = NewRun(topic_id, of.partition, before.log_end_offset, plan.parts)
+        place = RunPlace(rows, first_offset=before.log_end_offset)
+        self._appends.append(_PlannedAppend(topic_id, of.partition, [run], [place], before, after))
 
-    def _object(self, runs: Sequence[NewRun]) -> WrittenObject:
-        """The object with `runs`: that of the last attempt if it is the same, and has not expired."""
-        image = self._image
-        body, made = compose_body(runs)
-        if self._written is not None:
-            known, written = self._written
-            if known == body and not image.staging_horizon.has_expired(written.planned_at):
-                return written
-        topics = frozenset(image.topic_names[each.topic_id] for each in made)
-        planned_at = image.next_offset
-        key = ""
-        if len(body) > self._inline_bytes:
-            key = UploadTask(self._write_id, _TASK, planned_at).key(self._objects_count)
-            self._objects_count += 1
-            self._root.objects.put(key, body)
-        inline_data = None if key else body
-        written = WrittenObject(self._write_id, key, len(body), planned_at, topics, made, inline_data)
-        self._written = body, written
-        return written
+    # Of a follower
+
+    def _append_copied(self, checked: CheckedAppend, before: LogState) -> None:
+        change, batches, of = checked.change, checked.batches, checked.topic_partition
+        partition = self.image.partition(of.topic, of.partition)
+        runs: Sequence[NewRun] = ()
+        places: Sequence[RunPlace] = ()
+        staged, appended = None, before
+        if len(batches):
+            base_offset = AT_LOG_END
+            spans: Sequence[RunSpan]
+            if isinstance(batches, StagedBatches):
+                staged = batches
+                _check_staged(of, self.image, partition, batches)
+                spans, rows = batches.spans, batches.producer_rows.copy()
+            else:
+                base_offset = _check_begin(of, partition, batches)
+                first_offset = before.log_end_offset if base_offset == AT_LOG_END else base_offset
+                runs, spans = runs_of(change.topic_id, of.partition, first_offset, batches)
+                rows = rows_of(producer_batches(batches.data, batches.batches, data_position=0, file=FETCH_RESPONSE))
+            rows, first_unstable = self._with_starts(of, rows, before)
+            places = places_of(spans, rows, base_offset)
+            appended = replace(
+                before,
+                log_end_offset=batches.next_offset,
+                leader_epoch=max(before.leader_epoch, spans[-1].leader_epoch),
+                first_unstable_offset=first_unstable,
+            )
+        after = state_after_append(change, before, appended)
+        self._appends.append(_PlannedAppend(change.topic_id, of.partition, runs, places, before, after, staged))
+        self._copied.append(checked)
+        self.states[of] = after
+
+    def _with_starts(
+        self, of: TopicPartition, rows: NDArray[np.void], before: LogState
+    ) -> tuple[NDArray[np.void], int]:
+        """What the commit says of the batches of producers, and the first offset of the oldest open transaction."""
+        if not (rows["kind"] != ProducerBatchKind.DATA).any():
+            # No transaction begins or ends: who has one open does not matter.
+            return rows, before.first_unstable_offset
+        base = self._engine.producers.at(self.image, of, now_ms=self.now_ms)
+        appended = with_transaction_starts(base, rows)
+        return appended.rows, appended.first_unstable_offset
+
+    def _cut(self, change: Truncation | StartAt, before: LogState, cut_files: CutFiles) -> None:
+        of = change.topic_partition
+        planned = plan_truncation(self._engine.objects, self.image, change, before)
+        if isinstance(change, Truncation):
+            first_offset = max(planned.after.log_end_offset, before.log_start_offset)
+        else:
+            first_offset = before.log_start_offset if change.keeps_records else before.log_end_offset
+        if first_offset < before.log_end_offset:
+            extents = ObjectExtents(lambda: planned.log, lambda: planned.log, self._engine.objects)
+            cut_files.save(of, LogReader(extents, of), first_offset, before.log_end_offset)
+        self._engine.producers.forget(change.topic_id, of.partition)
+        self._cuts.append(planned)
+        self.states[of] = planned.after
+
+
+def _check_staged(of: TopicPartition, image: MetadataImage, partition: PartitionImage, staged: StagedBatches) -> None:
+    """Raise InvalidRecordError for batches in the store that do not continue the log, or have expired."""
+    log_end_offset = partition.state.log_end_offset
+    if staged.first_offset != log_end_offset:
+        raise InvalidRecordError(f"{of} ends at {log_end_offset}, and its next batches follow {staged.first_offset}")
+    planned_at, horizon = staged.written.planned_at, image.staging_horizon
+    if horizon.has_expired(planned_at):
+        raise InvalidRecordError(
+            f"{of}: batches that were put at metadata offset {planned_at} have expired, as what was planned below "
+            f"{horizon.offset}: they are fetched again"
+        )
+    _check_epoch(partition, staged.first_offset, [each.leader_epoch for each in staged.spans])
+
+
+def _check_epoch(partition: PartitionImage, first_offset: int, epochs: Sequence[int]) -> None:
+    """Raise InvalidRecordError if the first known one of the leader epochs is below that of the log before."""
+    last_epoch = _last_epoch(partition)
+    first_epoch = next((each for each in epochs if each >= 0), last_epoch)
+    if first_epoch < last_epoch:
+        raise InvalidRecordError(
+            f"the batch at offset {first_offset} has leader epoch {first_epoch}, but the log before it has "
+            f"{last_epoch}: it diverges from the log of the leader"
+        )
+
+
+def _check_begin(of: TopicPartition, partition: PartitionImage, batches: FollowerBatches) -> int:
+    """The base offset that the first run states: that of the first batch if an empty log begins below its start.
+
+    Raises InvalidRecordError for batches that do not continue the log.
+    """
+    state = partition.state
+    first_end_offset = int(batches.batches["last_offset"][0]) + 1
+    _check_epoch(partition, batches.first_offset, [each.epoch for each in batches.epochs()])
+    _check_gaps(of, state.log_end_offset, batches.batches)
+    if batches.first_offset >= state.log_end_offset:
+        return AT_LOG_END
+    is_empty = state.log_start_offset == state.log_end_offset and not partition.has_extents
+    if not is_empty or first_end_offset <= state.log_end_offset:
+        raise InvalidRecordError(
+            f"offset {batches.first_offset} to append is below the log end {state.log_end_offset} of {of}"
+        )
+    return batches.first_offset
+
+
+def _check_gaps(of: TopicPartition, log_end_offset: int, batches: NDArray[np.void]) -> None:
+    """Raise InvalidRecordError for a batch that ends too far above the one before for a run, which has both."""
+    next_offsets = np.concatenate([[log_end_offset], batches["last_offset"] + 1])
+    is_too_far = np.diff(next_offsets) > INT32_MAX
+    if is_too_far.any():
+        at = int(np.argmax(is_too_far))
+        raise InvalidRecordError(
+            f"{of}: the batch at offset {int(batches['base_offset'][at])} is more than {INT32_MAX} offsets above the "
+            f"records before it, which end at {int(next_offsets[at])}: an object store cannot hold such a gap, follow "
+            "into a file system"
+        )
+
+
+def _last_epoch(partition: PartitionImage) -> int:
+    """The leader epoch of the last batch; -1 without one."""
+    if len(partition.runs):
+        return int(partition.runs.table["leader_epoch"][-1])
+    known = partition.segments[-1].leader_epochs if partition.segments else ()
+    return known[-1].leader_epoch if known else -1

@@ -1,4 +1,4 @@
-"""Truncation of a partition in an object store, and the objects that a follower's commits put.
+"""Truncation of a partition in an object store.
 
 Objects do not change, so a log is cut between its extents. Of the segment or run that contains the end, the batches
 before it are stored again, as new runs:
@@ -12,7 +12,7 @@ All of it is one commit. A crash before it leaves objects that no commit names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,10 +24,9 @@ from pyspark_kafkalog.metadata.extents import RunPlace, data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.commit.follower_changes import StartAt, Truncation
-from pyspark_kafkalog.root.commit.runs import runs_of
+from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
+from pyspark_kafkalog.root.commit.runs import ObjectPuts, runs_of
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import PartitionProducers, appended_to, producers_below
 from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -35,40 +34,9 @@ from pyspark_kafkalog.storage.log.producers import producer_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import encode_rows
-from pyspark_kafkalog.storage.objects.upload import NewRun, UploadTask, WrittenObject, compose_body
 from pyspark_kafkalog.units import MIB
 
 _PIECE_BYTES: Final = 32 * MIB
-_TASK: Final = 0
-
-
-class ObjectPuts:
-    """Puts the objects of one commit; those of an attempt that lost its race are used again if they are the same."""
-
-    def __init__(self, store: ObjectStore, write_id: str, *, inline_bytes: int) -> None:
-        self._store = store
-        self._write_id = write_id
-        self._inline_bytes = inline_bytes
-        self._count = 0
-        self._written: dict[bytes, WrittenObject] = {}
-
-    def put(
-        self, image: MetadataImage, runs: Sequence[tuple[NewRun, RunPlace]]
-    ) -> tuple[WrittenObject, list[RunPlace]]:
-        """An object with the runs, or its body if it is small, and the places of its runs in their order."""
-        ordered = sorted(runs, key=lambda each: (each[0].topic_id, each[0].partition))
-        body, made = compose_body([run for run, _ in ordered])
-        known = self._written.get(body)
-        if known is None or image.staging_horizon.has_expired(known.planned_at):
-            topics = frozenset(image.topic_names[each.topic_id] for each in made)
-            planned_at, key = image.next_offset, ""
-            if len(body) > self._inline_bytes:
-                key = UploadTask(self._write_id, _TASK, planned_at).key(self._count)
-                self._count += 1
-                self._store.put(key, body)
-            known = WrittenObject(self._write_id, key, len(body), planned_at, topics, made, None if key else body)
-            self._written = {body: known}
-        return known, [place for _, place in ordered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +70,16 @@ class PlannedTruncation:
             first_offset = self.cut.log_end_offset
             for batches in _kept_batches(self.store, self.log, first_offset, self.end_offset):
                 rows = _rows(producers, batches)
-                runs = [
-                    (run, RunPlace(encode_rows(_between(rows, run.first_offset, end_offset)), epoch))
-                    for run, epoch, end_offset in runs_of(self.topic_id, number, first_offset, batches)
-                ]
-                yield data_object_record(*puts.put(image, runs))
+                runs, spans = runs_of(self.topic_id, number, first_offset, batches)
+                # Nothing for the history: the batches were there before.
+                places = [RunPlace(encode_rows(span.rows(rows)), span.leader_epoch) for span in spans]
+                yield data_object_record(*puts.put(image, list(zip(runs, places, strict=True))))
                 first_offset = batches.next_offset
         yield partition_state_record(self.topic_id, number, self.after)
 
 
 def plan_truncation(
-    root: ObjectRoot, image: MetadataImage, change: Truncation | StartAt, before: LogState
+    store: ObjectStore, image: MetadataImage, change: Truncation | StartAt, before: LogState
 ) -> PlannedTruncation:
     """Decide what `change` leaves of the partition's log. Reads the batches of the extent that is cut.
 
@@ -124,24 +91,24 @@ def plan_truncation(
     if offset < 0:
         raise OffsetOutOfRangeError(f"{of} cannot be truncated to the negative offset {offset}")
     if isinstance(change, StartAt):
-        return PlannedTruncation(of, change.topic_id, before, _empty(before, offset), root.objects, log)
+        return PlannedTruncation(of, change.topic_id, before, _empty(before, offset), store, log)
     if offset >= before.log_end_offset:
-        return PlannedTruncation(of, change.topic_id, before, before, root.objects, log)
+        return PlannedTruncation(of, change.topic_id, before, before, store, log)
     kept_end = _kept_end(image.partition(of.topic, of.partition), offset)
-    producers = producers_below(image, root.objects, of, kept_end)
+    producers = producers_below(image, store, of, kept_end)
     end_offset = kept_end
-    for batches in _kept_batches(root.objects, log, kept_end, offset):
+    for batches in _kept_batches(store, log, kept_end, offset):
         _rows(producers, batches)
         end_offset = batches.next_offset
     if end_offset <= before.log_start_offset:
         empty = _empty(before, min(offset, before.log_start_offset))
-        return PlannedTruncation(of, change.topic_id, before, empty, root.objects, log)
+        return PlannedTruncation(of, change.topic_id, before, empty, store, log)
     after = replace(before, log_end_offset=end_offset, first_unstable_offset=min(producers.open, default=-1))
     if end_offset == kept_end:
-        return PlannedTruncation(of, change.topic_id, before, after, root.objects, log)
+        return PlannedTruncation(of, change.topic_id, before, after, store, log)
     # The log starts below for a moment: what is known of producers from before the log start stays.
     cut = replace(before, log_end_offset=kept_end, log_start_offset=0)
-    return PlannedTruncation(of, change.topic_id, before, after, root.objects, log, cut, end_offset)
+    return PlannedTruncation(of, change.topic_id, before, after, store, log, cut, end_offset)
 
 
 def _empty(before: LogState, offset: int) -> LogState:
@@ -186,8 +153,3 @@ def _rows(producers: PartitionProducers, batches: FollowerBatches) -> NDArray[np
     rows = appended_to(producers, stored).rows
     producers.apply(rows)
     return rows
-
-
-def _between(rows: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:
-    found: NDArray[np.void] = rows[(rows["base_offset"] >= start_offset) & (rows["base_offset"] < end_offset)]
-    return found

@@ -1,4 +1,4 @@
-"""The logs that a server keeps open between its commits, and the producer states of more of them.
+"""The logs that a writer keeps open between its commits, and the producer states of more of them.
 
 Opening a log for each commit would cost more than the append: a listing, three files, and the batches since the last
 producer snapshot. A log that was kept is used again only if nobody else has touched the partition: the image has the
@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
-from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.admin import EffectiveConfigs, broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.below_root import open_file
@@ -44,6 +44,32 @@ KEPT_PRODUCERS: Final = 4096
 _EXPIRATION_CHECK_MS: Final = 600_000
 
 _FileState: TypeAlias = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLogs:
+    """The logs of the partitions of the root in `root` as they are in `image`. The caller holds the root's lock."""
+
+    root: Path
+    image: MetadataImage
+    broker_config: BrokerConfig
+    clock: Callable[[], int]
+    fs: FileSystem
+
+    @classmethod
+    def at(cls, root: Path, image: MetadataImage, *, clock: Callable[[], int], fs: FileSystem) -> PartitionLogs:
+        return cls(root, image, broker_config(image), clock, fs)
+
+    def resume(self, topic_partition: TopicPartition, state: LogState) -> UnifiedLog:
+        """The partition's log, without the bytes after `state`. Raises UnknownTopicError, CorruptRecordError."""
+        return UnifiedLog.resume(
+            partition_path(self.root, topic_partition),
+            self.broker_config.log_config(self.image.topic(topic_partition.topic).configs),
+            state,
+            clock=self.clock,
+            fs=self.fs,
+            producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
+        )
 
 
 class LogNotKeptError(Exception):
@@ -87,17 +113,30 @@ class _Producers:
 
 
 class OpenLogs:
-    """The logs of the root in the directory `root`. Every call is made under the root's lock, but `close`."""
+    """The logs of the root in the directory `root`. Every call is made under the root's lock, but `close`.
 
-    def __init__(self, root: Path, *, clock: Callable[[], int], fs: FileSystem) -> None:
+    Unless it `knows_producers`, the logs have no more of the producer state than resuming them gives: reading the rest
+    would cost a write of staged records more than the append. Different logs can be opened in different threads then.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        configs: EffectiveConfigs,
+        *,
+        clock: Callable[[], int],
+        fs: FileSystem,
+        knows_producers: bool = True,
+    ) -> None:
         #: Logs that stay open at most.
         self.capacity = share_of_descriptors(16, OPEN_LOGS)
         self._root = root
+        self._configs = configs
         self._clock = clock
         self._fs = fs
+        self._knows_producers = knows_producers
         self._logs: dict[TopicPartition, OpenLog] = {}  # the least recently used first
         self._producers: dict[TopicPartition, _Producers] = {}
-        self._broker_config: tuple[Mapping[str, Mapping[str, str]], BrokerConfig] | None = None
         self._checked: set[TopicPartition] = set()  # found current in the present commit
 
     def begin(self) -> None:
@@ -166,22 +205,16 @@ class OpenLogs:
 
     def _resume(self, image: MetadataImage, topic_partition: TopicPartition, state: LogState) -> OpenLog:
         topic = image.topic(topic_partition.topic)
-        config = self._config(image)
         of_directory = None
         if state.log_start_offset == state.log_end_offset:  # it may never have had records
             of_directory = ensure_partition_directory(self._root, topic_partition, topic.topic_id, self._fs)
-        log = UnifiedLog.resume(
-            partition_path(self._root, topic_partition),
-            config.log_config(topic.configs),
-            state,
-            clock=self._clock,
-            fs=self._fs,
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
-        )
+        logs = PartitionLogs(self._root, image, self._configs.broker(image), self._clock, self._fs)
+        log = logs.resume(topic_partition, state)
         if of_directory is not None:
             log.flush_also(of_directory)
         try:
-            self._restore_producers(topic_partition, topic.topic_id, log)
+            if self._knows_producers:
+                self._restore_producers(topic_partition, topic.topic_id, log)
             leader_epoch = log.epoch_after(state.leader_epoch)
             configs = topic.configs, image.broker_configs
             return OpenLog(log, topic.topic_id, state, leader_epoch, configs, log.epochs.entries, _epochs_file(log))
@@ -208,12 +241,6 @@ class OpenLogs:
         if known is not None and now_ms - known.checked_ms >= _EXPIRATION_CHECK_MS:
             known.manager.remove_expired(now_ms)
             known.checked_ms = now_ms
-
-    def _config(self, image: MetadataImage) -> BrokerConfig:
-        """The broker's configuration, parsed again only when it has changed."""
-        if self._broker_config is None or self._broker_config[0] is not image.broker_configs:
-            self._broker_config = image.broker_configs, broker_config(image)
-        return self._broker_config[1]
 
 
 def _close_inactive(log: UnifiedLog, base_offset: int) -> None:

@@ -1,30 +1,66 @@
-"""The plan of a commit of many units: what each partition gets, decided before anything is stored.
+"""The plan of a commit: what each partition gets, decided on the newest image before anything is stored.
 
-    for each unit, in order
-        appends     the unit makes its appends from the image, and may refuse itself
-        check       batches are checked and get the offsets after those of the units before (`leader_append`), and
-                    sequences are checked against the log and the units before (`sequences`)
-        records     the unit makes its further records from what its appends would get
-        keep        the partitions' plans take over the unit's batches; a refused unit leaves no trace
+Of a leader, for each unit in order:
 
-Nothing here writes. Where the logs are, and how they are opened, is the caller's: `open_partition`.
+    appends     the unit makes its appends from the image, and may refuse itself
+    check       batches are checked and get the offsets after those of the units before (`leader_append`), and
+                sequences are checked against the log and the units before (`sequences`)
+    records     the unit makes its further records from what its appends would get
+    keep        the partitions' plans take over the unit's batches; a refused unit leaves no trace
+
+Of a follower: the checks of its changes, and the states and records that follow from them.
+
+Nothing here writes. Where the logs are, and how they are opened, is the engine's: `open_partition`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError, without_frames
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    InvalidRecordError,
+    KafkalogError,
+    LogDirError,
+    UnknownTopicError,
+    without_frames,
+)
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    MetadataRecord,
+    ProducerIdsRecord,
+    StagingHorizonRecord,
+)
+from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.record.header import TimestampType
-from pyspark_kafkalog.root.commit.changes import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import (
+    AppendedRange,
+    AppendOrigin,
+    CommitUnit,
+    FollowerAppend,
+    FollowerChange,
+    LeaderAppend,
+    StartAt,
+    Truncation,
+)
+from pyspark_kafkalog.root.commit.cut_files import CutFiles
+from pyspark_kafkalog.root.commit.runs import StagedBatches
+from pyspark_kafkalog.storage.filesystem import in_parallel
+from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, validate_batches
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
 from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
+
+#: From so many bytes on, checks of a follower's batches are worth a thread for each partition.
+_SIDE_BY_SIDE_BYTES: Final = 2 * MIB
 
 
 @dataclass(slots=True)
@@ -177,3 +213,142 @@ def plan_units(plan: CommitPlan, units: Sequence[CommitUnit]) -> list[tuple[Appe
             # Its frames hold the batches of the unit, and `results`; those of its cause what was decompressed.
             results.append(without_frames(error))
     return results
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAppend:
+    """An append whose batches are whole and undamaged; those in a store were checked by the task that put them."""
+
+    change: FollowerAppend
+    batches: FollowerBatches | StagedBatches
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.change.topic_partition
+
+
+CheckedChange: TypeAlias = CheckedAppend | Truncation | StartAt
+
+
+def check_changes(changes: Sequence[FollowerChange]) -> list[CheckedChange | KafkalogError]:
+    """Each change after all checks that need no image, or why it is refused. Reads every byte of the batches."""
+    seen: set[TopicPartition] = set()
+    checks: list[Callable[[], CheckedChange | KafkalogError]] = []
+    size_bytes = 0
+    for change in changes:
+        is_second = change.topic_partition in seen
+        seen.add(change.topic_partition)
+        checks.append(partial(_checked, change, is_second=is_second))
+        size_bytes += _unchecked_bytes(change)
+    # The checksums are computed without the interpreter's lock.
+    return in_parallel(checks) if size_bytes >= _SIDE_BY_SIDE_BYTES else [check() for check in checks]
+
+
+def _checked(change: FollowerChange, *, is_second: bool) -> CheckedChange | KafkalogError:
+    if is_second:
+        return InvalidRecordError(f"{change.topic_partition}: a commit takes one change of a partition, found two")
+    if not isinstance(change, FollowerAppend):
+        return change
+    data = change.data
+    try:
+        if isinstance(data, StagedBatches):
+            data.check(change.topic_id, change.topic_partition)
+            return CheckedAppend(change, data)
+        return CheckedAppend(change, data if isinstance(data, FollowerBatches) else check_batches(data))
+    except KafkalogError as error:
+        return error
+
+
+def _unchecked_bytes(change: FollowerChange) -> int:
+    if not isinstance(change, FollowerAppend) or isinstance(change.data, (FollowerBatches, StagedBatches)):
+        return 0
+    return len(change.data)
+
+
+def state_before(image: MetadataImage, change: FollowerChange) -> LogState:
+    """The partition's state before `change`. Raises UnknownTopicError, CommitConflictError for another log end."""
+    of = change.topic_partition
+    topic = image.topic(of.topic)
+    if topic.topic_id != change.topic_id:
+        raise UnknownTopicError(f"topic {of.topic!r} has the id {topic.topic_id} here, not {change.topic_id}")
+    state = image.partition(of.topic, of.partition).state
+    if state.log_end_offset != change.expected_end_offset:
+        raise CommitConflictError(
+            f"the log of {of} ends at {state.log_end_offset}, not at {change.expected_end_offset}: continue from there"
+        )
+    return state
+
+
+class Attempt(ABC):
+    """One attempt to commit on `image`, the newest one, at the time `now_ms`: takes the plan of the commit.
+
+    `records` are further records of the commit. Of a follower's changes, `states` are the states that the partitions
+    get, and `refused` is why others of them are not made; both are complete when the commit is made.
+    """
+
+    def __init__(self, image: MetadataImage, now_ms: int) -> None:
+        self.image = image
+        self.now_ms = now_ms
+        self.records: list[MetadataRecord] = []
+        self.states: dict[TopicPartition, LogState] = {}
+        self.refused: dict[TopicPartition, KafkalogError] = {}
+
+    @abstractmethod
+    def open(self, topic_partition: TopicPartition) -> PartitionPlan:
+        """The plan of a leader's appends to a partition. Raises as `OpenPartition`."""
+
+    @abstractmethod
+    def append(self, plan: PartitionPlan) -> None:
+        """Add a leader's appends to the commit."""
+
+    def change(self, change: CheckedChange, cut_files: CutFiles) -> None:
+        """Add a follower's change to the commit, if the log is as the change expects; `cut_files` keep what it cuts."""
+        try:
+            if isinstance(change, CheckedAppend):
+                self._append_copied(change, state_before(self.image, change.change))
+            else:
+                self._cut(change, state_before(self.image, change), cut_files)
+        except ObjectStoreError:
+            raise  # of the store, not of the change
+        except KafkalogError as error:
+            self.refused[change.topic_partition] = error.with_traceback(None)
+
+    def result_of(self, change: CheckedChange) -> LogState | KafkalogError:
+        """The partition's state after a follower's change, or why the change was refused."""
+        topic_partition = change.topic_partition
+        return self.states[topic_partition] if topic_partition in self.states else self.refused[topic_partition]
+
+    @abstractmethod
+    def _append_copied(self, checked: CheckedAppend, before: LogState) -> None: ...
+
+    @abstractmethod
+    def _cut(self, change: Truncation | StartAt, before: LogState, cut_files: CutFiles) -> None: ...
+
+
+def state_after_append(change: FollowerAppend, before: LogState, appended: LogState) -> LogState:
+    """The state to commit of a log that is `appended` after the batches of `change` were added to `before`."""
+    log_start_offset = max(appended.log_start_offset, min(change.log_start_offset, appended.log_end_offset))
+    return replace(
+        appended,
+        log_start_offset=log_start_offset,
+        leader_epoch=max(before.leader_epoch, appended.leader_epoch, change.leader_epoch),
+    )
+
+
+def producer_ids_record(image: MetadataImage, appends: Iterable[CheckedAppend]) -> list[MetadataRecord]:
+    """The record after which the root never hands out one of the producer ids in the appends; none if it is not needed.
+
+    So the image always knows the highest id that the leader has handed out, as far as it was seen here.
+    """
+    highest = max((each.batches.highest_producer_id for each in appends), default=-1)
+    if highest < image.next_producer_id:
+        return []
+    return [ProducerIdsRecord(broker_id=-1, next_producer_id=highest + 1)]
+
+
+def truncation_record(image: MetadataImage) -> MetadataRecord:
+    """With a truncation: what cleanings, merges and tiering have planned of logs as of `image` is never committed.
+
+    The same offsets may soon have other records, in segments of the same names.
+    """
+    return StagingHorizonRecord(horizon_offset=image.next_offset + 1)

@@ -34,6 +34,7 @@ from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
     from pyspark_kafkalog.storage.log.log_state import LogState
     from pyspark_kafkalog.storage.log.producers import ProducerState
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
@@ -136,6 +137,13 @@ class ObjectRoot(NativeRoot):
         finally:
             del self._expected.ends[topic_partition]
 
+    def commit_engine(
+        self, *, flush: FlushMode = "fsync", operation: str = "append", following_id: str | None = None
+    ) -> ObjectEngine:
+        from pyspark_kafkalog.root.commit.object_engine import ObjectEngine  # not needed by readers
+
+        return ObjectEngine(self, self._objects, operation=operation, following_id=following_id)
+
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> ObjectStaging:
         return ObjectStaging(self._objects, write_id, 0, planned_at=self.version)
 
@@ -146,7 +154,7 @@ class ObjectRoot(NativeRoot):
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        from pyspark_kafkalog.root.commit.staged_objects import commit_objects  # not needed by readers
+        from pyspark_kafkalog.root.commit.staged_write import commit_objects  # not needed by readers
         from pyspark_kafkalog.storage.objects.upload import WrittenObject
 
         objects = [each for each in staged if isinstance(each, WrittenObject)]

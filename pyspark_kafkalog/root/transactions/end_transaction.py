@@ -26,7 +26,6 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloor, marker_appends, state_append
 from pyspark_kafkalog.root.transactions.ending import Ending, Markers, abort_and_fence, complete
@@ -183,7 +182,7 @@ def _commit(root: NativeRoot, decide: _Decide, operation: str) -> EndedTransacti
         decided[:] = [decide(log)]
         return decided[0].appends(image, log.now_ms)
 
-    writer = leader_writer(root, flush="fsync", operation=operation)
+    writer = root.committer(flush="fsync", operation=operation)
     try:
         (result,) = writer.commit([CommitUnit(appends=appends)])
     finally:

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, LeaderWriter
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import removal_append
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata, record_key
@@ -203,7 +203,7 @@ def expire_ids(
             count += len(expired)
             expiration_ms = root.broker_config().transactional_id_expiration_ms
             for unit in () if dry_run else removals(log, expired, now_ms=now_ms, expiration_ms=expiration_ms):
-                writer = writer or leader_writer(root, flush="fsync", operation=_EXPIRE_OPERATION)
+                writer = writer or root.committer(flush="fsync", operation=_EXPIRE_OPERATION)
                 (result,) = writer.commit([unit])
                 if isinstance(result, KafkalogError):
                     raise result

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -87,7 +86,7 @@ def assemble(
             ReadOnlyCommitter(str(root.path))
             if native is None
             else GroupCommitter(
-                leader_writer(native, flush=config.flush), waiters.notify, metrics.committed, monotonic_ms=monotonic_ms
+                native.committer(flush=config.flush), waiters.notify, metrics.committed, monotonic_ms=monotonic_ms
             )
         )
         cluster = _cluster(root, native, config, advertised, beating)

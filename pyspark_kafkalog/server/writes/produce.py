@@ -7,7 +7,7 @@
 
 acks 1 and acks all are the same: an answer means a commit. With acks 0 there is no answer, and an error ends the
 connection, which is all that such a client can notice. Batches are checked, and compared with what the producer has
-written before, by the writer inside of the commit (root/leader).
+written before, by the writer inside of the commit (root/commit).
 
 Source of the rules: kafka.server.KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, ProduceRequest.
 """

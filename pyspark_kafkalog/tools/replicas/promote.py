@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pyspark_kafkalog.root.commit.promote import promote
+    from pyspark_kafkalog.root.following import promote
 
     log_dir = open_log_dir(options)
     promoted = promote(log_dir.root.native())

@@ -18,7 +18,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeR
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.root.commit.follower_changes import (
+from pyspark_kafkalog.root.commit.changes import (
     FollowerAppend,
     FollowerChange,
     FollowerResult,
@@ -27,7 +27,7 @@ from pyspark_kafkalog.root.commit.follower_changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.following import begin_following, follower_writer
+from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -157,7 +157,7 @@ class FollowerRoot:
         self.root = self.log_dir.root.native()
         self.topic = topic
         self.following_id = begin_following(self.root, leader="a:9092", cluster_id="the leader's", topics=".*")
-        self.writer = follower_writer(self.root, self.following_id, flush=flush)
+        self.writer = self.root.follower(self.following_id, flush=flush)
         close_at_the_end(self.writer.close)
 
     @classmethod

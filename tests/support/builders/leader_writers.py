@@ -20,10 +20,9 @@ from pyspark_kafkalog.root.commit.changes import (
     AppendOrigin,
     CommitUnit,
     LeaderAppend,
-    LeaderWriter,
     UnitResult,
 )
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, validate_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -107,7 +106,7 @@ class Served:
         self.now_ms = now_ms
         self.log_dir = LogDir.open(path, clock=lambda: self.now_ms, fs=fs)
         self.root = self.log_dir.root.native()
-        self.writer: LeaderWriter = leader_writer(self.root, flush=flush)
+        self.writer: LeaderWriter = self.root.committer(flush=flush)
         close_at_the_end(self.writer.close)
 
     def commit(self, *units: CommitUnit) -> list[UnitResult]:

@@ -18,7 +18,7 @@ from pyspark_kafkalog.metadata.image import PartitionImage, partition_state_reco
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObjectsRecord
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.commit.staged_write import PartitionLogs
+from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing

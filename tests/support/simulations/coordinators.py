@@ -38,7 +38,6 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets, transactions
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers
@@ -80,7 +79,7 @@ class LateCommitter:
     """Commits what was submitted a little later, and tells it a little later than that."""
 
     def __init__(self, root: Any, loop: SimulatedLoop, rng: random.Random) -> None:
-        self._writer = leader_writer(root, flush="os")
+        self._writer = root.committer(flush="os")
         self._loop, self._rng = loop, rng
         self._waiting: list[tuple[CommitUnit, asyncio.Future[tuple[AppendedRange, ...]]]] = []
         self._is_scheduled = False

@@ -20,8 +20,9 @@ from fakes.stopping_filesystem import Killed
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.commit.follower_changes import FollowerChange
-from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
+from pyspark_kafkalog.root.commit.changes import FollowerChange
+from pyspark_kafkalog.root.commit.committer import FollowerWriter
+from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.storage.names import TopicPartition
 
 ATTEMPTS_MAX = 30
@@ -76,10 +77,8 @@ class Run:
     def _open(self, client: FaultyStore) -> FollowerRoot:
         root = self._stored.opened(client)
         follower = FollowerRoot(Path("unused"), root=root, topic="orders")
-        follower.writer = ObjectFollowerWriter(
-            root,
-            follower.following_id,
-            inline_bytes=self._inline_bytes,
+        follower.writer = FollowerWriter(
+            ObjectEngine(root, root.objects, following_id=follower.following_id, inline_bytes=self._inline_bytes),
             on_kept=lambda of, first, end, name: self.kept.append((first, end)),
         )
         return follower

@@ -25,9 +25,9 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.root.commit.changes import CommitUnit
-from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
-from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
-from pyspark_kafkalog.root.commit.promote import promote
+from pyspark_kafkalog.root.commit.committer import FollowerWriter
+from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
+from pyspark_kafkalog.root.following import promote
 from pyspark_kafkalog.root.leader_epochs import epochs_of
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
@@ -46,7 +46,9 @@ def stored() -> StoredRoot:
 @pytest.fixture(params=[0, 100_000], ids=["objects", "inline"])
 def follower(stored: StoredRoot, request: pytest.FixtureRequest) -> FollowerRoot:
     follower = opened(stored)
-    follower.writer = ObjectFollowerWriter(stored.opened(), follower.following_id, inline_bytes=request.param)
+    root = stored.opened()
+    engine = ObjectEngine(root, root.objects, following_id=follower.following_id, inline_bytes=request.param)
+    follower.writer = FollowerWriter(engine)
     return follower
 
 
@@ -138,7 +140,7 @@ def test_what_a_merge_has_planned_before_a_truncation_is_never_committed(stored:
 def test_others_are_refused_until_the_root_is_promoted(stored: StoredRoot) -> None:
     follower = opened(stored)
     follower.make(follower.append(copied(0, epoch=4)))
-    leader = ObjectLeaderWriter(stored.opened())
+    leader = stored.opened().committer()
     unit = CommitUnit.of(append(batch(), "orders"))
     with pytest.raises(FollowingRootError):
         leader.commit([unit])
@@ -155,7 +157,7 @@ def test_a_server_forgets_producers_of_what_was_truncated_while_the_root_followe
         data = batch((b"x",), producer=(7, 0, sequence))
         return lambda: leader.commit([CommitUnit.of(append(data, "orders"))])[0]
 
-    leader = ObjectLeaderWriter(stored.opened())
+    leader = stored.opened().committer()
     for sequence in range(4):
         assert not isinstance(produced(sequence)(), KafkalogError)
     follower = opened(stored)

@@ -15,8 +15,7 @@ from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError, Kaf
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.root.commit.promote import promote
-from pyspark_kafkalog.root.following import begin_following, follower_writer
+from pyspark_kafkalog.root.following import begin_following, promote
 from pyspark_kafkalog.root.leader_epochs import epochs_of
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
@@ -171,8 +170,8 @@ def test_open_transactions_stay_open_and_can_be_ended_after_a_promotion(
 
 def test_following_ends_for_a_writer_that_was_opened_before(tmp_path: Path) -> None:
     follower = FollowerRoot.create(tmp_path / "follower")
-    writer = follower_writer(follower.root, follower.following_id, flush="os")
+    writer = follower.root.follower(follower.following_id, flush="os")
     again = begin_following(follower.root, leader="a:9092", cluster_id="the leader's", topics=".*")
     with pytest.raises(FollowingEndedError):
         writer.commit([])
-    assert follower_writer(follower.root, again, flush="os").commit([]) == []
+    assert follower.root.follower(again, flush="os").commit([]) == []

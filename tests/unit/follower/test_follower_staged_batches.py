@@ -17,9 +17,8 @@ from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
 from pyspark_kafkalog.record.header import BASE_OFFSET_AT, LEADER_EPOCH_AT
-from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend
-from pyspark_kafkalog.root.commit.runs import stage_batches
-from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.changes import FollowerAppend
+from pyspark_kafkalog.root.commit.runs import StagedBatches, stage_batches
 from pyspark_kafkalog.storage.log.follower import check_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition

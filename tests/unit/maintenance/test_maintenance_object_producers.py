@@ -18,7 +18,6 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.extents import ProducerBatches
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
-from pyspark_kafkalog.root.commit.open_leader import leader_writer
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import IsolationLevel
@@ -48,7 +47,7 @@ def object_root(log_dir: LogDir) -> ObjectRoot:
 def commit(log_dir: LogDir, *appends: LeaderAppend) -> list[UnitResult]:
     """Each append as a unit; none may be refused."""
     root = log_dir.root.native()
-    results = leader_writer(root, flush="os").commit([CommitUnit.of(each) for each in appends])
+    results = root.committer(flush="os").commit([CommitUnit.of(each) for each in appends])
     log_dir.refresh()
     assert all(isinstance(each, tuple) for each in results), results
     return results
@@ -93,9 +92,7 @@ def test_merges_keep_producers_that_wrote_long_before(log_dir: LogDir) -> None:
         commit(log_dir, idempotent(str(number), number))
         if number % 8 == 7:
             merge_segments(log_dir.root)
-    (result,) = leader_writer(log_dir.root.native(), flush="os").commit(
-        [CommitUnit.of(idempotent("gap", 2, producer=5))]
-    )
+    (result,) = log_dir.root.native().committer(flush="os").commit([CommitUnit.of(idempotent("gap", 2, producer=5))])
     assert isinstance(result, OutOfOrderSequenceError)
     (again,) = commit(log_dir, idempotent("old", 0, producer=5))
     assert isinstance(again, tuple)
@@ -110,7 +107,7 @@ def test_export_to_a_directory_keeps_transactions_and_sequences(log_dir: LogDir,
     assert values(copy) == values(log_dir) == EXPECTED
     assert values(copy, "read_uncommitted") == values(log_dir, "read_uncommitted")
     assert verify(copy.root).is_sound
-    writer = leader_writer(copy.root.native(), flush="os")
+    writer = copy.root.native().committer(flush="os")
     gap, following, ended = writer.commit(
         [CommitUnit.of(each) for each in (idempotent("x", 9), idempotent("8", 8), end(9, is_commit=True))]
     )
@@ -127,7 +124,7 @@ def test_export_of_a_log_whose_first_runs_were_deleted_keeps_their_producers(log
     delete_records(log_dir.root, {TopicPartition("a", 0): 2})
     export_to(object_root(log_dir), tmp_path / "copy")
     copy = LogDir.open(tmp_path / "copy", clock=lambda: NOW_MS)
-    writer = leader_writer(copy.root.native(), flush="os")
+    writer = copy.root.native().committer(flush="os")
     gap, following = writer.commit([CommitUnit.of(idempotent("x", 2)), CommitUnit.of(idempotent("b", 1))])
     assert isinstance(gap, OutOfOrderSequenceError)
     assert isinstance(following, tuple)

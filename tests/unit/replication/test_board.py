@@ -10,8 +10,8 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.replication.board import Board, Claim, Followed, Waiting
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome
 from pyspark_kafkalog.replication.partition_state import PartitionState
-from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend
-from pyspark_kafkalog.root.commit.follower_plan import check_changes
+from pyspark_kafkalog.root.commit.changes import FollowerAppend
+from pyspark_kafkalog.root.commit.plan import check_changes
 from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB

@@ -15,7 +15,6 @@ from patience import wait_until
 from pyspark_kafkalog.errors import CommitStateUnknownError, LeaderUnavailableError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BatchHeader
-from pyspark_kafkalog.replication import follower as follower_module
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,
@@ -26,14 +25,13 @@ from pyspark_kafkalog.replication.leader import (
     SelectsTopic,
 )
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.commit.cut_files import KeptRecords
-from pyspark_kafkalog.root.commit.follower_changes import (
+from pyspark_kafkalog.root.commit.changes import (
     FollowerChange,
     FollowerResult,
-    FollowerWriter,
     PlanFollowerRecords,
 )
-from pyspark_kafkalog.root.following import follower_writer
+from pyspark_kafkalog.root.commit.committer import FollowerWriter
+from pyspark_kafkalog.root.commit.cut_files import KeptRecords
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.filesystem import FlushMode
@@ -145,10 +143,12 @@ def rows(first: int, count: int) -> pa.Table:
 def test_follower_of_a_flaky_leader_ends_with_its_records(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def flaky(root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords) -> FollowerWriter:
-        return FlakyWriter(follower_writer(root, following_id, flush=flush, on_kept=on_kept), seed)
+    made = NativeRoot.follower
 
-    monkeypatch.setattr(follower_module, "follower_writer", flaky)
+    def flaky(root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords) -> FollowerWriter:
+        return FlakyWriter(made(root, following_id, flush=flush, on_kept=on_kept), seed)
+
+    monkeypatch.setattr(NativeRoot, "follower", flaky)
     leader_dir = LogDir.create(tmp_path / "leader")
     leader_dir.create_topic("orders", 3)
     leader = FlakyLeader(RootLeader(open_root(tmp_path / "leader")), seed)

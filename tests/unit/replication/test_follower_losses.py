@@ -14,23 +14,21 @@ from builders.root_places import RootPlace, store_of
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.replication import follower as follower_module
 from pyspark_kafkalog.replication.events import LOSSES, Event, EventKind
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition
 from pyspark_kafkalog.replication.report import FollowReport
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.commit.cut_files import KeptRecords
-from pyspark_kafkalog.root.commit.follower_changes import (
+from pyspark_kafkalog.root.commit.changes import (
     FollowerChange,
     FollowerResult,
-    FollowerWriter,
     PlanFollowerRecords,
     StartAt,
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.commit.promote import promote
-from pyspark_kafkalog.root.following import follower_writer
+from pyspark_kafkalog.root.commit.committer import FollowerWriter
+from pyspark_kafkalog.root.commit.cut_files import KeptRecords
+from pyspark_kafkalog.root.following import promote
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.filesystem import FlushMode
@@ -95,8 +93,10 @@ class KilledWriter:
 def test_follower_that_is_killed_at_a_loss_has_reported_it(
     loss: str, is_made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made = NativeRoot.follower
+
     def killed(root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords) -> FollowerWriter:
-        return KilledWriter(follower_writer(root, following_id, flush=flush, on_kept=on_kept), is_made=is_made)
+        return KilledWriter(made(root, following_id, flush=flush, on_kept=on_kept), is_made=is_made)
 
     here, there, path = tmp_path / "here", tmp_path / "there", tmp_path / "report.json"
     make_leader(here)
@@ -109,7 +109,7 @@ def test_follower_that_is_killed_at_a_loss_has_reported_it(
         leader.append("orders", rows(10, 20))
         delete_records(leader.root, {ORDERS: 25})
     with monkeypatch.context() as patch:
-        patch.setattr(follower_module, "follower_writer", killed)
+        patch.setattr(NativeRoot, "follower", killed)
         with pytest.raises(Killed):
             _run(there, here, path)
     if loss == "gap":
@@ -233,14 +233,16 @@ def test_what_the_leader_had_deleted_before_is_no_gap_after_a_kill_either(
 ) -> None:
     """The topic is created here, and the follower killed before it has any record."""
 
+    made = NativeRoot.follower
+
     def killed(root: NativeRoot, following_id: str, *, flush: FlushMode, on_kept: KeptRecords) -> FollowerWriter:
-        return KilledWriter(follower_writer(root, following_id, flush=flush, on_kept=on_kept), is_made=is_made)
+        return KilledWriter(made(root, following_id, flush=flush, on_kept=on_kept), is_made=is_made)
 
     leader, report = make_leader(tmp_path / "leader"), tmp_path / "report.json"
     delete_records(leader.root, {ORDERS: 7})
     LogDir.create(root_place)
     with monkeypatch.context() as patch:
-        patch.setattr(follower_module, "follower_writer", killed)
+        patch.setattr(NativeRoot, "follower", killed)
         with pytest.raises(Killed):
             _run(tmp_path / "leader", root_place, report)
     assert LogDir.open(root_place).topics() == ("orders",)

@@ -41,7 +41,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     monkeypatch.setattr(FileSystem, "fsync", lambda _, fd: LIBC.fdatasync(fd))
     monkeypatch.setattr("pyspark_kafkalog.replication.fetch_loop._FETCH_BYTES_MAX", MIB)
-    monkeypatch.setattr("pyspark_kafkalog.root.commit.follower_files._CACHED_BYTES", 2 * MIB)
+    monkeypatch.setattr("pyspark_kafkalog.root.commit.file_engine._CACHED_BYTES", 2 * MIB)
     leader = LogDir.create(tmp_path / "leader")
     leader.create_topic("orders", 1)
     for _ in range(MEGABYTES):

@@ -26,9 +26,9 @@ from pyspark_kafkalog.maintenance.verify.verify import verify, verify_root
 from pyspark_kafkalog.replication import task_leader
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.range_task import RangeRequest, StagedRange, fetch_range
-from pyspark_kafkalog.root.commit.follower_changes import FollowerAppend
-from pyspark_kafkalog.root.commit.follower_objects import ObjectFollowerWriter
-from pyspark_kafkalog.root.commit.staged_batches import StagedBatches
+from pyspark_kafkalog.root.commit.changes import FollowerAppend
+from pyspark_kafkalog.root.commit.committer import FollowerWriter
+from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.security.open import open_or_create_root
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -110,14 +110,14 @@ def named(place: str) -> set[str]:
 def staged_appends(monkeypatch: pytest.MonkeyPatch) -> list[StagedBatches]:
     """What the follower commits of objects that tasks have put."""
     found: list[StagedBatches] = []
-    commit = ObjectFollowerWriter.commit
+    commit = FollowerWriter.commit
 
-    def note(self: ObjectFollowerWriter, changes: Any, *arguments: Any) -> Any:
+    def note(self: FollowerWriter, changes: Any, *arguments: Any) -> Any:
         datas = [each.data for each in changes if isinstance(each, FollowerAppend)]
         found.extend(each for each in datas if isinstance(each, StagedBatches))
         return commit(self, changes, *arguments)
 
-    monkeypatch.setattr(ObjectFollowerWriter, "commit", note)
+    monkeypatch.setattr(FollowerWriter, "commit", note)
     return found
 
 
@@ -146,13 +146,13 @@ def test_no_records_pass_through_the_driver(tmp_path: Path, place: str, monkeypa
         leader.append("orders", pa.table({"value": [rng.randbytes(5000) for _ in range(20)]}))
     tasks = PickledTasks()
     put: list[int] = []
-    commit = ObjectFollowerWriter.commit
+    commit = FollowerWriter.commit
 
-    def note(self: ObjectFollowerWriter, changes: Any, *arguments: Any) -> Any:
+    def note(self: FollowerWriter, changes: Any, *arguments: Any) -> Any:
         put.extend(len(each.raw) for each in changes if isinstance(each, FollowerAppend))
         return commit(self, changes, *arguments)
 
-    monkeypatch.setattr(ObjectFollowerWriter, "commit", note)
+    monkeypatch.setattr(FollowerWriter, "commit", note)
     copy(leader, place, tasks, range_bytes=250_000)
     check_copy(leader, place)
     assert tasks.copied_bytes > 1_400_000
@@ -188,15 +188,15 @@ def test_job_that_is_killed_before_its_commit_leaves_what_the_clean_up_collects(
         pass
 
     leader = written(tmp_path / "leader")
-    commit = ObjectFollowerWriter.commit
+    commit = FollowerWriter.commit
 
-    def killed(self: ObjectFollowerWriter, changes: Any, *arguments: Any) -> Any:
+    def killed(self: FollowerWriter, changes: Any, *arguments: Any) -> Any:
         if any(isinstance(each, FollowerAppend) and isinstance(each.data, StagedBatches) for each in changes):
             raise Killed
         return commit(self, changes, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ObjectFollowerWriter, "commit", killed)
+        patched.setattr(FollowerWriter, "commit", killed)
         with pytest.raises(Killed):
             copy(leader, place, PickledTasks())
     left = data_keys(place) - named(place)

@@ -31,7 +31,8 @@ from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, crc32c
 from pyspark_kafkalog.root.commit.changes import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
-from pyspark_kafkalog.root.commit.object_engine import ObjectLeaderWriter
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
@@ -87,12 +88,12 @@ class Servers:
         self.roots: list[ObjectRoot] = []
         self.clients: list[FaultyStore] = []
 
-    def server(self, *, inline_bytes: int = 100_000, client: FaultyStore | None = None) -> ObjectLeaderWriter:
+    def server(self, *, inline_bytes: int = 100_000, client: FaultyStore | None = None) -> LeaderWriter:
         client = self.stored.place.client() if client is None else client
         root = self.stored.opened(client)
         self.roots.append(root)
         self.clients.append(client)
-        return ObjectLeaderWriter(root, inline_bytes=inline_bytes)
+        return LeaderWriter(ObjectEngine(root, root.objects, inline_bytes=inline_bytes))
 
     @property
     def image(self) -> MetadataImage:
