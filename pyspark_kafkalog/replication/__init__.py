@@ -6,7 +6,7 @@ Reading order:
     partition_state.py one followed partition: what an answer means, and what to do where the logs differ
     events.py          what is reported besides appends
     topics_plan.py     the changes that make topics, configurations and access those of the leader
-    board.py           what the threads of a follower share
+    follower_state.py  what the threads of a follower share
     fetch_loop.py      the threads that move records: fetchers and a committer; their bound of bytes a second
     local_logs.py      the follower's own logs as they are committed
     follower.py        `Follower`: the controller of it all

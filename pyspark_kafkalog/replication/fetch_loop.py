@@ -1,6 +1,6 @@
 """The threads of a follower that move records: one fetcher a source of the leader, and one committer for all.
 
-    leader --fetch--> Fetcher --Board--> Committer --FollowerWriter--> root
+    leader --fetch--> Fetcher --FollowerState--> Committer --FollowerWriter--> root
 
 A fetcher asks for the records of its source's partitions, waits at the leader if there are none, and hands in what it
 gets; meanwhile the committer commits what was handed in before, everything that waits in one commit. Neither looks
@@ -24,8 +24,8 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LeaderUnavailableError,
 )
-from pyspark_kafkalog.replication.board import COMMIT_BYTES, Board, Request, Waiting
 from pyspark_kafkalog.replication.events import Event, EventKind
+from pyspark_kafkalog.replication.follower_state import COMMIT_BYTES, FollowerState, Request, Waiting
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
 from pyspark_kafkalog.root.commit.changes import FollowerResult
@@ -62,7 +62,7 @@ class RateLimit:
 
 
 class Fetcher(threading.Thread):
-    """Fetches the partitions that the board has assigned to `source`, until the follower ends.
+    """Fetches the partitions that the shared state has assigned to `source`, until the follower ends.
 
     A source without partitions keeps its fetcher, which waits: no two threads ever ask the same source.
     """
@@ -71,7 +71,7 @@ class Fetcher(threading.Thread):
         self,
         source: str,
         leader: LeaderEndPoint,
-        board: Board,
+        shared: FollowerState,
         *,
         share_bytes: int,
         rate: RateLimit,
@@ -80,7 +80,7 @@ class Fetcher(threading.Thread):
         super().__init__(name=f"kafkalog-fetch-{source}", daemon=True)
         self.source = source
         self._leader = leader
-        self._board = board
+        self._shared = shared
         self._share_bytes = max(min(share_bytes, _FETCH_BYTES_MAX), _FETCH_BYTES_MIN)
         self._rate = rate
         self._on_event = on_event
@@ -88,13 +88,13 @@ class Fetcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._board.is_stopping:
+            while not self._shared.is_stopping:
                 self._fetch()
         except BaseException as error:
-            self._board.fail(error)
+            self._shared.fail(error)
 
     def _fetch(self) -> None:
-        claim = self._board.claim(self.source, self._share_bytes)
+        claim = self._shared.claim(self.source, self._share_bytes)
         if claim is None:
             return
         try:
@@ -106,16 +106,16 @@ class Fetcher(threading.Thread):
                 partition_bytes=self._share_bytes,
             )
         except LeaderUnavailableError as error:
-            delay_s = self._board.unanswered(claim, str(error))
+            delay_s = self._shared.unanswered(claim, str(error))
             if str(error) != self._error:
                 self._error = str(error)
                 self._on_event(Event(kind=EventKind.LEADER_UNAVAILABLE, detail=self._error))
-            self._board.pause(delay_s)
+            self._shared.pause(delay_s)
             return
         self._error = ""
-        size_bytes = self._board.answered(claim, answers)
+        size_bytes = self._shared.answered(claim, answers)
         del answers, claim  # the records live until they are committed, no longer
-        self._board.pause(self._rate.take(size_bytes))
+        self._shared.pause(self._rate.take(size_bytes))
 
 
 class Committer(threading.Thread):
@@ -127,7 +127,7 @@ class Committer(threading.Thread):
     def __init__(
         self,
         writer: FollowerWriter,
-        board: Board,
+        shared: FollowerState,
         *,
         rng: random.Random,
         gives_up_after: int | None,
@@ -135,7 +135,7 @@ class Committer(threading.Thread):
     ) -> None:
         super().__init__(name="kafkalog-follow-commit", daemon=True)
         self._writer = writer
-        self._board = board
+        self._shared = shared
         self._rng = rng
         self._gives_up_after = gives_up_after
         self._on_event = on_event
@@ -143,37 +143,37 @@ class Committer(threading.Thread):
     def run(self) -> None:
         try:
             while True:
-                work = self._board.next_commit()
+                work = self._shared.next_commit()
                 if isinstance(work, Request):
                     self._commit_request(work)
                 elif work:
                     self._commit_waiting(work)
-                elif self._board.is_stopping and self._board.is_drained:
+                elif self._shared.is_stopping and self._shared.is_drained:
                     return
-                if self._board.failure is not None:
+                if self._shared.failure is not None:
                     return
         except BaseException as error:
-            self._board.fail(error)
+            self._shared.fail(error)
 
     def _commit_request(self, request: Request) -> None:
         try:
             results = self._commit(lambda: self._writer.commit(request.changes, request.records))
         except (KafkalogError, OSError) as error:
-            self._board.refuse_request(request, error)
+            self._shared.refuse_request(request, error)
             if isinstance(error, FollowingEndedError):
                 raise
         else:
-            self._board.answer_request(request, results)
+            self._shared.answer_request(request, results)
 
     def _commit_waiting(self, waiting: Sequence[Waiting]) -> None:
         changes = [each.change for each in waiting]
         try:
             results = self._commit(lambda: self._writer.commit(changes))
         except CommitStateUnknownError as error:
-            self._board.uncommitted(waiting, str(error))
+            self._shared.uncommitted(waiting, str(error))
             self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=str(error)))
         else:
-            self._board.committed(waiting, results)
+            self._shared.committed(waiting, results)
 
     def _commit(self, commit: Callable[[], list[FollowerResult]]) -> list[FollowerResult]:
         """The results of a commit, which is repeated as long as nothing of it was committed."""
@@ -188,6 +188,6 @@ class Committer(threading.Thread):
                 if str(error) != reported:
                     reported = str(error)
                     self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=reported))
-                if self._board.is_stopping or failures == self._gives_up_after:
+                if self._shared.is_stopping or failures == self._gives_up_after:
                     raise
-                self._board.pause(retry_delay_ms(failures, self._rng) / 1000)
+                self._shared.pause(retry_delay_ms(failures, self._rng) / 1000)

@@ -29,9 +29,9 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.metadata.following import check_follower
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.replication.board import Board, Followed, Phase, Request
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.fetch_loop import Committer, Fetcher, RateLimit
+from pyspark_kafkalog.replication.follower_state import Followed, FollowerState, Phase, Request
 from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderEndPoint, LeaderTopic, SelectsTopic
 from pyspark_kafkalog.replication.local_logs import LocalLog, LocalLogs
 from pyspark_kafkalog.replication.partition_state import (
@@ -116,7 +116,7 @@ class Follower:
         self._monotonic_s = monotonic_s
         self._rng = rng if rng is not None else random.SystemRandom()
         self._logs = LocalLogs(root)
-        self.board = Board(
+        self.shared = FollowerState(
             buffer_bytes=settings.buffer_bytes,
             commit_interval_s=_FILE_COMMIT_INTERVAL_S if root.directories else _OBJECT_COMMIT_INTERVAL_S,
             monotonic_s=monotonic_s,
@@ -150,7 +150,7 @@ class Follower:
 
     def stop(self) -> None:
         """Let `run` end soon, with what was fetched committed."""
-        self.board.end()
+        self.shared.end()
 
     def run(self) -> None:
         """Follow until stopped, or with `is_once` until caught up.
@@ -171,7 +171,7 @@ class Follower:
         writer = self._root.follower(self._following_id, flush=self._settings.flush, on_kept=self._note_cut)
         committer = Committer(
             writer,
-            self.board,
+            self.shared,
             rng=self._rng,
             gives_up_after=_GIVES_UP_AFTER_FAILURES if self._settings.is_once else None,
             on_event=self._on_event,
@@ -180,25 +180,25 @@ class Follower:
         try:
             self._control(description)
         except BaseException as error:
-            self.board.fail(error)
+            self.shared.fail(error)
         finally:
-            self.board.end()
+            self.shared.end()
             for each in (*self._fetchers.values(), committer):
                 each.join()
             writer.close()
-        if self.board.failure is not None:
-            raise self.board.failure
+        if self.shared.failure is not None:
+            raise self.shared.failure
 
     def _first_description(self) -> LeaderDescription | None:
         deadline_s = self._monotonic_s() + self._settings.gives_up_after_s
-        while not self.board.is_stopping:
+        while not self.shared.is_stopping:
             try:
                 return self._describe()
             except LeaderUnavailableError as error:
                 if self._settings.is_once and self._monotonic_s() > deadline_s:
                     raise
                 self._note_unavailable(error)
-                self.board.pause(retry_delay_ms(self._failures, self._rng) / 1000)
+                self.shared.pause(retry_delay_ms(self._failures, self._rng) / 1000)
         return None
 
     def _check_demotion(self, description: LeaderDescription) -> None:
@@ -242,7 +242,7 @@ class Follower:
     def _begin(self) -> str:
         """Let the root follow the leader, once its disk has room for that; empty if the follower ends before."""
         failures = 0
-        while not self.board.is_stopping:
+        while not self.shared.is_stopping:
             try:
                 return begin_following(
                     self._root, leader=self._leader.name, cluster_id=self._cluster_id, topics=self._settings.topics
@@ -254,7 +254,7 @@ class Follower:
                     raise
                 if failures == 1:
                     self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=str(error)))
-                self.board.pause(retry_delay_ms(failures, self._rng) / 1000)
+                self.shared.pause(retry_delay_ms(failures, self._rng) / 1000)
         return ""
 
     def _selects(self, topic: str) -> bool:
@@ -270,10 +270,10 @@ class Follower:
         """Take turns until the follower ends."""
         self._apply(description)
         progress, moved_s = self._progress(), self._monotonic_s()
-        while not self.board.is_stopping:
+        while not self.shared.is_stopping:
             self._take_turn()
             if not self._settings.is_once:
-                self.board.wait(_TURN_S)
+                self.shared.wait(_TURN_S)
                 continue
             if self._is_done():
                 self._begin_epochs()
@@ -285,34 +285,34 @@ class Follower:
                 if not self._is_working():
                     raise self._stuck()
                 moved_s = self._monotonic_s()
-            self.board.wait(_TURN_S / 10)
+            self.shared.wait(_TURN_S / 10)
 
     def _take_turn(self) -> None:
         now_s = self._monotonic_s()
-        wanted_s = _REFRESH_AGAIN_S if self.board.questions(Phase.DESCRIBE) else self._settings.refresh_s
+        wanted_s = _REFRESH_AGAIN_S if self.shared.questions(Phase.DESCRIBE) else self._settings.refresh_s
         if now_s - self._refreshed_s >= wanted_s or not self._is_described:
             self._refresh()
-        are_moved = self.board.questions(Phase.MOVED)
-        if now_s - self._assigned_s >= _REFRESH_AGAIN_S and (self.board.take_stale_sources() or are_moved):
+        are_moved = self.shared.questions(Phase.MOVED)
+        if now_s - self._assigned_s >= _REFRESH_AGAIN_S and (self.shared.take_stale_sources() or are_moved):
             self._assign(are_moved)
-        for followed in self.board.questions(Phase.RELOAD):
+        for followed in self.shared.questions(Phase.RELOAD):
             self._reload(followed)
-        for followed in self.board.questions(Phase.COMPARE):
+        for followed in self.shared.questions(Phase.COMPARE):
             self._compare(followed)
 
     # With --once
 
     def _progress(self) -> tuple[int, int]:
-        totals = self.board.totals()
-        return totals.copied_bytes, sum(each.has_reached_target for each in self.board.partitions())
+        totals = self.shared.totals()
+        return totals.copied_bytes, sum(each.has_reached_target for each in self.shared.partitions())
 
     def _is_done(self) -> bool:
         return self._is_described and all(
-            each.has_reached_target or each.phase is Phase.STOPPED for each in self.board.partitions()
+            each.has_reached_target or each.phase is Phase.STOPPED for each in self.shared.partitions()
         )
 
     def _stuck(self) -> LeaderUnavailableError:
-        late = [each for each in self.board.partitions() if not each.has_reached_target]
+        late = [each for each in self.shared.partitions() if not each.has_reached_target]
         names = ", ".join(str(each.name) for each in late[:10])
         why = next((each.last_error for each in late if each.last_error), "no source answers for them")
         return LeaderUnavailableError(
@@ -372,7 +372,7 @@ class Follower:
                 def records(newest: MetadataImage) -> Sequence[MetadataRecord]:
                     return self._plan(newest, description).records
 
-                if self.board.request(Request(records=records)) is None:
+                if self.shared.request(Request(records=records)) is None:
                     return None
             noted += plan.events
             if plan.is_complete:
@@ -397,7 +397,7 @@ class Follower:
             topic = image.topic(event.topic)
             for partition in topic.partitions:
                 name = TopicPartition(topic.name, partition.partition)
-                self.board.remove(name)
+                self.shared.remove(name)
                 state = partition.state
                 if state.log_start_offset < state.log_end_offset:
                     changes.append(
@@ -408,7 +408,7 @@ class Follower:
                             end_offset=state.log_start_offset,
                         )
                     )
-        for result in self.board.request(Request(changes)) or () if changes else ():
+        for result in self.shared.request(Request(changes)) or () if changes else ():
             if isinstance(result, KafkalogError):
                 raise result
 
@@ -419,10 +419,10 @@ class Follower:
             for topic in topics.values()
             for number, epoch in enumerate(topic.leader_epochs)
         }
-        self._add({name: found for name, found in wanted.items() if self.board.find(name) is None})
+        self._add({name: found for name, found in wanted.items() if self.shared.find(name) is None})
         for name, (topic_id, epoch) in wanted.items():
             self._follow_partition(name, topic_id, epoch)
-        for followed in self.board.partitions():
+        for followed in self.shared.partitions():
             if followed.name.topic not in topics and followed.phase is not Phase.STOPPED:
                 followed.is_without_topic = True
                 self._stop(followed, "its topic is not followed any more")
@@ -439,24 +439,24 @@ class Follower:
                 followed = _followed(loaded, wanted[name][1])
                 committed = loaded.committed
                 followed.is_new = committed.leader_epoch == UNANSWERED_EPOCH and committed.log_end_offset == 0
-                self.board.add(followed)
+                self.shared.add(followed)
 
     def _follow_partition(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
-        followed = self.board.find(name)
+        followed = self.shared.find(name)
         if followed is not None and followed.state.topic_id != topic_id:
-            self.board.remove(name)
+            self.shared.remove(name)
             self._add({name: (topic_id, leader_epoch)})
             followed = None
         if followed is None:
             return
         if leader_epoch > followed.leader_epoch >= 0:
             self._note(EventKind.LEADER_CHANGED, name, f"leader epoch {leader_epoch}, before {followed.leader_epoch}")
-            self.board.note_stale_sources()
+            self.shared.note_stale_sources()
         followed.leader_epoch = max(followed.leader_epoch, leader_epoch)
         if followed.phase is Phase.STOPPED and followed.is_without_topic:
-            self.board.restart(followed, _followed(self._logs.load(name, topic_id, is_verified=False), leader_epoch))
+            self.shared.restart(followed, _followed(self._logs.load(name, topic_id, is_verified=False), leader_epoch))
         elif followed.phase is Phase.DESCRIBE:
-            self.board.resume(followed, delay_s=_REFRESH_AGAIN_S)
+            self.shared.resume(followed, delay_s=_REFRESH_AGAIN_S)
 
     def _begin_epochs(self) -> None:
         """Let leader epochs begin here too that have no records yet, so that promotion knows of them.
@@ -466,7 +466,7 @@ class Follower:
         """
         asked: dict[Followed, tuple[int, int]] = {}
         changes: list[FollowerAppend] = []
-        for followed in self.board.partitions():
+        for followed in self.shared.partitions():
             epoch = followed.leader_epoch
             state = followed.state
             is_known = epoch <= followed.committed_epoch or followed.asked == (epoch, state.end_offset)
@@ -489,7 +489,7 @@ class Follower:
                 )
         if changes:
             # One that is refused has got records meanwhile, and its epoch with them.
-            self.board.request(Request(changes))
+            self.shared.request(Request(changes))
         for followed, question in asked.items():
             followed.asked = question
 
@@ -497,25 +497,25 @@ class Follower:
 
     def _assign(self, are_moved: Sequence[Followed]) -> None:
         self._assigned_s = self._monotonic_s()
-        names = [each.name for each in self.board.partitions() if each.phase is not Phase.STOPPED]
+        names = [each.name for each in self.shared.partitions() if each.phase is not Phase.STOPPED]
         try:
             sources = self._leader.sources(names)
         except LeaderUnavailableError as error:
             self._note_unavailable(error)
-            self.board.note_stale_sources()
-            self.board.pause(retry_delay_ms(self._failures, self._rng) / 1000)
+            self.shared.note_stale_sources()
+            self.shared.pause(retry_delay_ms(self._failures, self._rng) / 1000)
             return
         if sum(map(len, sources.values())) < len(names):
-            self.board.note_stale_sources()  # some partitions have no leader for the moment
-        self.board.assign(sources)
+            self.shared.note_stale_sources()  # some partitions have no leader for the moment
+        self.shared.assign(sources)
         for followed in are_moved:
-            self.board.resume(followed, delay_s=_REFRESH_AGAIN_S)
+            self.shared.resume(followed, delay_s=_REFRESH_AGAIN_S)
         for source in sources:
             if source not in self._fetchers:
                 self._fetchers[source] = Fetcher(
                     source,
                     self._leader,
-                    self.board,
+                    self.shared,
                     share_bytes=self._settings.buffer_bytes // (len(sources) + 1),
                     rate=self._rate,
                     on_event=self._on_event,
@@ -529,9 +529,9 @@ class Follower:
             self._logs.refresh()
             loaded = self._logs.load(followed.name, followed.state.topic_id, is_verified=False)
         except (KafkalogError, OSError) as error:
-            self.board.delay(followed, str(error))
+            self.shared.delay(followed, str(error))
             return
-        self.board.restart(followed, _followed(loaded, followed.leader_epoch))
+        self.shared.restart(followed, _followed(loaded, followed.leader_epoch))
 
     def _compare(self, followed: Followed) -> None:
         """Find out how far the logs agree, and do what follows from it."""
@@ -544,17 +544,17 @@ class Follower:
             elif isinstance(resolution, StartOver):
                 self._start_over(followed, local, resolution)
             elif isinstance(resolution, Probe):
-                self.board.compare_batch(followed, resolution)
+                self.shared.compare_batch(followed, resolution)
             elif followed.probe is not None:
-                self.board.restart(followed, _followed(local, followed.leader_epoch))
+                self.shared.restart(followed, _followed(local, followed.leader_epoch))
             else:
-                self.board.resume(followed, delay_s=_REFRESH_AGAIN_S)
+                self.shared.resume(followed, delay_s=_REFRESH_AGAIN_S)
         except CommitStateUnknownError as error:
-            self.board.delay(followed, str(error))
+            self.shared.delay(followed, str(error))
         except FollowingEndedError:
             raise
         except (KafkalogError, OSError) as error:
-            self.board.delay(followed, str(error))
+            self.shared.delay(followed, str(error))
 
     def _resolve(self, followed: Followed, local: LocalLog) -> Resolution:
         position = local.state.position(followed.leader_epoch)
@@ -617,7 +617,7 @@ class Follower:
 
     def _change(self, followed: Followed, change: FollowerChange) -> None:
         """Commit a change by itself, and resume after it, unless the follower ends. Raises why it is refused."""
-        results = self.board.request(Request([change]))
+        results = self.shared.request(Request([change]))
         if results is None:
             return
         (result,) = results
@@ -625,11 +625,11 @@ class Follower:
             raise result
         self._logs.refresh()
         loaded = self._logs.load(followed.name, followed.state.topic_id, is_verified=False)
-        self.board.restart(followed, _followed(loaded, followed.leader_epoch))
+        self.shared.restart(followed, _followed(loaded, followed.leader_epoch))
         self._losses.pop(followed.name, None)
 
     def _stop(self, followed: Followed, reason: str) -> None:
-        self.board.stop_partition(followed, reason)
+        self.shared.stop_partition(followed, reason)
         self._note(EventKind.PARTITION_STOPPED, followed.name, reason)
 
     def _note_cut(self, name: TopicPartition, first_offset: int, end_offset: int, file: str) -> None:

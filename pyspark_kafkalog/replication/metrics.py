@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pyspark_kafkalog.replication.board import Phase
+from pyspark_kafkalog.replication.follower_state import Phase
 from pyspark_kafkalog.replication.report import FollowReport
 
 

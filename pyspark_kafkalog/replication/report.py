@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.replication.board import Board, Followed, Phase, Totals
 from pyspark_kafkalog.replication.events import ALARMING, LOSSES, Event
+from pyspark_kafkalog.replication.follower_state import Followed, FollowerState, Phase, Totals
 
 _LOG: Final = logging.getLogger(__name__)
 #: Of each kind, the newest events are kept.
@@ -48,14 +48,14 @@ class FollowReport:
         self._events: dict[str, deque[tuple[int, Event]]] = {}
         #: When the last alarming event was, in ms; 0 for never.
         self.last_alarm_ms = 0
-        self._board: Board | None = None
+        self._shared: FollowerState | None = None
         self._cluster_id: Callable[[], str] = str
         #: Called with each event of a loss, by the thread that notes it.
         self.on_loss: Callable[[], None] = _do_nothing
 
-    def watch(self, board: Board, cluster_id: Callable[[], str]) -> None:
-        """Tell of the follower with this board from now on. `cluster_id`: the leader's, empty before it answers."""
-        self._board, self._cluster_id = board, cluster_id
+    def watch(self, shared: FollowerState, cluster_id: Callable[[], str]) -> None:
+        """Report on the follower with this state from now on. `cluster_id`: the leader's, empty before it answers."""
+        self._shared, self._cluster_id = shared, cluster_id
 
     @property
     def is_waiting(self) -> bool:
@@ -65,15 +65,15 @@ class FollowReport:
     @property
     def commits(self) -> int:
         """How many the follower has made."""
-        return 0 if self._board is None else self._board.commits
+        return 0 if self._shared is None else self._shared.commits
 
     def partitions(self) -> list[Followed]:
         """The followed partitions as of now."""
-        return [] if self._board is None else self._board.partitions()
+        return [] if self._shared is None else self._shared.partitions()
 
     def totals(self) -> Totals:
         """The sums of now."""
-        return Totals() if self._board is None else self._board.totals()
+        return Totals() if self._shared is None else self._shared.totals()
 
     def continue_from(self, path: Path) -> None:
         """Continue with the events of the report at `path`, if there is one.

@@ -68,7 +68,7 @@ class Server:
         self._config = config
         self._executor = Workers(config.threads, thread_name_prefix="kafkalog-server")
         # A server whose threads are all busy is alive, and has to show it.
-        self._beating = Workers(1, thread_name_prefix="kafkalog-beats")
+        self._beating = Workers(1, thread_name_prefix="kafkalog-heartbeats")
         self._requests = RequestBytesBySize(config.queued_max_bytes)
         self._responses = ResponseBytes(config.queued_max_bytes, monotonic_ms)
         self._connections: set[asyncio.Task[None]] = set()

@@ -3,6 +3,6 @@
 In reading order:
 
 - leaders: which server leads a partition or coordinates a group, by rendezvous hashing
-- beats: what a server leaves in the root to show that it runs
-- membership: the live servers, by their beats
+- heartbeats: what a server leaves in the root to show that it runs
+- membership: the live servers, by their heartbeats
 """

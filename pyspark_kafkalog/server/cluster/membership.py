@@ -1,6 +1,6 @@
 """The live servers: those whose sign of life has changed lately, by this server's own clock.
 
-    every beat      write the own sign, read those of the others. While no other sign is there, beats are slow, and the
+    every heartbeat      write the own sign, read those of the others. While no other sign is there, heartbeats are slow, and the
                     sign says so: a server that joins then waits for longer
     alive           this server, and each other one whose sign has changed within `timeout_ms`; one that is seen for the
                     first time counts as alive until then
@@ -30,7 +30,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.server.cluster.beats import Beat, BeatPlace
+from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatStore, ServerHeartbeat
 from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
 from pyspark_kafkalog.server.context import Node
 
@@ -38,13 +38,13 @@ _LOG: Final = logging.getLogger(__name__)
 _FORGET_FACTOR: Final = 10
 #: The others look at the signs every interval, and take a while for it.
 _JOIN_FACTOR: Final = 1.25
-#: How often a server says that it cannot show that it runs: each beat would fill the log while the root is away.
+#: How often a server says that it cannot show that it runs: each heartbeat would fill the log while the root is away.
 _WARN_MS: Final = 60_000
 
 
 @dataclass(slots=True)
 class _Seen:
-    beat: Beat
+    heartbeat: ServerHeartbeat
     changed_ms: int
 
 
@@ -65,22 +65,22 @@ class Membership:
     @property
     def listed(self) -> tuple[Node, ...]:
         """The live servers, and those that died or left lately, by node id."""
-        seen = [each.beat.node for each in self._seen.values()]
+        seen = [each.heartbeat.node for each in self._seen.values()]
         return tuple(sorted([self._own, *seen], key=lambda node: node.node_id))
 
-    def observe(self, beats: Mapping[int, Beat], now_ms: int) -> list[int]:
+    def observe(self, heartbeats: Mapping[int, ServerHeartbeat], now_ms: int) -> list[int]:
         """Take note of all signs that there are; returns the node ids of those that are long dead."""
-        others = {node_id: beat for node_id, beat in beats.items() if node_id != self._own.node_id}
+        others = {node_id: heartbeat for node_id, heartbeat in heartbeats.items() if node_id != self._own.node_id}
         for node_id in set(self._seen) - set(others):
             del self._seen[node_id]
-        for node_id, beat in others.items():
+        for node_id, heartbeat in others.items():
             seen = self._seen.get(node_id)
-            if seen is None or seen.beat != beat:
-                self._seen[node_id] = _Seen(beat, now_ms)
+            if seen is None or seen.heartbeat != heartbeat:
+                self._seen[node_id] = _Seen(heartbeat, now_ms)
         alive = [
-            each.beat.node
+            each.heartbeat.node
             for each in self._seen.values()
-            if not each.beat.has_left and now_ms - each.changed_ms <= self._timeout_ms
+            if not each.heartbeat.has_left and now_ms - each.changed_ms <= self._timeout_ms
         ]
         self._nodes = tuple(sorted([self._own, *alive], key=lambda node: node.node_id))
         limit_ms = self._timeout_ms * _FORGET_FACTOR
@@ -88,9 +88,9 @@ class Membership:
 
 
 class ClusterOfServers:
-    """The `Cluster` of context.py: beats every `interval_s`, in a thread, since a store or a slow disk may block.
+    """The `Cluster` of context.py: heartbeats every `interval_s`, in a thread, since a store or a slow disk may block.
 
-    While it is alone it beats every `alone_interval_s`, which must be less than `timeout_ms`.
+    While it is alone it heartbeats every `alone_interval_s`, which must be less than `timeout_ms`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ClusterOfServers:
         node: Node,
         cluster_id: str,
         incarnation: str,
-        place: BeatPlace,
+        place: HeartbeatStore,
         executor: Executor,
         *,
         interval_s: float,
@@ -182,14 +182,14 @@ class ClusterOfServers:
         self._count += 1
         is_alone = self._count > 1 and len(self.listed()) == 1
         is_slow = is_alone and not has_left and self._alone_interval_s > self._interval_s
-        own = Beat(self._node, self._incarnation, self._count, has_left, is_slow)
+        own = ServerHeartbeat(self._node, self._incarnation, self._count, has_left, is_slow)
         await self._in_thread(lambda: self._place.write(own))
-        beats: dict[int, Beat] = {}
-        await self._in_thread(lambda: beats.update(self._place.read_all(but=self.node_id)))
-        self._are_others_slow = any(each.is_slow and not each.has_left for each in beats.values())
-        self._is_slow = is_slow and not beats
+        heartbeats: dict[int, ServerHeartbeat] = {}
+        await self._in_thread(lambda: heartbeats.update(self._place.read_all(but=self.node_id)))
+        self._are_others_slow = any(each.is_slow and not each.has_left for each in heartbeats.values())
+        self._is_slow = is_slow and not heartbeats
         before = self.nodes()
-        dead = self._membership.observe(beats, self._monotonic_ms())
+        dead = self._membership.observe(heartbeats, self._monotonic_ms())
         if self.nodes() != before:
             _LOG.info("live servers: %s", ", ".join(f"{each.node_id} {each.host}:{each.port}" for each in self.nodes()))
         for node_id in dead:

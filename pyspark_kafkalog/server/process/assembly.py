@@ -24,7 +24,7 @@ from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server import handlers as tables
-from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects, BeatPlace
+from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles, HeartbeatObjects, HeartbeatStore
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleServer
 from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
 from pyspark_kafkalog.server.config import Address, ServerConfig
@@ -145,11 +145,11 @@ def _cluster(
     node_id = zlib.crc32(str(advertised).encode()) & _NODE_ID_MAX if config.node_id is None else config.node_id
     node = Node(node_id, advertised.host, advertised.port, config.rack)
     cluster_id = (root.identity.cluster_id if root.identity else None) or ""
-    place: BeatPlace
+    place: HeartbeatStore
     if isinstance(native, ObjectRoot):
-        place, times = BeatObjects(native.objects), _STORE_BEATS
+        place, times = HeartbeatObjects(native.objects), _STORE_BEATS
     elif isinstance(native, FileRoot):
-        place, times = BeatFiles(native.path), _FILE_BEATS
+        place, times = HeartbeatFiles(native.path), _FILE_BEATS
     else:
         return SingleServer(node, cluster_id)
     interval_s, alone_interval_s, timeout_ms = times

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_kafkalog.protocol.client_settings import ClientSettings
-    from pyspark_kafkalog.replication.board import Board
     from pyspark_kafkalog.replication.follower import Follower, FollowSettings
+    from pyspark_kafkalog.replication.follower_state import FollowerState
     from pyspark_kafkalog.replication.leader import LeaderEndPoint
     from pyspark_kafkalog.replication.range_task import LeaderAddress
     from pyspark_kafkalog.replication.report import FollowReport
@@ -187,8 +187,8 @@ def run(options: argparse.Namespace) -> int:
         )
         is_working = (lambda: False) if tasks is None else tasks.is_working
         follower = Follower(leader, root, settings, on_event=report.note, is_working=is_working)
-        report.watch(follower.board, lambda: follower.cluster_id)
-        stack.enter_context(_progress(follower.board))
+        report.watch(follower.shared, lambda: follower.cluster_id)
+        stack.enter_context(_progress(follower.shared))
         stack.enter_context(_stopping(follower))
         follower.run()
         return _outcome(follower, settings)
@@ -323,10 +323,10 @@ def _task_leader(
 
 def _outcome(follower: Follower, settings: FollowSettings) -> int:
     """The exit code: 1 if something of the leader's is not followed."""
-    from pyspark_kafkalog.replication.board import Phase
+    from pyspark_kafkalog.replication.follower_state import Phase
 
-    totals = follower.board.totals()
-    stopped = [each for each in follower.board.partitions() if each.phase is Phase.STOPPED]
+    totals = follower.shared.totals()
+    stopped = [each for each in follower.shared.partitions() if each.phase is Phase.STOPPED]
     refused = follower.refused_topics()
     for topic in refused:
         notice(f"kafkalog follow: {topic.topic}: {topic.detail}")
@@ -412,7 +412,7 @@ def _metrics(report: FollowReport, address: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(board: Board) -> Iterator[None]:
+def _progress(shared: FollowerState) -> Iterator[None]:
     """Show records, their rate and the time that is left on standard error, if that is a terminal."""
     from tqdm import tqdm
 
@@ -422,7 +422,7 @@ def _progress(board: Board) -> Iterator[None]:
             return
 
         def show() -> None:
-            totals = board.totals()
+            totals = shared.totals()
             bar.total = totals.copied_records + totals.lag
             bar.n = totals.copied_records
             bar.set_postfix(MB=f"{totals.copied_bytes / 1e6:.1f}", lag=totals.lag, stopped=totals.stopped, refresh=True)

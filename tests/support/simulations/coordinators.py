@@ -39,7 +39,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets, transactions
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.server.cluster.beats import BeatFiles, BeatObjects
+from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles, HeartbeatObjects
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
@@ -135,7 +135,7 @@ class Server:
         self.loop = loop = time.new_loop()
         log_dir = LogDir.open(self._address, clock=self._simulation.wall_ms)
         root = log_dir.root.native()
-        place = BeatObjects(root.objects) if isinstance(root, ObjectRoot) else BeatFiles(root.path)
+        place = HeartbeatObjects(root.objects) if isinstance(root, ObjectRoot) else HeartbeatFiles(root.path)
         executor = LateExecutor(loop, rng, seconds_max=_LATENCY_S)
         self._cluster = ClusterOfServers(
             Node(self._number, "127.0.0.1", self._number),

@@ -133,7 +133,7 @@ def _run(leader: Path, place: Path, path: Path) -> None:
     follower = make_follower(RootLeader(open_root(leader)), place, events, may_cut=True, is_once=True)
     report = FollowReport(leader=str(leader), root=str(root.path), clock_ms=lambda: 7000)
     report.continue_from(path)
-    report.watch(follower.board, lambda: follower.cluster_id)
+    report.watch(follower.shared, lambda: follower.cluster_id)
     report.on_loss = lambda: report.write(path)
     follower._on_event = report.note
     follower.run()

@@ -56,7 +56,7 @@ def test_report_and_metrics_count_events_and_what_was_copied(tmp_path: Path) -> 
     report = FollowReport(leader="leader", root="copy", clock_ms=lambda: 7000)
     follower = make_follower(RootLeader(open_root(tmp_path / "leader")), tmp_path / "copy", [], is_once=True)
     assert report.tree()["state"] == "waiting for leader"
-    report.watch(follower.board, lambda: follower.cluster_id)
+    report.watch(follower.shared, lambda: follower.cluster_id)
     follower.run()
     report.note(GAP)
     report.write(tmp_path / "report.json")

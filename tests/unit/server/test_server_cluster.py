@@ -25,7 +25,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     ListOffsetsTopic,
 )
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.server.cluster.beats import Beat, BeatFiles, BeatObjects
+from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles, HeartbeatObjects, ServerHeartbeat
 from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, Membership
 from pyspark_kafkalog.server.config import Address, ServerConfig
@@ -41,8 +41,8 @@ def node(node_id: int, rack: str | None = None) -> Node:
     return Node(node_id, "127.0.0.1", 9000 + node_id, rack)
 
 
-def beat(node_id: int, count: int, incarnation: str = "a") -> Beat:
-    return Beat(node(node_id), incarnation, count)
+def heartbeat(node_id: int, count: int, incarnation: str = "a") -> ServerHeartbeat:
+    return ServerHeartbeat(node(node_id), incarnation, count)
 
 
 def alive(membership: Membership) -> list[int]:
@@ -51,32 +51,32 @@ def alive(membership: Membership) -> list[int]:
 
 def test_server_without_new_beats_is_dead_after_the_timeout() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    membership.observe({2: beat(2, 1), 3: beat(3, 1)}, now_ms=0)
-    membership.observe({2: beat(2, 1), 3: beat(3, 2)}, now_ms=2000)
+    membership.observe({2: heartbeat(2, 1), 3: heartbeat(3, 1)}, now_ms=0)
+    membership.observe({2: heartbeat(2, 1), 3: heartbeat(3, 2)}, now_ms=2000)
     assert alive(membership) == [1, 2, 3]
-    membership.observe({2: beat(2, 1), 3: beat(3, 2)}, now_ms=3001)
+    membership.observe({2: heartbeat(2, 1), 3: heartbeat(3, 2)}, now_ms=3001)
     assert alive(membership) == [1, 3]
 
 
 def test_server_that_beats_again_is_alive_again() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    membership.observe({2: beat(2, 7)}, now_ms=0)
-    membership.observe({2: beat(2, 7)}, now_ms=9000)
+    membership.observe({2: heartbeat(2, 7)}, now_ms=0)
+    membership.observe({2: heartbeat(2, 7)}, now_ms=9000)
     assert alive(membership) == [1]
-    membership.observe({2: beat(2, 8)}, now_ms=9500)
+    membership.observe({2: heartbeat(2, 8)}, now_ms=9500)
     assert alive(membership) == [1, 2]
 
 
 def test_restarted_server_counts_as_alive_though_its_count_is_lower() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    membership.observe({2: beat(2, 700)}, now_ms=0)
-    membership.observe({2: beat(2, 1, "b")}, now_ms=9000)
+    membership.observe({2: heartbeat(2, 700)}, now_ms=0)
+    membership.observe({2: heartbeat(2, 1, "b")}, now_ms=9000)
     assert alive(membership) == [1, 2]
 
 
 def test_server_whose_sign_is_gone_is_not_listed() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    membership.observe({2: beat(2, 1)}, now_ms=0)
+    membership.observe({2: heartbeat(2, 1)}, now_ms=0)
     membership.observe({}, now_ms=10)
     assert alive(membership) == [1]
     assert membership.listed == (node(1),)
@@ -84,8 +84,8 @@ def test_server_whose_sign_is_gone_is_not_listed() -> None:
 
 def test_server_that_left_is_not_alive_but_listed_until_it_is_long_dead() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    left = replace(beat(2, 2), has_left=True)
-    membership.observe({2: beat(2, 1)}, now_ms=0)
+    left = replace(heartbeat(2, 2), has_left=True)
+    membership.observe({2: heartbeat(2, 1)}, now_ms=0)
     assert membership.observe({2: left}, now_ms=10) == []
     assert alive(membership) == [1]
     assert membership.listed == (node(1), node(2))
@@ -94,16 +94,16 @@ def test_server_that_left_is_not_alive_but_listed_until_it_is_long_dead() -> Non
 
 def test_server_that_left_is_alive_again_when_it_is_restarted() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    membership.observe({2: replace(beat(2, 7), has_left=True)}, now_ms=0)
+    membership.observe({2: replace(heartbeat(2, 7), has_left=True)}, now_ms=0)
     assert alive(membership) == [1]
-    membership.observe({2: beat(2, 1, "b")}, now_ms=10)
+    membership.observe({2: heartbeat(2, 1, "b")}, now_ms=10)
     assert alive(membership) == [1, 2]
 
 
 def test_server_that_stands_still_stays_listed_until_its_sign_is_removed() -> None:
     membership = Membership(node(3), timeout_ms=TIMEOUT_MS)
-    membership.observe({2: beat(2, 1)}, now_ms=0)
-    membership.observe({2: beat(2, 1)}, now_ms=9 * TIMEOUT_MS)
+    membership.observe({2: heartbeat(2, 1)}, now_ms=0)
+    membership.observe({2: heartbeat(2, 1)}, now_ms=9 * TIMEOUT_MS)
     assert alive(membership) == [3]
     assert membership.listed == (node(2), node(3))
 
@@ -113,7 +113,7 @@ def cluster(node_id: int, root: Path, executor: Executor, *, interval_s: float =
         node(node_id),
         "cluster",
         f"incarnation {node_id}",
-        BeatFiles(root),
+        HeartbeatFiles(root),
         executor,
         interval_s=interval_s,
         timeout_ms=60_000,
@@ -139,19 +139,19 @@ def test_server_whose_root_is_away_warns_once_and_says_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_away = threading.Event()
-    beats, write = [], BeatFiles.write
+    heartbeats, write = [], HeartbeatFiles.write
 
-    def write_or_fail(self: BeatFiles, beat: Beat) -> None:
-        beats.append(beat)
+    def write_or_fail(self: HeartbeatFiles, heartbeat: ServerHeartbeat) -> None:
+        heartbeats.append(heartbeat)
         if is_away.is_set():
             raise OSError("the root is away")
-        write(self, beat)
+        write(self, heartbeat)
 
-    monkeypatch.setattr(BeatFiles, "write", write_or_fail)
+    monkeypatch.setattr(HeartbeatFiles, "write", write_or_fail)
 
     async def until_beats(count: int) -> None:
-        wanted = len(beats) + count
-        await until(lambda: len(beats) >= wanted, f"{wanted} beats")
+        wanted = len(heartbeats) + count
+        await until(lambda: len(heartbeats) >= wanted, f"{wanted} heartbeats")
 
     async def scenario(executor: Executor) -> None:
         served = cluster(1, tmp_path, executor, interval_s=0.01)
@@ -181,8 +181,8 @@ def test_server_whose_threads_are_all_busy_shows_that_it_runs(tmp_path: Path, mo
         return refresh(root)
 
     def count() -> int:
-        [own] = BeatFiles(tmp_path).read_all().values()
-        return own.beat
+        [own] = HeartbeatFiles(tmp_path).read_all().values()
+        return own.heartbeat
 
     monkeypatch.setattr(FileRoot, "refresh", wait_and_refresh)
     with serve(tmp_path, ServerConfig(listen=Address("127.0.0.1", 0), threads=1)) as bootstrap:
@@ -214,9 +214,9 @@ def test_last_server_that_is_stopped_removes_the_signs_of_all(tmp_path: Path, ar
             await asyncio.gather(*(each.stop() for each in servers))
             return
         for at, each in enumerate(servers):
-            assert len(BeatFiles(tmp_path).read_all()) == 3
+            assert len(HeartbeatFiles(tmp_path).read_all()) == 3
             await each.stop()
-            assert [each.has_left for each in BeatFiles(tmp_path).read_all().values()].count(True) == (at + 1) % 3
+            assert [each.has_left for each in HeartbeatFiles(tmp_path).read_all().values()].count(True) == (at + 1) % 3
 
     with ThreadPoolExecutor(4) as executor:
         asyncio.run(start_and_stop())
@@ -225,23 +225,23 @@ def test_last_server_that_is_stopped_removes_the_signs_of_all(tmp_path: Path, ar
 
 def test_own_sign_in_the_root_is_not_a_second_server() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    membership.observe({1: beat(1, 1)}, now_ms=0)
+    membership.observe({1: heartbeat(1, 1)}, now_ms=0)
     assert alive(membership) == [1]
 
 
 def test_sign_that_is_long_dead_is_named_for_removal() -> None:
     membership = Membership(node(1), timeout_ms=TIMEOUT_MS)
-    assert membership.observe({2: beat(2, 1)}, now_ms=0) == []
-    assert membership.observe({2: beat(2, 1)}, now_ms=10 * TIMEOUT_MS) == []
-    assert membership.observe({2: beat(2, 1)}, now_ms=10 * TIMEOUT_MS + 1) == [2]
+    assert membership.observe({2: heartbeat(2, 1)}, now_ms=0) == []
+    assert membership.observe({2: heartbeat(2, 1)}, now_ms=10 * TIMEOUT_MS) == []
+    assert membership.observe({2: heartbeat(2, 1)}, now_ms=10 * TIMEOUT_MS + 1) == [2]
 
 
 def test_beats_in_files_round_trip(tmp_path: Path) -> None:
-    place = BeatFiles(tmp_path)
-    place.write(beat(1, 1))
-    place.write(Beat(node(2, "zone-b"), "b", 5, has_left=True))
-    place.write(beat(1, 2))
-    assert place.read_all() == {1: beat(1, 2), 2: Beat(node(2, "zone-b"), "b", 5, has_left=True)}
+    place = HeartbeatFiles(tmp_path)
+    place.write(heartbeat(1, 1))
+    place.write(ServerHeartbeat(node(2, "zone-b"), "b", 5, has_left=True))
+    place.write(heartbeat(1, 2))
+    assert place.read_all() == {1: heartbeat(1, 2), 2: ServerHeartbeat(node(2, "zone-b"), "b", 5, has_left=True)}
     place.remove(1)
     place.remove(1)
     assert set(place.read_all()) == {2}
@@ -249,11 +249,11 @@ def test_beats_in_files_round_trip(tmp_path: Path) -> None:
 
 def test_beats_in_objects_round_trip_and_are_no_stray_objects() -> None:
     stored = StoredRoot()
-    place = BeatObjects(stored.objects)
-    place.write(beat(1, 1))
-    place.write(Beat(node(2, "zone-b"), "b", 5))
-    place.write(beat(1, 2))
-    assert place.read_all() == {1: beat(1, 2), 2: Beat(node(2, "zone-b"), "b", 5)}
+    place = HeartbeatObjects(stored.objects)
+    place.write(heartbeat(1, 1))
+    place.write(ServerHeartbeat(node(2, "zone-b"), "b", 5))
+    place.write(heartbeat(1, 2))
+    assert place.read_all() == {1: heartbeat(1, 2), 2: ServerHeartbeat(node(2, "zone-b"), "b", 5)}
     assert verify(stored.opened()).findings == []
     place.remove(1)
     place.remove(1)
@@ -278,7 +278,7 @@ def test_beats_in_objects_round_trip_and_are_no_stray_objects() -> None:
 )
 def test_damaged_sign_is_no_server(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".server-1").write_bytes(content)
-    assert BeatFiles(tmp_path).read_all() == {}
+    assert HeartbeatFiles(tmp_path).read_all() == {}
 
 
 def test_leaders_move_only_from_the_server_that_left() -> None:
@@ -319,7 +319,7 @@ def test_client_of_a_zone_without_servers_gets_all() -> None:
 
 
 def test_idle_server_lists_no_root_that_does_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, other = BeatFiles(tmp_path), BeatFiles(tmp_path)
+    place, other = HeartbeatFiles(tmp_path), HeartbeatFiles(tmp_path)
     listings: list[object] = []
     scandir = os.scandir
 
@@ -329,36 +329,36 @@ def test_idle_server_lists_no_root_that_does_not_change(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "scandir", counted)
     for count in range(100):
-        place.write(beat(1, count))
+        place.write(heartbeat(1, count))
         assert place.read_all(but=1) == {}
     assert len(listings) == 5
-    other.write(beat(2, 1))
-    assert place.read_all(but=1) == {2: beat(2, 1)}
+    other.write(heartbeat(2, 1))
+    assert place.read_all(but=1) == {2: heartbeat(2, 1)}
     for count in range(100):
-        other.write(beat(2, count))
-        assert place.read_all(but=1) == {2: beat(2, count)}
+        other.write(heartbeat(2, count))
+        assert place.read_all(but=1) == {2: heartbeat(2, count)}
     assert len(listings) == 10
 
 
 def test_servers_of_earlier_versions_that_replace_their_signs_are_seen(tmp_path: Path) -> None:
-    place = BeatFiles(tmp_path)
+    place = HeartbeatFiles(tmp_path)
     sign = '{"node_id": 2, "host": "127.0.0.1", "port": 9002, "rack": null, "incarnation": "a", "beat": %d}'
     for count in range(20):
-        place.write(beat(1, count))
+        place.write(heartbeat(1, count))
         LOCAL.write_file_atomic(tmp_path / ".server-2", (sign % count).encode(), durable=False)
-        assert place.read_all(but=1) == {2: beat(2, count)}
+        assert place.read_all(but=1) == {2: heartbeat(2, count)}
 
 
 @pytest.mark.parametrize("make_other", [os.link, os.symlink])
 def test_sign_overwrites_no_file_of_another_name(tmp_path: Path, make_other: Callable[[Path, Path], None]) -> None:
-    place, sign, foreign = BeatFiles(tmp_path), tmp_path / ".server-1", tmp_path / "foreign"
-    place.write(beat(1, 1))
+    place, sign, foreign = HeartbeatFiles(tmp_path), tmp_path / ".server-1", tmp_path / "foreign"
+    place.write(heartbeat(1, 1))
     foreign.write_bytes(sign.read_bytes())
     sign.unlink()
     make_other(foreign, sign)
-    place.write(beat(1, 2))
-    assert Beat.decode(foreign.read_bytes()) == beat(1, 1)
-    assert place.read_all() == {1: beat(1, 2)}
+    place.write(heartbeat(1, 2))
+    assert ServerHeartbeat.decode(foreign.read_bytes()) == heartbeat(1, 1)
+    assert place.read_all() == {1: heartbeat(1, 2)}
 
 
 def test_server_alone_in_a_store_takes_seven_puts_and_listings_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +380,7 @@ def test_server_alone_in_a_store_takes_seven_puts_and_listings_a_minute(monkeypa
             node(1),
             "cluster",
             "a",
-            BeatObjects(store),
+            HeartbeatObjects(store),
             executor,
             interval_s=interval_s,
             alone_interval_s=alone_interval_s,
@@ -408,8 +408,8 @@ def test_server_that_joins_one_that_is_slow_waits_until_that_has_seen_it(monkeyp
         waited.append(seconds)
         raise asyncio.CancelledError
 
-    async def join(others: Mapping[int, Beat], executor: Executor) -> None:
-        place = BeatObjects(stored.objects)
+    async def join(others: Mapping[int, ServerHeartbeat], executor: Executor) -> None:
+        place = HeartbeatObjects(stored.objects)
         for each in others.values():
             place.write(each)
         served = ClusterOfServers(
@@ -429,7 +429,7 @@ def test_server_that_joins_one_that_is_slow_waits_until_that_has_seen_it(monkeyp
                 await served.start()
 
     with ThreadPoolExecutor(1) as executor:
-        asyncio.run(join({2: beat(2, 1)}, executor))
-        asyncio.run(join({2: replace(beat(2, 2), is_slow=True)}, executor))
+        asyncio.run(join({2: heartbeat(2, 1)}, executor))
+        asyncio.run(join({2: replace(heartbeat(2, 2), is_slow=True)}, executor))
     assert waited[0] == 1.25 * 3
     assert waited[-1] == 1.25 * 9

@@ -202,7 +202,7 @@ class Totals:
     copied_records: int = 0
 
 
-class Board:
+class FollowerState:
     """The shared state of one follower; for several threads.
 
     With `is_once` a partition is not fetched further than to its target, so the follower ends without waiting for a

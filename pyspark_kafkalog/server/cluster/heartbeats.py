@@ -31,7 +31,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, open_to_read
 from pyspark_kafkalog.units import INT32_MAX
 
 _PREFIX: Final = ".server-"
-_BEAT_MAX_BYTES: Final = 4096
+_HEARTBEAT_MAX_BYTES: Final = 4096
 _PORT_MAX: Final = 65535
 #: Listings of a root after each change of its names.
 _LISTINGS: Final = 5
@@ -40,12 +40,12 @@ _SERVERS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class ServerHeartbeat:
     """One server's sign of life."""
 
     node: Node
     incarnation: str
-    beat: int
+    heartbeat: int
     has_left: bool = False
     is_slow: bool = False
 
@@ -54,37 +54,39 @@ class Beat:
         node = self.node
         fields = {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
         fields |= {"incarnation": self.incarnation, "has_left": self.has_left, "is_slow": self.is_slow}
-        return f'{json.dumps(fields)[:-1]}, "beat": {self.beat:20}}}'.encode()
+        return f'{json.dumps(fields)[:-1]}, "beat": {self.heartbeat:20}}}'.encode()
 
     @staticmethod
-    def decode(data: bytes) -> Beat | None:
+    def decode(data: bytes) -> ServerHeartbeat | None:
         """None for anything that is not such a sign: it is then as if it were not there."""
         try:
             fields = json.loads(data)
             node_id, host, port, rack = fields["node_id"], fields["host"], fields["port"], fields.get("rack")
-            incarnation, beat, has_left = fields["incarnation"], fields["beat"], fields.get("has_left", False)
+            incarnation, heartbeat, has_left = fields["incarnation"], fields["beat"], fields.get("has_left", False)
             is_slow = fields.get("is_slow") is True
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        numbers_are_valid = _is_between(node_id, INT32_MAX) and _is_between(port, _PORT_MAX) and isinstance(beat, int)
+        numbers_are_valid = (
+            _is_between(node_id, INT32_MAX) and _is_between(port, _PORT_MAX) and isinstance(heartbeat, int)
+        )
         texts_are_valid = isinstance(host, str) and isinstance(incarnation, str) and isinstance(rack, (str, type(None)))
         if not (numbers_are_valid and texts_are_valid and isinstance(has_left, bool)):
             return None
-        return Beat(Node(node_id, host, port, rack), incarnation, beat, has_left, is_slow)
+        return ServerHeartbeat(Node(node_id, host, port, rack), incarnation, heartbeat, has_left, is_slow)
 
 
 def _is_between(value: Any, limit: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
 
 
-class BeatPlace(Protocol):
+class HeartbeatStore(Protocol):
     """Where the servers of one root leave their signs of life. All methods raise OSError."""
 
-    def write(self, beat: Beat) -> None:
+    def write(self, heartbeat: ServerHeartbeat) -> None:
         """Replace the server's sign."""
         ...
 
-    def read_all(self, *, but: int | None = None) -> Mapping[int, Beat]:
+    def read_all(self, *, but: int | None = None) -> Mapping[int, ServerHeartbeat]:
         """The signs of all servers but one, dead ones too, by node id."""
         ...
 
@@ -94,12 +96,12 @@ class BeatPlace(Protocol):
 
 
 @dataclass(slots=True)
-class BeatFiles:
+class HeartbeatFiles:
     """Files at the top of a root on a file system. Their names are no partition's, so Kafka ignores them.
 
-    A root may have 50,000 other names, so it is listed only if it has changed. A beat does not change it: the server
-    overwrites the file that it has made. A reader may find digits of two beats mixed, which is another beat, too.
-    Servers of earlier versions replace their files, so their beats are found by listings, as they find these.
+    A root may have 50,000 other names, so it is listed only if it has changed. A heartbeat does not change it: the server
+    overwrites the file that it has made. A reader may find digits of two heartbeats mixed, which is another heartbeat, too.
+    Servers of earlier versions replace their files, so their heartbeats are found by listings, as they find these.
     """
 
     root: Path
@@ -108,8 +110,8 @@ class BeatFiles:
     _listed: tuple[int, int] | None = None
     _listings_left: int = 0
 
-    def write(self, beat: Beat) -> None:
-        path, data = self._path(beat.node.node_id), beat.encode()
+    def write(self, heartbeat: ServerHeartbeat) -> None:
+        path, data = self._path(heartbeat.node.node_id), heartbeat.encode()
         if not self._overwrite(path, data):
             LOCAL.write_file_atomic(path, data, durable=False)
             status = os.lstat(path)
@@ -131,18 +133,18 @@ class BeatFiles:
         finally:
             os.close(fd)
 
-    def read_all(self, *, but: int | None = None) -> dict[int, Beat]:
-        beats = {}
+    def read_all(self, *, but: int | None = None) -> dict[int, ServerHeartbeat]:
+        heartbeats = {}
         self._list()
         for name in self._names:
             if but is not None and name == f"{_PREFIX}{but}":
                 continue
             # A link or a pipe is no server's sign.
             with contextlib.suppress(FileNotFoundError, LogDirError), open_to_read(self.root / name) as file:
-                beat = Beat.decode(file.read(_BEAT_MAX_BYTES))
-                if beat is not None:
-                    beats[beat.node.node_id] = beat
-        return beats
+                heartbeat = ServerHeartbeat.decode(file.read(_HEARTBEAT_MAX_BYTES))
+                if heartbeat is not None:
+                    heartbeats[heartbeat.node.node_id] = heartbeat
+        return heartbeats
 
     def _list(self) -> None:
         """List the root if it has changed lately: times may have a resolution of seconds."""
@@ -169,24 +171,24 @@ class BeatFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatObjects:
+class HeartbeatObjects:
     """Objects beside those of a root in an object store."""
 
     store: ObjectStore
 
-    def write(self, beat: Beat) -> None:
-        self.store.put(f"{SERVERS_FOLDER}/{beat.node.node_id}", beat.encode())
+    def write(self, heartbeat: ServerHeartbeat) -> None:
+        self.store.put(f"{SERVERS_FOLDER}/{heartbeat.node.node_id}", heartbeat.encode())
 
-    def read_all(self, *, but: int | None = None) -> dict[int, Beat]:
-        beats = {}
+    def read_all(self, *, but: int | None = None) -> dict[int, ServerHeartbeat]:
+        heartbeats = {}
         for _, each in zip(range(_SERVERS_MAX), self.store.list_objects(SERVERS_FOLDER), strict=False):
             if but is not None and each.key == f"{SERVERS_FOLDER}/{but}":
                 continue
             with contextlib.suppress(ObjectNotFoundError):
-                beat = Beat.decode(self.store.get(each.key, max_bytes=_BEAT_MAX_BYTES))
-                if beat is not None:
-                    beats[beat.node.node_id] = beat
-        return beats
+                heartbeat = ServerHeartbeat.decode(self.store.get(each.key, max_bytes=_HEARTBEAT_MAX_BYTES))
+                if heartbeat is not None:
+                    heartbeats[heartbeat.node.node_id] = heartbeat
+        return heartbeats
 
     def remove(self, node_id: int) -> None:
         self.store.delete([f"{SERVERS_FOLDER}/{node_id}"])
