@@ -99,9 +99,10 @@ class HeartbeatStore(Protocol):
 class HeartbeatFiles:
     """Files at the top of a root on a file system. Their names are no partition's, so Kafka ignores them.
 
-    A root may have 50,000 other names, so it is listed only if it has changed. A heartbeat does not change it: the server
-    overwrites the file that it has made. A reader may find digits of two heartbeats mixed, which is another heartbeat, too.
-    Servers of earlier versions replace their files, so their heartbeats are found by listings, as they find these.
+    A root may have 50,000 other names, so it is listed only if it has changed. A heartbeat does not change it: the
+    server overwrites the file that it has made. A reader may find digits of two heartbeats mixed, which is another
+    heartbeat, too. Servers of earlier versions replace their files, so their heartbeats are found by listings, as they
+    find these.
     """
 
     root: Path

@@ -1,7 +1,7 @@
 """The live servers: those whose sign of life has changed lately, by this server's own clock.
 
-    every heartbeat      write the own sign, read those of the others. While no other sign is there, heartbeats are slow, and the
-                    sign says so: a server that joins then waits for longer
+    every heartbeat write the own sign, read those of the others. While no other sign is there, heartbeats are slow, and
+                    the sign says so: a server that joins then waits for longer
     alive           this server, and each other one whose sign has changed within `timeout_ms`; one that is seen for the
                     first time counts as alive until then
     left            a server that is stopped says so in its sign, and is not alive from then on
