@@ -131,6 +131,42 @@ def test_record_too_large_after_decompression_is_refused_as_by_a_broker(
                 answers = [produced(each, codec, size) for each in (broker.bootstrap, served)]
                 assert answers[0] == answers[1], (codec, size)
             assert answers[0] == (None if codec == "none" else "INVALID_RECORD")
+        assert (
+            looked_up(broker.bootstrap, name) == looked_up(served, name) == [0, "INVALID_RECORD", "INVALID_RECORD", 3]
+        )
+
+
+def looked_up(bootstrap: str, limit: str) -> list[int | str]:
+    """The offsets of a time, of a later one, of the largest time and of the end, or the names of errors.
+
+    The second of three records has the largest time. It is larger than the topic allows since.
+    """
+    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka import TopicPartition as Partition
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("timed", 1, 1)])["timed"].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "gzip", "log_level": 0})
+    for size, time_ms in ((10, 1000), (5000, 3000), (10, 2000)):
+        producer.produce("timed", b"v" * size, timestamp=time_ms)
+        assert producer.flush(30) == 0
+    entry = ConfigEntry(limit, "1000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ConfigResource.Type.TOPIC, "timed", incremental_configs=[entry])
+    admin.incremental_alter_configs([topic])[topic].result(30)
+    found: list[int | str] = []
+    for spec in (
+        OffsetSpec.for_timestamp(500),
+        OffsetSpec.for_timestamp(1500),
+        OffsetSpec.max_timestamp(),
+        OffsetSpec.latest(),
+    ):
+        [future] = admin.list_offsets({Partition("timed", 0): spec}).values()
+        try:
+            found.append(future.result(30).offset)
+        except KafkaException as error:
+            found.append(error.args[0].name())
+    return found
 
 
 def produced(bootstrap: str, codec: str, size: int) -> str | None:
