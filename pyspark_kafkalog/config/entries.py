@@ -23,7 +23,7 @@ from typing import Any
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType, format_value
-from pyspark_kafkalog.config.group import BROKER_NAMES, GROUP_CONFIGS
+from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, topic_config_values
 
 
@@ -125,7 +125,7 @@ def group_entries(own: Mapping[str, str], broker: Mapping[str, str]) -> list[Con
     entries = []
     for name, definition in sorted(GROUP_CONFIGS.items()):
         source = ConfigSource.DYNAMIC_GROUP_CONFIG if name in own else ConfigSource.DEFAULT_CONFIG
-        value = own.get(name, broker.get(BROKER_NAMES.get(name, ""), definition.default_text))
+        value = own.get(name, broker.get(definition.broker_name or "", definition.default_text))
         if not value and definition.default is None:
             entries.append(_entry(definition, None, ()))
         else:

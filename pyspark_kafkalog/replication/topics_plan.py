@@ -226,7 +226,7 @@ class _Plan:
         if refused:
             self._note(EventKind.CONFIGS_REFUSED, f"{', '.join(refused)} of the group {group_id} are not taken")
         try:
-            records = admin.alter_group_configs(self._image, group_id, add=add, delete=delete)
+            records = admin.alter_group_configs(self._image, group_id, add=add, delete=delete, is_copy=True)
         except InvalidConfigError as error:
             self._note(EventKind.CONFIGS_REFUSED, f"configurations of the group {group_id} are not taken: {error}")
             return

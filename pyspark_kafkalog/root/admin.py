@@ -322,11 +322,17 @@ def alter_broker_configs(
 
 
 def alter_group_configs(
-    image: MetadataImage, group_id: str, *, add: Mapping[str, str], delete: Collection[str] = ()
+    image: MetadataImage,
+    group_id: str,
+    *,
+    add: Mapping[str, str],
+    delete: Collection[str] = (),
+    is_copy: bool = False,
 ) -> list[MetadataRecord]:
     """Records that set the configurations in `add` for one group and delete those in `delete`; none without a change.
 
-    Raises InvalidConfigError for an invalid name or value, and for a group without a name.
+    `is_copy`: they are those of a leader, whose own settings bound what has no effect here. Raises InvalidConfigError
+    for an invalid name or value, and for a group without a name.
     """
     if not group_id:
         raise InvalidConfigError("a group must be named: all groups together have the broker-level settings group.*")
@@ -337,7 +343,7 @@ def alter_group_configs(
         raise InvalidConfigError(f"{', '.join(unknown)}: no such config of a group; expected one of {known}")
     _check_not_both(add, delete)
     kept = {name: text for name, text in configs.items() if name not in delete}
-    validate_group_configs({**kept, **add}, broker_config(image))
+    validate_group_configs({**kept, **add}, broker_config(image), is_copy=is_copy)
     changed: dict[str, str | None] = {name: value for name, value in add.items() if configs.get(name) != value}
     changed |= dict.fromkeys(name for name in delete if name in configs)
     return [

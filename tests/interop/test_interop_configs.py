@@ -20,7 +20,7 @@ from patience import wait_until
 from tiers import rest_full
 
 from pyspark_kafkalog.config.definitions import FIRST_VERSION, ConfigDefinition
-from pyspark_kafkalog.config.group import BROKER_NAMES, GROUP_CONFIGS
+from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
@@ -76,8 +76,8 @@ def test_group_configs_are_those_of_kafka(version: KafkaVersion) -> None:
     ours = [(each.name, each.type.value, each.default_text) for each in GROUP_CONFIGS.values() if each.since <= version]
     assert sorted(ours) == [each[:3] for each in found]
     for name, _, _, broker_name in found:
-        if name in BROKER_NAMES and broker_name != "?":
-            assert BROKER_NAMES[name] == broker_name
+        if broker_name != "?":
+            assert (GROUP_CONFIGS[name].broker_name or "") == broker_name
 
 
 def new_configs(definitions: Iterable[ConfigDefinition], version: KafkaVersion) -> dict[str, str]:

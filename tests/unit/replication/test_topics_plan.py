@@ -187,10 +187,11 @@ def test_configurations_of_groups_that_this_root_cannot_have_are_left_out_and_re
     odd = {
         "long": {SESSION: "99999999", INTERVAL: "6000"},
         "newer": {"newer.timeout.ms": "50000", INTERVAL: "6000"},
+        "shared": {"share.record.lock.duration.ms": "5000"},
     }
     planned = plan(EMPTY, leader(group_configs=odd))
-    assert kinds(planned) == [EventKind.CONFIGS_REFUSED, EventKind.CONFIGS_REFUSED, EventKind.CONFIGS_CHANGED]
-    assert applied(EMPTY, planned).group_configs == {"newer": {INTERVAL: "6000"}}
+    assert kinds(planned) == [EventKind.CONFIGS_REFUSED] * 2 + [EventKind.CONFIGS_CHANGED] * 2
+    assert applied(EMPTY, planned).group_configs == {"newer": {INTERVAL: "6000"}, "shared": odd["shared"]}
 
 
 def test_many_partitions_are_created_in_several_commits() -> None:

@@ -33,6 +33,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
+from pyspark_kafkalog.root.admin import broker_config_record
 from pyspark_kafkalog.server.admin.alter_configs import Operation
 from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
 
@@ -262,6 +263,12 @@ def test_resources_of_one_request_are_changed_or_refused_one_by_one(admin: Admin
         ((GROUP, "g", [(SET, "consumer.session.timeout.ms", "60001")]), ErrorCode.INVALID_CONFIG),
         ((GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "15001")]), ErrorCode.INVALID_CONFIG),
         ((GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "x")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "share.record.lock.duration.ms", "14999")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "share.heartbeat.interval.ms", "15001")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "streams.num.standby.replicas", "3")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "streams.task.offset.interval.ms", "14999")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "streams.assignor.name", "fair")]), ErrorCode.INVALID_CONFIG),
+        ((GROUP, "g", [(SET, "errors.deadletterqueue.topic.name", "__dead")]), ErrorCode.INVALID_CONFIG),
         ((GROUP, "g", [(SET, "nope", "1")]), ErrorCode.INVALID_CONFIG),
         ((GROUP, "g", [(APPEND, "consumer.session.timeout.ms", "50000")]), ErrorCode.INVALID_CONFIG),
         ((5, "g", [(SET, "a", "b")]), ErrorCode.INVALID_REQUEST),
@@ -303,6 +310,23 @@ def test_group_keeps_a_value_that_only_a_broker_knows(admin: AdminRequests) -> N
 def test_session_of_a_group_outlasts_its_heartbeats(admin: AdminRequests) -> None:
     admin.root.alter_broker_configs(add={"group.consumer.session.timeout.ms": "6000"})
     assert alter(admin, (GROUP, "g", [(SET, "consumer.heartbeat.interval.ms", "6000")])) == [ErrorCode.INVALID_CONFIG]
+
+
+def test_group_may_have_what_the_settings_of_an_adopted_broker_allow(admin: AdminRequests) -> None:
+    adopted = {
+        "group.share.min.record.lock.duration.ms": "2000",
+        "group.share.session.timeout.ms": "15000",
+        "group.streams.max.standby.replicas": "5",
+        "group.streams.assignors": "sticky, fair",
+    }
+    records = [broker_config_record(name, value) for name, value in adopted.items()]
+    admin.root.native().commit(lambda image: records, operation="adopt")
+    allowed = {"share.record.lock.duration.ms": "2000", "streams.num.standby.replicas": "5"}
+    allowed |= {"streams.assignor.name": "fair", "share.heartbeat.interval.ms": "14999"}
+    assert alter(admin, (GROUP, "g", [(SET, name, value) for name, value in allowed.items()])) == [0]
+    for name, value in (("share.heartbeat.interval.ms", "15000"), ("share.record.lock.duration.ms", "1999")):
+        assert alter(admin, (GROUP, "g", [(SET, name, value)])) == [ErrorCode.INVALID_CONFIG]
+    assert admin.root.group_configs() == {"g": allowed}
 
 
 @pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
