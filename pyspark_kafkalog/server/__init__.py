@@ -7,7 +7,6 @@ In reading order:
 - context: what a handler gets: the request, the root, the committer, the cluster of servers
 - turns: loops over many elements of a request, in turns with other requests
 - error_codes: which error code says what went wrong
-- authorized_operations: what a principal may do, as a bit field
 - prompt_future: a future that tells its result at once
 - committer: group commit
 - waiters: wakes requests that wait for records

@@ -1,4 +1,7 @@
-"""The settings of one server process. Those of the root (topics, num.partitions, …) are in its commit log."""
+"""The settings of one server process, and whether its listener may listen where it shall.
+
+Those of the root (topics, num.partitions, …) are in its commit log.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,50 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.server.security.listener import check_entries
-from pyspark_kafkalog.server.security.settings import SecuritySettings
+from pyspark_kafkalog.server.security.authentication.principal_mapping import PrincipalMapping
+from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
+from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
+from pyspark_kafkalog.server.security.limits import ConnectionSettings
+from pyspark_kafkalog.server.security.listener import check_entries, check_listener, check_mechanisms, is_loopback
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.units import MIB
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """The security of a listener. Without `tls` and `sasl` it serves anybody, so it listens on this machine only."""
+
+    tls: TlsSettings | None = None
+    sasl: SaslSettings | None = None
+    is_insecure: bool = False
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
+
+    @property
+    def _has_client_certificates(self) -> bool:
+        return self.tls is not None and self.tls.client_auth == ClientAuth.REQUIRED
+
+    def relies_on_entries(self, host: str) -> bool:
+        """Whether other machines reach the host and need not say who they are: entries alone keep anybody out."""
+        is_authenticated = self.sasl is not None or self._has_client_certificates
+        return not (is_authenticated or self.is_insecure or is_loopback(host))
+
+    def check(self, host: str) -> None:
+        """Raises InvalidOptionError if a server with these settings must not listen on the host, or cannot be."""
+        check_listener(
+            host,
+            has_tls=self.tls is not None,
+            has_client_certificates=self._has_client_certificates,
+            has_sasl=self.sasl is not None,
+            is_insecure=self.is_insecure,
+        )
+        if self.tls is not None:
+            PrincipalMapping.parse(self.tls.principal_mapping)
+        if self.sasl is not None:
+            check_mechanisms(self.sasl.mechanisms, has_tls=self.tls is not None, is_insecure=self.is_insecure)
+
 
 _PORT_MAX: Final = 65535
 

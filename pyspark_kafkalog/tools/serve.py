@@ -42,8 +42,7 @@ from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.server.config import Address, ServerConfig
-    from pyspark_kafkalog.server.security.settings import SecuritySettings
+    from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 
 #: How often a worker looks whether the process that started it still runs.
 _SUPERVISOR_POLL_S = 1.0
@@ -184,11 +183,11 @@ def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
 
 def _security(options: argparse.Namespace) -> SecuritySettings:
     """The security that the options ask for. Raises UsageError."""
+    from pyspark_kafkalog.server.config import SecuritySettings
     from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES
     from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
     from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
     from pyspark_kafkalog.server.security.limits import ConnectionSettings
-    from pyspark_kafkalog.server.security.settings import SecuritySettings
 
     tls = None
     if (options.tls_cert is None) != (options.tls_key is None):

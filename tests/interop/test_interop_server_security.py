@@ -16,11 +16,10 @@ from kafka_processes.oracle import CONFIG_COMMAND, KafkaOracleError, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.server.config import Address, ServerConfig
+from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
 from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
-from pyspark_kafkalog.server.security.settings import SecuritySettings
 
 pytestmark = pytest.mark.interop
 

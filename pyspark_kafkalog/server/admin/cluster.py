@@ -34,13 +34,13 @@ from pyspark_kafkalog.protocol.messages.cluster import (
 from pyspark_kafkalog.root.brokers.metadata.quorum import NO_LEADER
 from pyspark_kafkalog.root.snapshot import TopicDescription
 from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
-from pyspark_kafkalog.server.authorized_operations import (
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.security.guard import (
     NOT_ASKED,
     authorized_cluster_operations,
     authorized_operations,
 )
-from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 
 _BROKERS: Final = 1

@@ -2,7 +2,6 @@
 
 In reading order:
 
-- leaders: which server leads a partition or coordinates a group, by rendezvous hashing
-- heartbeats: what a server leaves in the root to show that it runs
-- membership: the live servers, by their heartbeats
+- heartbeats: the signs of life that servers leave in the root
+- membership: the live servers by their heartbeats, and which of them leads a partition or coordinates a group
 """

@@ -4,7 +4,6 @@ In reading order:
 
 - connection: reads requests ahead, answers in order
 - request_bytes: bounds the bytes of requests and responses in memory
-- request_sizes: how large a request of an API may be
 - dispatch: from the frame of a request to the pieces of its response
 - eager: coroutines that begin at once, without a task
 """

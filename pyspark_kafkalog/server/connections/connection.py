@@ -42,8 +42,8 @@ from pyspark_kafkalog.server.connections.request_bytes import (
     HeldRequest,
     RequestBytesBySize,
     ResponseBytes,
+    request_bytes_max,
 )
-from pyspark_kafkalog.server.connections.request_sizes import request_bytes_max
 from pyspark_kafkalog.server.context import CloseConnection, Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.server.sending import (

@@ -14,6 +14,15 @@ Requests that have begun to arrive cannot keep the budget from others:
   with the longest way to go first. Then those end that have waited for records or for other clients for some seconds.
 - The oldest request that arrives may exceed a limit once nothing else could make room. So the budget never consists of
   requests that wait for each other, and a request that is larger than the budget is admitted.
+
+Before a request is read, `request_bytes_max` bounds its size by its API:
+
+    Produce                              socket.request.max.bytes: it holds records
+    APIs that list partitions, groups,   16 MiB: a client of a large cluster names all that it knows, and an assignment
+    entries or configurations            of a group is in one request
+    all others                           64 KiB
+
+A broker takes requests of any API up to socket.request.max.bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +35,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.units import KIB, SECOND_MS
+from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.units import KIB, MIB, SECOND_MS
 
 #: Requests up to this size have a budget of their own.
 SMALL_REQUEST_BYTES: Final = 64 * KIB
@@ -477,3 +487,32 @@ def _subtract(bytes_of: Counter[str], size_bytes: int, owners: tuple[str, ...]) 
         bytes_of[each] -= size_bytes
         if not bytes_of[each]:
             del bytes_of[each]
+
+
+_LIST_BYTES_MAX: Final = 16 * MIB
+#: APIs whose requests name one thing: a group, a member, a producer, a mechanism, or the cluster.
+_SMALL: Final = frozenset(
+    {
+        ApiKey.HEARTBEAT,
+        ApiKey.LIST_GROUPS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.API_VERSIONS,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.LIST_CONFIG_RESOURCES,
+    }
+)
+_MAX: Final = {int(each): SMALL_REQUEST_BYTES if each in _SMALL else _LIST_BYTES_MAX for each in ApiKey}
+
+
+def request_bytes_max(api_key: int, request_max_bytes: int) -> int:
+    """The most bytes that a request of this API has; of an unknown one a small request's, which is refused later."""
+    if api_key == ApiKey.PRODUCE:
+        return request_max_bytes
+    return min(request_max_bytes, _MAX.get(api_key, SMALL_REQUEST_BYTES))

@@ -40,7 +40,7 @@ from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups
 from pyspark_kafkalog.server.groups.migration import downgraded
 from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
 from pyspark_kafkalog.server.groups.timers import Timers
-from pyspark_kafkalog.server.metadata.coordinator_partitions import offsets_partitions_count, partition_of_group
+from pyspark_kafkalog.server.metadata.find_coordinator import offsets_partitions_count, partition_of_group
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
 
 if TYPE_CHECKING:

@@ -5,6 +5,5 @@ In reading order:
 - api_versions: the APIs of this server, and the features of the root
 - topics: Metadata, and creating a topic that is asked for
 - known_topics: names and ids of topics
-- coordinator_partitions: the partition that holds a group or a transactional id
 - find_coordinator: the server of a group or a transactional id
 """

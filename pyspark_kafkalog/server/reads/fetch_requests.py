@@ -1,4 +1,4 @@
-"""Which partitions a Fetch request reads: those that it names, or those of the session that it continues.
+"""The partitions that a Fetch request reads, which it names or which its session continues, and its response.
 
     OpenedFetch            a request with its session, if it has one
     OpenedFetch.answer     the response for the partitions that were read; the session notes what it says
@@ -17,10 +17,16 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponse, PartitionData
+from pyspark_kafkalog.protocol.messages.records import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchResponseEpochEndOffset,
+    PartitionData,
+)
 from pyspark_kafkalog.server.context import Request
 from pyspark_kafkalog.server.reads.fetch_plan import FetchedPartition
-from pyspark_kafkalog.server.reads.fetch_response import fetch_response, partition_data
 from pyspark_kafkalog.server.reads.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -30,6 +36,62 @@ from pyspark_kafkalog.server.reads.fetch_sessions import (
     PartitionKey,
     SessionPartition,
 )
+
+_UNKNOWN: Final = -1
+_NOT_FOUND: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+#: The very object of the class: the encoder leaves it out without comparing its fields.
+_NOT_DIVERGING: Final = PartitionData().diverging_epoch
+
+
+def fetch_response(
+    answered: Iterable[tuple[FetchedPartition, PartitionData]], *, by_id: bool, session_id: int
+) -> FetchResponse:
+    """The partitions by their topics, which the client has named by id or by name."""
+    topics: dict[str, list[PartitionData]] = {}
+    for each, data in answered:
+        topics.setdefault(each.topic_id if by_id else each.topic or "", []).append(data)
+    return FetchResponse(
+        session_id=session_id,
+        responses=tuple(
+            FetchableTopicResponse(
+                topic="" if by_id else name, topic_id=name if by_id else ZERO_UUID, partitions=tuple(found)
+            )
+            for name, found in topics.items()
+        ),
+    )
+
+
+def partition_data(each: FetchedPartition, *, is_committed: bool) -> PartitionData:
+    """One partition of the response."""
+    found = each.snapshot
+    if each.error is not None or found is None:
+        return PartitionData(
+            partition_index=each.wanted.partition,
+            error_code=each.error or ErrorCode.UNKNOWN_SERVER_ERROR,
+            high_watermark=_UNKNOWN,
+            aborted_transactions=() if each.error in _NOT_FOUND else None,
+            records=b"",
+        )
+    return PartitionData(
+        partition_index=each.wanted.partition,
+        high_watermark=found.high_watermark,
+        last_stable_offset=each.last_stable_offset,
+        log_start_offset=found.readable_start_offset,
+        diverging_epoch=_diverging(each),
+        aborted_transactions=_aborted(each) if is_committed else None,
+        records=b"" if each.records is None else each.records.records,
+    )
+
+
+def _diverging(each: FetchedPartition) -> FetchResponseEpochEndOffset:
+    if each.diverging is None:
+        return _NOT_DIVERGING
+    return FetchResponseEpochEndOffset(epoch=each.diverging.epoch, end_offset=each.diverging.start_offset)
+
+
+def _aborted(each: FetchedPartition) -> tuple[AbortedTransaction, ...]:
+    return tuple(AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset) for txn in each.aborted)
+
 
 _TOPIC_IDS_FROM_VERSION: Final = 13
 _READ_COMMITTED: Final = 1

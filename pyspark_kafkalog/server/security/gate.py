@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
+from pyspark_kafkalog.server.config import SecuritySettings
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES, PrincipalMapping
 from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
@@ -32,7 +33,6 @@ from pyspark_kafkalog.server.security.authentication.tls import TlsFiles, TlsTra
 from pyspark_kafkalog.server.security.guard import AclGuard
 from pyspark_kafkalog.server.security.limits import AUTHENTICATION_MS_MAX, ConnectionLimits
 from pyspark_kafkalog.server.security.quotas import ClientQuotas
-from pyspark_kafkalog.server.security.settings import SecuritySettings
 from pyspark_kafkalog.units import SECOND_MS
 
 if TYPE_CHECKING:

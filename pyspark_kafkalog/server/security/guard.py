@@ -6,7 +6,7 @@ authorizer is on if one of these is so:
     authorizer.class.name is set       Kafka's own setting; whatever its value, the rules are StandardAuthorizer's
     super.users is set                 it has no other purpose
     there are entries                  an administrator wrote rules, so they hold
-    the listener `stays_closed`        it relies on entries (settings.py): without any, nothing is allowed
+    the listener `stays_closed`        it relies on entries (server/config.py): without any, nothing is allowed
 
 A root whose entries were all removed, and with neither setting, is open again: an administrator who relies on
 entries sets super.users, without which no client could change them. A copy of a cluster that checks entries has
@@ -16,6 +16,9 @@ server is insecure. Both follow the newest commits, or the broker's metadata log
 Denials go to the logger `kafka.authorizer.logger`, as a broker's do, a bounded number a second (bounded_log.py).
 
 Source of the rules: org.apache.kafka.metadata.authorizer.StandardAuthorizer, kafka.server.AuthHelper.
+
+`authorized_operations` is the bit field of Metadata and of descriptions: the operations that a principal may do on a
+resource (kafka.server.AuthHelper.authorizedOperations, org.apache.kafka.security.authorizer.AclEntry).
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, OPERATIONS, Acl, AclOperation, ResourceType
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
-from pyspark_kafkalog.server.context import Session
+from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 
 if TYPE_CHECKING:
@@ -119,3 +122,27 @@ class AclGuard:
 
 def _type_name(resource_type: ResourceType) -> str:
     return resource_type.name.title().replace("_", "")
+
+
+#: The value of the field if the request did not ask for it.
+NOT_ASKED: Final = -(1 << 31)
+
+
+def authorized_operations(
+    context: ServerContext, session: Session, resource_type: ResourceType, name: str, *, asked: bool
+) -> int:
+    """The bit field: bit n for the operation with the number n; NOT_ASKED unless the request has `asked`."""
+    if not asked:
+        return NOT_ASKED
+    allows = context.guard.allows
+    allowed = (
+        each for each in OPERATIONS[resource_type] if allows(session, each, resource_type, name, logs_denial=False)
+    )
+    return sum(1 << each for each in allowed)
+
+
+def authorized_cluster_operations(context: ServerContext, session: Session, *, asked: bool) -> int:
+    """The same of the cluster; none for a principal that may not describe it."""
+    if asked and not context.guard.allows(session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return 0
+    return authorized_operations(context, session, ResourceType.CLUSTER, CLUSTER_NAME, asked=asked)

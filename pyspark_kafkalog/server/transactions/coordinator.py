@@ -35,7 +35,7 @@ from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.state_log import StateLog, removals
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import ServerContext
-from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_transactional_id
+from pyspark_kafkalog.server.metadata.find_coordinator import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
 from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
 from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit

@@ -40,7 +40,7 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.transactions.metadata import TV0, TV2
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.metadata.coordinator_partitions import partition_of_group
+from pyspark_kafkalog.server.metadata.find_coordinator import partition_of_group
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import (
     Decision,

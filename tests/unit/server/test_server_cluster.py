@@ -26,8 +26,7 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles, HeartbeatObjects, ServerHeartbeat
-from pyspark_kafkalog.server.cluster.leaders import choose, in_zone, zone_of
-from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, Membership
+from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, Membership, choose, in_zone, zone_of
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Node
 from pyspark_kafkalog.server.process import assembly
