@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark_kafkalog.maintenance.objects.clean import inspect_log
+from pyspark_kafkalog.maintenance.cleaner.objects import inspect_log
 from pyspark_kafkalog.maintenance.objects.stored import stored_extents
 from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention
 from pyspark_kafkalog.report.facts import (

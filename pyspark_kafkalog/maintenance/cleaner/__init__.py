@@ -7,7 +7,9 @@ offset_map       the latest offset of each key, and the records that survive by 
 filter           which batches stay, by Kafka's rules, and the bytes of those that do
 copy             copying the survivors of a group of segments into a new segment
 kernels_cleaner  the compiled parts of the above
-job              cleaning all partitions that are due, the filthiest first; large ones in several tasks
-outcome          what is the same for both kinds of roots: which are due, active producers, reports
+logs             the logs that a cleaning works on
+objects          those of object roots
+spread           one cleaning in several tasks
+job              cleaning all partitions that are due, the filthiest first
 run_record       what a run stores for its metrics: uncleanable partitions, and totals
 """

@@ -31,6 +31,8 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.cleaner.filter import RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION, active_producers, judge, with_counts
+from pyspark_kafkalog.maintenance.cleaner.objects import CleanableLog, CleanerLimits, clean_log, inspect_log
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     KeyCounts,
     LogPart,
@@ -40,13 +42,11 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     map_bytes,
     remove_task_files,
 )
-from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, active_producers, judge, with_counts
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanOffset, store_clean_offsets
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
-from pyspark_kafkalog.maintenance.objects.clean import CleanableLog, CleanerLimits, clean_log, inspect_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot

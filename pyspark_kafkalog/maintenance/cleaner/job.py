@@ -49,6 +49,8 @@ from pyspark_kafkalog.maintenance.cleaner.clean import (
 )
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION, judge
+from pyspark_kafkalog.maintenance.cleaner.objects import CleanableLog
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     ALL_KEYS,
     ENTRY_BYTES,
@@ -66,14 +68,12 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     save_keep_bitmaps,
     save_map,
 )
-from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, judge
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset
+from pyspark_kafkalog.maintenance.cleaner.spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.maintenance.jobs.partition_lock import file_claim, join_partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks, Throttle
-from pyspark_kafkalog.maintenance.objects.clean import CleanableLog
-from pyspark_kafkalog.maintenance.objects.clean_spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.maintenance.objects.jobs import finish_job
 from pyspark_kafkalog.maintenance.swap import has_directory
 from pyspark_kafkalog.root.file_root import on_file_system

@@ -2,8 +2,6 @@
 
 merge_plan which partitions a task merges, and which runs a round of it takes
 merge      turns the runs of data objects into segment objects
-clean      compacts segment objects: the log cleaner
-clean_spread   the same of a large partition, in several tasks
 clean_up   deletes what commits have dropped, and what abandoned writes and merges have left
 jobs       merge-segments and the clean-up with a root's settings
 reindex    rebuilds the indexes of segment objects

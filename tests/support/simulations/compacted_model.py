@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.objects.clean_spread import TaskShare, clean_log_spread
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner import run_record
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
-from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION
+from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset, read_uncleanable
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once

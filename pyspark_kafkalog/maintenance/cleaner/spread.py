@@ -22,12 +22,8 @@ from typing import TypeVar
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.cleaner.copy import transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
-from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, judge
-from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, Throttle
-from pyspark_kafkalog.maintenance.objects.clean import (
+from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION, judge
+from pyspark_kafkalog.maintenance.cleaner.objects import (
     CleanableLog,
     CleanerLimits,
     PutGroup,
@@ -39,6 +35,10 @@ from pyspark_kafkalog.maintenance.objects.clean import (
     put_group,
     report_of,
 )
+from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, Throttle
 from pyspark_kafkalog.maintenance.objects.merge import merge_all
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition

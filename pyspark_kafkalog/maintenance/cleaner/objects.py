@@ -42,8 +42,8 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
+from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION, active_producers, judge, with_counts
 from pyspark_kafkalog.maintenance.cleaner.offset_map import KeyCounts, LogPart, OffsetMap, find_survivors, map_bytes
-from pyspark_kafkalog.maintenance.cleaner.outcome import CLEAN_ACTION, active_producers, judge, with_counts
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
