@@ -344,11 +344,11 @@ def _uncleanable_metrics(logs: Mapping[TopicPartition, LogSize], root: Root, now
 def _cleanable_bytes(root: NativeRoot, topic_partition: TopicPartition, now_ms: int) -> int:
     """Bytes of the segments that the next cleaning would read as dirty; 0 if damage prevents the calculation."""
     from pyspark_kafkalog.maintenance.cleaner.clean import (
-        inspection,  # loads the cleaner, which other roots do not need
+        cleanable_logs,  # loads the cleaner, which other roots do not need
     )
 
     try:
-        return inspection(root, now_ms)(topic_partition).plan.cleanable_bytes
+        return cleanable_logs(root, now_ms).inspect(topic_partition).plan.cleanable_bytes
     except (KafkalogError, OSError) as error:
         _LOG.warning("the cleanable bytes of %s are unknown: %s", topic_partition, error)
         return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark_kafkalog.maintenance.cleaner.objects import inspect_log
+from pyspark_kafkalog.maintenance.cleaner.objects import CleanedObjects
 from pyspark_kafkalog.maintenance.objects.stored import stored_extents
 from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention
 from pyspark_kafkalog.report.facts import (
@@ -62,5 +62,5 @@ def _shown(parts: Sequence[StoredPart], parts_max: int) -> list[SegmentRun]:
 
 
 def _cleaner_facts(root: ObjectRoot, topic_partition: TopicPartition, now_ms: int) -> CleanerFacts:
-    found = inspect_log(root, topic_partition, now_ms)
-    return CleanerFacts.of(found.plan, found.config)
+    log = CleanedObjects(root, now_ms).inspect(topic_partition)
+    return CleanerFacts.of(log.plan, log.config)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
-from pyspark_kafkalog.maintenance.cleaner.spread import TaskShare, clean_log_spread
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
+from pyspark_kafkalog.maintenance.cleaner.logs import CleanerLimits
+from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.protocol import Root
@@ -159,13 +159,8 @@ _LATEST_ARGUMENTS: Final = (LATEST.topic, LATEST.partition)
 
 def clean_in_tasks(job: Job) -> Sequence[PartitionReport]:
     """The cleaner of a large partition."""
-    share = TaskShare(buffer_bytes=1 << 20, load_factor=0.9, bytes_per_second=float("inf"))
-    run = cast(JobRun, _Run(job))
-    try:
-        report = clean_log_spread(InlineTasks(), run, LATEST, share, now_ms=job.root.clock())
-    except KafkalogError as error:
-        report = failed(LATEST, "clean", error)
-    return [_counted(job, report)]
+    limits = CleanerLimits(buffer_bytes=1 << 20)
+    return [_counted(job, clean_spread(InlineTasks(), cast(JobRun, _Run(job)), LATEST, limits))]
 
 
 def _counted(job: Job, report: PartitionReport) -> PartitionReport:

@@ -16,7 +16,8 @@ from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner import clean as cleaner
-from pyspark_kafkalog.maintenance.cleaner.clean import Cleaning, clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.logs import CleanedFiles
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
@@ -290,13 +291,13 @@ def test_recreated_topic_does_not_inherit_cleaner_checkpoint(log_dir: LogDir) ->
 def test_topic_recreated_as_cleaning_finishes_gets_no_checkpoint(
     log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = Cleaning.finish
+    finish = CleanedFiles.finish
 
     def first_made_anew(*arguments: Any, **named: Any) -> Any:
         make_anew(LogDir.open(log_dir.path, clock=lambda: NOW_MS))
         return finish(*arguments, **named)
 
-    monkeypatch.setattr(Cleaning, "finish", first_made_anew)
+    monkeypatch.setattr(CleanedFiles, "finish", first_made_anew)
     report = clean_partition(log_dir.root, "orders", 0)
     assert report.error is not None
     assert "deleted meanwhile" in report.error

@@ -16,7 +16,8 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.job import TaskLimits, cleaner_slots
+from pyspark_kafkalog.maintenance.cleaner.job import cleaner_slots
+from pyspark_kafkalog.maintenance.cleaner.logs import CleanerLimits
 from pyspark_kafkalog.maintenance.cleaner.run_record import (
     LAST_RUN_FILE,
     UNCLEANABLE_FILE,
@@ -244,7 +245,7 @@ def test_tasks_share_configured_limits() -> None:
     config = BrokerConfig.from_properties(
         {"log.cleaner.dedupe.buffer.size": "104857600", "log.cleaner.io.max.bytes.per.second": "1000"}
     )
-    limits = TaskLimits.of(config, 4)
+    limits = CleanerLimits.of(config, 4)
     assert (limits.buffer_bytes, limits.bytes_per_second) == (26214400, 250.0)
     assert cleaner_slots(config, 8) == 8
     assert cleaner_slots(config, 800) == 50

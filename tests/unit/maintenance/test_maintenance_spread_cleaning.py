@@ -11,8 +11,10 @@ from builders.engine_fixtures import KAFKA_FIXTURES, files_of, manifest
 from fakes.thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.clean import Cleaning, clean_partition
-from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob, clean_spread
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
+from pyspark_kafkalog.maintenance.cleaner.logs import CleanerLimits
+from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.partition_lock import (
     MaintenanceLostError,
     file_claim,
@@ -22,7 +24,6 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import (
 )
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.jobs.tasks import Throttle
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = 1_795_400_000_000
@@ -33,16 +34,9 @@ _MANY_MAPS_BYTES = 24 * 8
 def spread(
     root: Path, topic: str, *, buffer_bytes: int, now_ms: int = NOW_MS, tasks: ThreadTasks | None = None
 ) -> PartitionReport:
-    log_dir = LogDir.open(root, clock=lambda: now_ms)
-    cleaning = Cleaning(
-        root=log_dir.root.native(),
-        topic_partition=TopicPartition(topic, 0),
-        now_ms=now_ms,
-        buffer_bytes=buffer_bytes,
-        load_factor=0.9,
-        throttle=Throttle(),
-    )
-    return clean_spread(tasks or ThreadTasks(), cleaning, bytes_per_second=float("inf"))
+    limits = CleanerLimits(buffer_bytes=buffer_bytes)
+    job_run = JobRun(path=root, now_ms=now_ms)
+    return clean_spread(tasks or ThreadTasks(), job_run, TopicPartition(topic, 0), limits)
 
 
 def files_but_lock(directory: Path) -> dict[str, bytes]:
