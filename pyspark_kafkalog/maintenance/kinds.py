@@ -10,31 +10,43 @@ A job is written once, over a protocol. The protocol has an implementation for e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
-from pyspark_kafkalog.root.file_root import EXPORT_ADVICE, FileRoot, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 
-Logs = TypeVar("Logs")
+Files = TypeVar("Files")
+Objects = TypeVar("Objects")
+Brokers = TypeVar("Brokers")
+
+
+@overload
+def logs_of(
+    root: Root, files: Callable[[FileRoot], Files], objects: Callable[[ObjectRoot], Objects]
+) -> Files | Objects: ...
+
+
+@overload
+def logs_of(
+    root: Root,
+    files: Callable[[FileRoot], Files],
+    objects: Callable[[ObjectRoot], Objects],
+    brokers: Callable[[Root], Brokers],
+) -> Files | Objects | Brokers: ...
 
 
 def logs_of(
     root: Root,
-    files: Callable[[FileRoot], Logs],
-    objects: Callable[[ObjectRoot], Logs] | None,
-    brokers: Callable[[Root], Logs] | None = None,
-    *,
-    instead: str = EXPORT_ADVICE,
-) -> Logs:
+    files: Callable[[FileRoot], Files],
+    objects: Callable[[ObjectRoot], Objects],
+    brokers: Callable[[Root], Brokers] | None = None,
+) -> Files | Objects | Brokers:
     """The backend for the kind of `root`, made by the function of that kind.
 
-    `objects` None: raises LogDirError for a root in an object store, with `instead` as its advice. `brokers` None:
-    raises ReadOnlyLogDirError for a broker's directory.
+    `brokers` None: raises ReadOnlyLogDirError for a broker's directory.
     """
     if brokers is not None and root.is_broker_directory:
         return brokers(root)
     native = root.native()
-    if objects is not None and isinstance(native, ObjectRoot):
-        return objects(native)
-    return files(on_file_system(native, instead=instead))
+    return objects(native) if isinstance(native, ObjectRoot) else files(on_file_system(native))

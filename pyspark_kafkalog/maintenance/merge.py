@@ -18,14 +18,11 @@ or copied to remote storage.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import mmap
 import os
-import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -33,16 +30,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, run_groups
-from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
-from pyspark_kafkalog.maintenance.objects.jobs import finish_job, merge_runs
-from pyspark_kafkalog.maintenance.objects.merge_plan import merge_tasks
+from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.runner import (
+    JobRun,
+    PartitionsJob,
+    chunks,
+    known_sizes,
+    partitions_to_work_on,
+)
+from pyspark_kafkalog.maintenance.kinds import logs_of
+from pyspark_kafkalog.maintenance.objects.jobs import MERGE_ACTION, MergedObjects
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
@@ -70,7 +71,7 @@ from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segmen
 
 _LOG: Final = logging.getLogger(__name__)
 
-ACTION: Final = "merge-segments"
+ACTION: Final = MERGE_ACTION
 #: A task opens the log directory once for so many partitions.
 _TASK_PARTITIONS: Final = 16
 
@@ -91,23 +92,45 @@ def merge_segments(
     become segments (objects/merge.py). Raises ReadOnlyLogDirError for a broker's
     directory, and UnknownTopicError.
     """
-    objects = root.native()
-    if isinstance(objects, ObjectRoot):
-        objects.refresh()
-        of = sorted(objects.partitions(topics) if partitions is None else partitions)
-        return merge_runs(objects, of, ACTION, dry_run=dry_run)
-    native = on_file_system(root)
-    native.refresh()
-    now_ms = native.clock() if now_ms is None else now_ms
-    chosen = native.partitions(topics) if partitions is None else partitions
-    return [_merge_partition(native, topic_partition, now_ms, dry_run) for topic_partition in sorted(chosen)]
+    logs = _logs_of(root, now_ms)
+    return logs.merge(partitions_to_work_on(root.native(), topics, partitions), dry_run=dry_run)
+
+
+def _logs_of(root: Root, now_ms: int | None = None) -> MergedFiles | MergedObjects:
+    return logs_of(root, lambda root: MergedFiles(root, root.clock() if now_ms is None else now_ms), MergedObjects)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """The logs of a root on a file system: small closed segments are merged."""
+
+    root: FileRoot
+    now_ms: int
+
+    def merge(self, partitions: Sequence[TopicPartition], *, dry_run: bool) -> list[PartitionReport]:
+        """Merge what can be merged of each partition."""
+        return [_merge_partition(self.root, each, self.now_ms, dry_run) for each in partitions]
+
+    def bytes_to_merge(self, topic_partition: TopicPartition) -> int:
+        """The bytes that a merge reads, as of the root's last refresh. Raises KafkalogError, OSError."""
+        partition = self.root.store.image.find(topic_partition.topic, topic_partition.partition)
+        if partition is None or not partition.state.has_closed_segments:
+            return 0
+        groups = _PartitionMerge.of(self.root, topic_partition, self.now_ms).plan()
+        return sum(segment.size_bytes for group in groups for segment in group)
+
+    def groups(self, partitions: Sequence[TopicPartition], slots: int) -> list[Sequence[TopicPartition]]:
+        """The partitions of each task."""
+        return chunks(partitions, slots, _TASK_PARTITIONS)
+
+    def end_run(self) -> None:
+        """Does nothing: merges of files leave nothing behind."""
 
 
 def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: int, dry_run: bool) -> PartitionReport:
-    began = time.perf_counter()
+    work = PartitionWork(topic_partition)
     done: list[Sequence[StoredSegment]] = []
-    error: Exception | None = None
-    try:
+    with work.step("merging segments"):
         merge = _PartitionMerge.of(root, topic_partition, now_ms)
         has_files = has_directory(root, topic_partition)
         if dry_run:
@@ -120,17 +143,12 @@ def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: in
                     return left_to_another_run(topic_partition, ACTION)
                 for group in merge.go():
                     done.append(group)
-    except (KafkalogError, OSError) as failure:
-        _LOG.warning("%s: merging segments failed: %s", topic_partition, failure)
-        error = failure
     copied_bytes = sum(each.size_bytes for group in done for each in group)
-    return replace(
-        empty_report(topic_partition, ACTION),
+    return work.report(
+        ACTION,
         bytes_read=copied_bytes,
         bytes_kept=copied_bytes,
         segments_dropped=sum(len(group) - 1 for group in done),
-        seconds=time.perf_counter() - began,
-        error=None if error is None else str(error),
     )
 
 
@@ -356,41 +374,19 @@ def _merge(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[Partit
     return merge_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeJob:
-    """The job: a task for some partitions; on an object root one for all whose runs are in the same objects."""
+def _sizes(job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+    return known_sizes(partitions, _logs_of(job_run.open()).bytes_to_merge)
 
-    @property
-    def action(self) -> str:
-        """The name of the job in reports."""
-        return ACTION
 
-    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        """All partitions of the run's topics."""
-        return job_run.open().native().partitions(job_run.topics)
+def _groups(job_run: JobRun, partitions: Sequence[TopicPartition], slots: int) -> list[Sequence[TopicPartition]]:
+    return _logs_of(job_run.open()).groups(partitions, slots)
 
-    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
-        """The runs in an object store, or the closed segments that are merged, of partitions that may have such."""
-        root = job_run.open().native()
-        for each in partitions:
-            partition = root.store.image.find(each.topic, each.partition)
-            if partition is None:
-                continue
-            if isinstance(root, ObjectRoot):
-                yield partition.runs.size_bytes
-            elif partition.state.has_closed_segments:
-                with contextlib.suppress(KafkalogError, OSError):
-                    groups = _PartitionMerge.of(on_file_system(root), each, root.clock()).plan()
-                    yield sum(segment.size_bytes for group in groups for segment in group)
 
-    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
-        """Merge; on an object root, clean up afterwards."""
-        root = job_run.open().native()
-        if not isinstance(root, ObjectRoot):
-            work = partial(_merge, job_run)
-            yield from run_chunks(tasks, partitions, work, action=ACTION, partitions_max=_TASK_PARTITIONS)
-            return
-        slices = merge_tasks(root.store.image, partitions, tasks.slots)
-        yield from run_groups(tasks, slices, partial(_merge, job_run), action=ACTION)
-        if not job_run.dry_run:
-            finish_job(root)
+def _finish(job_run: JobRun) -> list[PartitionReport]:
+    if not job_run.dry_run:
+        _logs_of(job_run.open()).end_run()
+    return []
+
+
+#: A task for some partitions; on an object root one for all whose runs are in the same objects.
+MERGE_JOB: Final = PartitionsJob(action=ACTION, work=_merge, sizes=_sizes, groups=_groups, finish=_finish)

@@ -322,11 +322,10 @@ def _files(staged: Sequence[Staged]) -> list[StagedFile]:
     return files
 
 
-#: What to do instead with a root on an object store.
-EXPORT_ADVICE: Final = "`kafkalog export --path URL --to DIR` copies it to files"
+_EXPORT: Final = "`kafkalog export --path URL --to DIR` copies it to files"
 
 
-def on_file_system(root: Root, *, instead: str = EXPORT_ADVICE) -> FileRoot:
+def on_file_system(root: Root, *, instead: str = _EXPORT) -> FileRoot:
     """The native root on a file system that `root` is, for work on its files.
 
     `instead` tells what to do with one on an object store. Raises ReadOnlyLogDirError for a broker's directory,
@@ -342,7 +341,7 @@ def directory_of(root: Root) -> Path:
     """The root's directory, for work on its files. Raises LogDirError for a root on an object store."""
     if isinstance(root.path, Path):
         return root.path
-    raise _no_files_error(root, EXPORT_ADVICE)
+    raise _no_files_error(root, _EXPORT)
 
 
 def _no_files_error(root: Root, instead: str) -> LogDirError:

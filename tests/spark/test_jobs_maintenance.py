@@ -22,7 +22,7 @@ from tiers import rest_full
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
-from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable
+from pyspark_kafkalog.maintenance.cleaner.run_record import RecordFiles, read_last_run, read_uncleanable
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_once
@@ -132,7 +132,7 @@ def test_cleaner_cleans_every_dirty_partition_and_records_the_run(job: Run, root
     assert status == ALL_FINE
     assert all(each["recordsDropped"] > 0 and "recopyPercent" in each for each in reports)
     assert latest_by_key(root, "users") == before
-    run = read_last_run(root)
+    run = read_last_run(RecordFiles(root))
     assert run is not None
     assert (run.partitions_cleaned, run.partitions_failed, run.max_dirty_percent) == (2, 0, 100.0)
     assert run.bytes_read == sum(each["bytesRead"] for each in reports)
@@ -151,10 +151,10 @@ def test_damaged_partition_is_marked_uncleanable_and_others_are_cleaned(job: Run
     assert status == SOME_FAILED
     assert str(path) in by_partition[0]["error"]
     assert by_partition[1]["recordsDropped"] > 0
-    assert read_uncleanable(root) == {TopicPartition("users", 0): by_partition[0]["error"]}
+    assert read_uncleanable(RecordFiles(root)) == {TopicPartition("users", 0): by_partition[0]["error"]}
     path.write_bytes(data)
     status, reports = job("log-cleaner")
-    assert (status, read_uncleanable(root)) == (ALL_FINE, {})
+    assert (status, read_uncleanable(RecordFiles(root))) == (ALL_FINE, {})
 
 
 def test_second_run_skips_partition_that_first_run_has_locked(job: Run, root: Path) -> None:

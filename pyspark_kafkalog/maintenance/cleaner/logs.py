@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import ClassVar, Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
@@ -124,53 +124,61 @@ class CopiedGroup:
     planned_at: int = 0
 
 
-class CleanableLogs(Protocol):
-    """The logs of a root, for one run of the cleaner. Methods raise KafkalogError, OSError."""
+class CleanableLogs:
+    """The logs of a root, for one run of the cleaner at `now_ms`. Methods raise KafkalogError, OSError.
 
-    @property
-    def shares_files(self) -> bool:
-        """Whether all tasks of a cleaning see the partition's directory, and exchange maps of keys there."""
+    What a kind of root does not need, locks or notes, does nothing here. `fs`: the calls that write new segments.
+    """
 
-    @property
-    def now_ms(self) -> int:
-        """The time of the run."""
+    #: Whether all tasks of a cleaning see the partition's directory, and exchange maps of keys there.
+    shares_files: ClassVar[bool] = False
 
-    @property
-    def fs(self) -> FileSystem:
-        """The calls that write new segments."""
+    now_ms: int
+    fs: FileSystem
 
     def exists(self, topic_partition: TopicPartition) -> bool:
         """Whether anything was ever written to the partition."""
+        return True
 
     def lock(self, topic_partition: TopicPartition) -> AbstractContextManager[bool]:
         """Keep other runs from the partition for the block; False when another run has it."""
+        return nullcontext(True)
 
     def share_lock(self, topic_partition: TopicPartition) -> AbstractContextManager[str | None]:
         """As `lock`, shared with the tasks that get the ticket; None when another run has the partition."""
+        return nullcontext("")
 
     def join_lock(self, topic_partition: TopicPartition, ticket: str) -> AbstractContextManager[None]:
         """In a task: share the lock for the block."""
+        return nullcontext()
 
     def claim_of(self, log: CleanableLog, group: Group) -> int | None:
         """What identifies the group's first segment as it is now."""
+        return None
 
     def inspect(self, topic_partition: TopicPartition) -> CleanableLog:
         """The partition and its cleaning plan, as of the root's last refresh. Raises UnknownTopicError."""
+        raise NotImplementedError
 
     def begin(self, topic_partition: TopicPartition, is_due: Callable[[CleanableLog], bool]) -> CleanableLog:
         """Refresh the root, put the log in the state that a cleaning begins with, and return its plan then."""
+        raise NotImplementedError
 
     def check(self, log: CleanableLog, find: Callable[[CleanableLog], None]) -> None:
         """Read what a cleaning reads, for a dry run. `find` finds the survivors of a log."""
+        raise NotImplementedError
 
     def name(self, log: CleanableLog) -> str:
         """The log's name in errors."""
+        return "the log"
 
     def extent(self, log: CleanableLog, segment: StoredSegment) -> Extent:
         """A segment of the log, to be read."""
+        raise NotImplementedError
 
     def aborted(self, log: CleanableLog) -> list[AbortedTxn]:
         """The aborted transactions that begin below the end of the dirty part."""
+        raise NotImplementedError
 
     def check_unended(
         self, log: CleanableLog, aborted: Sequence[AbortedTxn], transactions: CleanedTransactions
@@ -179,18 +187,23 @@ class CleanableLogs(Protocol):
 
     def producers(self, log: CleanableLog) -> dict[int, ProducerStateEntry]:
         """The active producers by id."""
+        raise NotImplementedError
 
     def scratch(self, log: CleanableLog) -> AbstractContextManager[Path]:
         """The directory for the new segments."""
+        raise NotImplementedError
 
     def copy(self, log: CleanableLog, copier: GroupCopier, group: Group, claim: int | None = None) -> CopiedGroup:
         """Copy a group into a new segment, which is not in use before `replace` gets to it."""
+        raise NotImplementedError
 
     def replace(self, log: CleanableLog, copies: Iterable[CopiedGroup], done: list[CopiedGroup]) -> None:
         """Let the copies take the places of their groups, in order; add each to `done` when that is decided."""
+        raise NotImplementedError
 
     def is_outdated(self, log: CleanableLog, done: Sequence[CopiedGroup]) -> bool:
         """Whether an error may only say that others have replaced segments of the log since it was planned."""
+        return False
 
     def finish(self, log: CleanableLog) -> None:
         """Note that the log is clean, after all groups are replaced."""
@@ -202,22 +215,19 @@ class CleanableLogs(Protocol):
         """The run over all partitions is done."""
 
 
-class CleanedFiles:
+class CleanedFiles(CleanableLogs):
     """The logs of a root on a file system.
 
     `later` gets the lines of the cleaner's checkpoint, for the caller to store; None: they are stored at once.
     """
 
-    shares_files: Final = True
+    shares_files = True
 
     def __init__(self, root: FileRoot, now_ms: int, later: list[CleanOffset] | None = None) -> None:
         self._root = root
         self.now_ms = now_ms
+        self.fs = root.fs
         self._later = later
-
-    @property
-    def fs(self) -> FileSystem:
-        return self._root.fs
 
     def _directory(self, topic_partition: TopicPartition) -> Path:
         return partition_path(self._root.path, topic_partition)
@@ -300,9 +310,6 @@ class CleanedFiles:
         for segment in log.plan.segments:
             check_closed_segment(self._directory(log.topic_partition), segment, are_crcs_checked=True)
 
-    def name(self, log: CleanableLog) -> str:
-        return "the log"
-
     def extent(self, log: CleanableLog, segment: StoredSegment) -> Extent:
         return local_extent(self._directory(log.topic_partition), segment)
 
@@ -312,11 +319,6 @@ class CleanedFiles:
         start_offset = segments[0].base_offset if segments else 0
         return list(extents.indexed_transactions(start_offset, log.plan.first_uncleanable_offset))
 
-    def check_unended(
-        self, log: CleanableLog, aborted: Sequence[AbortedTxn], transactions: CleanedTransactions
-    ) -> None:
-        """Does nothing: verification compares the indexes of files with their markers."""
-
     def producers(self, log: CleanableLog) -> dict[int, ProducerStateEntry]:
         expiration_ms = self._root.broker_config().producer_id_expiration_ms
         return active_producers(
@@ -324,7 +326,7 @@ class CleanedFiles:
         )
 
     def scratch(self, log: CleanableLog) -> AbstractContextManager[Path]:
-        return contextlib.nullcontext(self._directory(log.topic_partition))
+        return nullcontext(self._directory(log.topic_partition))
 
     def copy(self, log: CleanableLog, copier: GroupCopier, group: Group, claim: int | None = None) -> CopiedGroup:
         with self._claimed(log, group, claim):
@@ -332,7 +334,7 @@ class CleanedFiles:
 
     def _claimed(self, log: CleanableLog, group: Group, claim: int | None) -> AbstractContextManager[None]:
         """The group, for one attempt at a time; without a claim the caller has the lock alone."""
-        return contextlib.nullcontext() if claim is None else file_claim(self._first_file(log, group), claim)
+        return nullcontext() if claim is None else file_claim(self._first_file(log, group), claim)
 
     def replace(self, log: CleanableLog, copies: Iterable[CopiedGroup], done: list[CopiedGroup]) -> None:
         """Swap each copy in before the next one is made or waited for."""
@@ -344,9 +346,6 @@ class CleanedFiles:
 
     def _target(self, log: CleanableLog) -> SwapTarget:
         return SwapTarget(self._root, log.topic_partition, log.of.topic_id, log.config, self.now_ms, log.planned_at)
-
-    def is_outdated(self, log: CleanableLog, done: Sequence[CopiedGroup]) -> bool:
-        return False
 
     def finish(self, log: CleanableLog) -> None:
         self._note_clean(log, log.plan.first_uncleanable_offset)
@@ -365,9 +364,6 @@ class CleanedFiles:
         delay_ms = self._root.log_config(topic_partition.topic).file_delete_delay_ms
         directory = self._directory(topic_partition)
         remove_deleted_files(directory, now_ms=self.now_ms, delay_ms=delay_ms, fs=self.fs)
-
-    def end_run(self) -> None:
-        pass
 
 
 def judge(report: PartitionReport, log: CleanableLog, *, force: bool = False) -> PartitionReport:

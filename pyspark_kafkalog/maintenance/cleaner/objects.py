@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
@@ -40,6 +39,7 @@ from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
 from pyspark_kafkalog.maintenance.cleaner.logs import (
     CLEAN_ACTION,
     CleanableLog,
+    CleanableLogs,
     CopiedGroup,
     Group,
     active_producers,
@@ -57,7 +57,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.isolation import (
     AbortedTransactions,
     ScannedTransactions,
@@ -83,34 +83,13 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
 
-class CleanedObjects:
+class CleanedObjects(CleanableLogs):
     """The logs of a root in an object store."""
-
-    shares_files: Final = False
 
     def __init__(self, root: ObjectRoot, now_ms: int) -> None:
         self._root = root
         self.now_ms = now_ms
-        self._fs = flushing_file_system(LOCAL, "os")
-
-    @property
-    def fs(self) -> FileSystem:
-        return self._fs
-
-    def exists(self, topic_partition: TopicPartition) -> bool:
-        return True
-
-    def lock(self, topic_partition: TopicPartition) -> AbstractContextManager[bool]:
-        return contextlib.nullcontext(True)
-
-    def share_lock(self, topic_partition: TopicPartition) -> AbstractContextManager[str | None]:
-        return contextlib.nullcontext("")
-
-    def join_lock(self, topic_partition: TopicPartition, ticket: str) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def claim_of(self, log: CleanableLog, group: Group) -> int | None:
-        return None
+        self.fs = flushing_file_system(LOCAL, "os")
 
     def inspect(self, topic_partition: TopicPartition) -> CleanableLog:
         """The plan also has what a merge would close. Takes requests only if a compaction lag is configured."""
@@ -315,12 +294,6 @@ class CleanedObjects:
         own = {_stored(log, segment).segment_id for copied in done for segment in copied.group}
         there = {segment.segment_id for segment in newest.segments}
         return not {segment.segment_id for segment in log.partition.segments} - own <= there
-
-    def finish(self, log: CleanableLog) -> None:
-        """Does nothing: the segments themselves say that they are clean."""
-
-    def end(self, topic_partition: TopicPartition) -> None:
-        pass
 
     def end_run(self) -> None:
         finish_job(self._root)

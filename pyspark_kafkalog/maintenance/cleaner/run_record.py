@@ -29,23 +29,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
-from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.kinds import logs_of
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.filesystem import read_text_file
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -77,18 +78,75 @@ class _Mark:
     reason: str
 
 
-#: Where the files are: a directory, or the store of an object root.
-RecordPlace: TypeAlias = Path | ObjectStore
+class RecordPlace(Protocol):
+    """Where runs store their files. `__str__` names it in warnings."""
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Raises FileNotFoundError, DiskFormatError or ObjectStoreError if it is too large, OSError."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace the file as a whole."""
+
+    def delete(self, name: str) -> None:
+        """Delete the file, if it is there."""
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other writers of the files away for the block, if that is possible there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFiles:
+    """The files of a log directory."""
+
+    path: Path
+    fs: FileSystem = LOCAL
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        return read_text_file(self.path / name, max_bytes=max_bytes, kind=DiskFormatError, advice=_ADVICE)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.fs.write_file_atomic(self.path / name, data, durable=False)
+
+    def delete(self, name: str) -> None:
+        self.fs.unlink_if_there(self.path / name)
+
+    def locked(self) -> AbstractContextManager[None]:
+        return root_lock(self.path, fs=self.fs)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordObjects:
+    """The objects of a root in an object store."""
+
+    store: ObjectStore
+
+    def __str__(self) -> str:
+        return self.store.url
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        return self.store.get(name, max_bytes=max_bytes)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.store.put(name, data)
+
+    def delete(self, name: str) -> None:
+        self.store.delete([name])
+
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def record_place(root: Root) -> RecordPlace:
-    """Where runs over `root` store them. Raises ReadOnlyLogDirError if only remote storage was opened."""
-    if isinstance(root.path, Path):
-        return root.path
-    native = root.native()
-    if isinstance(native, ObjectRoot):
-        return native.objects
-    raise LogDirError(f"{root.path} is neither a directory nor a log directory in an object store")
+    """Where runs over `root` store them; of a broker's directory, where they were stored before it was returned."""
+    return logs_of(
+        root,
+        lambda root: RecordFiles(root.path, root.fs),
+        lambda root: RecordObjects(root.objects),
+        lambda root: RecordFiles(directory_of(root)),
+    )
 
 
 def read_uncleanable(place: RecordPlace) -> Mapping[TopicPartition, str]:
@@ -109,9 +167,10 @@ def mark_cleanable(root: NativeRoot, topic_partition: TopicPartition) -> None:
 
 def store_marks(root: NativeRoot, reasons: Mapping[TopicPartition, str | None], *, now_ms: int) -> int:
     """Mark the partitions with a reason and remove the marks of the others; return the number of marks."""
-    with _locked(root):
+    place = record_place(root)
+    with place.locked():
         image = root.store.refresh()
-        before = _read(record_place(root))
+        before = _read(place)
         marks = dict(before)
         for topic_partition, reason in reasons.items():
             topic = image.topics.get(topic_partition.topic)
@@ -120,7 +179,7 @@ def store_marks(root: NativeRoot, reasons: Mapping[TopicPartition, str | None], 
                 since_ms = known.since_ms if known is not None and known.topic_id == topic.topic_id else now_ms
                 marks[topic_partition] = _Mark(topic.topic_id, since_ms, reason[:_REASON_CHARS_MAX])
         if marks != before:
-            _write(root, marks)
+            _write(place, image, marks)
         return len(marks)
 
 
@@ -157,20 +216,9 @@ def store_clean_offsets(root: FileRoot, found: Sequence[CleanOffset]) -> int:
         return len(offsets)
 
 
-def _locked(root: NativeRoot) -> AbstractContextManager[None]:
-    return root_lock(root.path, fs=root.fs) if isinstance(root, FileRoot) else nullcontext()
-
-
-def _read_file(place: RecordPlace, name: str, max_bytes: int) -> bytes:
-    """Raises FileNotFoundError, DiskFormatError or ObjectStoreError if it is too large, OSError."""
-    if isinstance(place, Path):
-        return read_text_file(place / name, max_bytes=max_bytes, kind=DiskFormatError, advice=_ADVICE)
-    return place.get(name, max_bytes=max_bytes)
-
-
 def _read(place: RecordPlace) -> dict[TopicPartition, _Mark]:
     try:
-        data = _read_file(place, UNCLEANABLE_FILE, _MARKS_FILE_BYTES_MAX)
+        data = place.read(UNCLEANABLE_FILE, _MARKS_FILE_BYTES_MAX)
         return dict(_mark(entry) for entry in json.loads(data)["partitions"])
     except FileNotFoundError:
         return {}
@@ -180,8 +228,7 @@ def _read(place: RecordPlace) -> dict[TopicPartition, _Mark]:
 
 
 def _warn_unparsed(place: RecordPlace, name: str, error: Exception) -> None:
-    where = place if isinstance(place, Path) else place.url
-    _LOG.warning("%s/%s is ignored, it cannot be parsed: %s", where, name, error)
+    _LOG.warning("%s/%s is ignored, it cannot be parsed: %s", place, name, error)
 
 
 def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
@@ -189,9 +236,9 @@ def _mark(entry: Any) -> tuple[TopicPartition, _Mark]:
     return topic_partition, _Mark(str(entry["topicId"]), int(entry["sinceMs"]), str(entry["reason"]))
 
 
-def _write(root: NativeRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
+def _write(place: RecordPlace, image: MetadataImage, marks: Mapping[TopicPartition, _Mark]) -> None:
     """Write the marks of topics that still exist; no file if there are none. The caller holds the root's lock."""
-    topics = root.store.image.topics
+    topics = image.topics
     entries = [
         {
             "topic": topic_partition.topic,
@@ -205,18 +252,9 @@ def _write(root: NativeRoot, marks: Mapping[TopicPartition, _Mark]) -> None:
     ]
     data = json.dumps({"version": _VERSION, "partitions": entries}, ensure_ascii=False, indent=1)
     if entries:
-        _write_file(root, UNCLEANABLE_FILE, data.encode(errors="backslashreplace"))
-    elif isinstance(root, FileRoot):
-        root.fs.unlink_if_there(root.path / UNCLEANABLE_FILE)
-    elif isinstance(root, ObjectRoot):
-        root.objects.delete([UNCLEANABLE_FILE])
-
-
-def _write_file(root: NativeRoot, name: str, data: bytes) -> None:
-    if isinstance(root, FileRoot):
-        root.fs.write_file_atomic(root.path / name, data, durable=False)
-    elif isinstance(root, ObjectRoot):
-        root.objects.put(name, data)
+        place.write(UNCLEANABLE_FILE, data.encode(errors="backslashreplace"))
+    else:
+        place.delete(UNCLEANABLE_FILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +277,7 @@ class CleanerRun:
 def read_last_run(place: RecordPlace) -> CleanerRun | None:
     """The last run, None if there was none. Raises OSError if the file cannot be read."""
     try:
-        data = _read_file(place, LAST_RUN_FILE, _RUN_FILE_BYTES_MAX)
+        data = place.read(LAST_RUN_FILE, _RUN_FILE_BYTES_MAX)
         tree = json.loads(data)
         return CleanerRun(
             began_ms=int(tree["began_ms"]),
@@ -260,7 +298,7 @@ def read_last_run(place: RecordPlace) -> CleanerRun | None:
 
 def write_last_run(root: NativeRoot, run: CleanerRun) -> None:
     """Replace the stored results of the last run."""
-    _write_file(root, LAST_RUN_FILE, json.dumps(asdict(run)).encode())
+    record_place(root).write(LAST_RUN_FILE, json.dumps(asdict(run)).encode())
 
 
 class CleanerRecord:
@@ -313,9 +351,9 @@ class CleanerRecord:
         self._stored_ms = self._root.clock()
         failure = None
         offsets_count = marks_count = 0
-        if self._offsets and isinstance(self._root, FileRoot):
+        if self._offsets:
             try:
-                offsets_count = store_clean_offsets(self._root, self._offsets)
+                offsets_count = store_clean_offsets(on_file_system(self._root), self._offsets)
                 self._offsets = []
             except (KafkalogError, OSError) as error:
                 _LOG.warning("%s is not written, cleaned partitions are cleaned again: %s", _CHECKPOINT, error)

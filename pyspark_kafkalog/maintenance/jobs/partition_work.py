@@ -6,10 +6,11 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -37,3 +38,8 @@ class PartitionWork:
             self.error = error
         finally:
             self.seconds += time.perf_counter() - began
+
+    def report(self, action: str, **values: Any) -> PartitionReport:
+        """The report with these values, and the time and the error of the steps."""
+        error = None if self.error is None else str(self.error)
+        return replace(empty_report(self.topic_partition, action), **values, seconds=self.seconds, error=error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,10 @@ from pathlib import Path
 from threading import Event
 from typing import Final, Protocol, TypeVar
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
-from pyspark_kafkalog.root.file_root import on_file_system
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -60,6 +61,14 @@ class JobRun:
     def open(self) -> Root:
         """The log directory in its current state. Raises LogDirError when there is another one at the path, or none."""
         return open_root(self.path, identity=self.identity)
+
+
+def partitions_to_work_on(
+    root: NativeRoot, topics: Collection[str] | None, partitions: Collection[TopicPartition] | None
+) -> list[TopicPartition]:
+    """`partitions`, or all of `topics`, or all, in order, after a refresh of the root. Raises UnknownTopicError."""
+    root.refresh()
+    return sorted(root.partitions(topics) if partitions is None else partitions)
 
 
 class Job(Protocol):
@@ -191,6 +200,12 @@ def run_loop(
     return ALL_FINE
 
 
+def chunks(partitions: Sequence[TopicPartition], slots: int, partitions_max: int) -> list[Sequence[TopicPartition]]:
+    """Up to `partitions_max` partitions for each task, fewer if that keeps all slots busy."""
+    chunk_size = min(partitions_max, max(-(-len(partitions) // slots), 1))
+    return [partitions[at : at + chunk_size] for at in range(0, len(partitions), chunk_size)]
+
+
 def run_chunks(
     tasks: Tasks,
     partitions: Sequence[TopicPartition],
@@ -201,12 +216,9 @@ def run_chunks(
 ) -> Iterator[Result | PartitionReport]:
     """Call `work`, which must be picklable, on all partitions, with up to `partitions_max` of them in each task.
 
-    Tasks get fewer partitions if that keeps all slots busy. Yields the results as tasks complete. A failed task yields
-    a failed report for each of its partitions.
+    Yields the results as tasks complete. A failed task yields a failed report for each of its partitions.
     """
-    chunk_size = min(partitions_max, max(-(-len(partitions) // tasks.slots), 1))
-    chunks = [partitions[at : at + chunk_size] for at in range(0, len(partitions), chunk_size)]
-    yield from run_groups(tasks, chunks, work, action=action)
+    yield from run_groups(tasks, chunks(partitions, tasks.slots, partitions_max), work, action=action)
 
 
 def run_groups(
@@ -228,33 +240,56 @@ def run_groups(
                 yield failed(topic_partition, action, error)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkJob:
-    """A job that is one call of `work` for each chunk of at most `partitions_max` partitions, then one of `finish`.
+def all_partitions(job_run: JobRun) -> Sequence[TopicPartition]:
+    """All partitions of the run's topics. Raises ReadOnlyLogDirError, UnknownTopicError."""
+    return job_run.open().native().partitions(job_run.topics)
 
-    `finish` returns reports that belong to no partition, if there are any.
 
-    `work` and `finish` are module-level functions, so that they can be pickled and sent to tasks. `work` does all of
-    its partitions' work, including commits, which the root's lock lets one task make at a time; it reads no logs.
-    `needs_files`: roots on object stores are refused.
+def no_logs_are_read(job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+    """For `PartitionsJob.sizes`: the job reads no logs."""
+    return iter(())
+
+
+def known_sizes(partitions: Sequence[TopicPartition], size: Callable[[TopicPartition], int]) -> Iterator[int]:
+    """`size` of each partition that has one; a partition that cannot be looked at counts nothing."""
+    for topic_partition in partitions:
+        with contextlib.suppress(KafkalogError, OSError):
+            size_bytes = size(topic_partition)
+            if size_bytes:
+                yield size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsJob:
+    """A job that is one call of `work` for each task's partitions, then one of `finish`.
+
+    `chosen` and `sizes` are `choose` and `bytes_to_read` of the job. A task has at most `partitions_max` partitions, or
+    one of the groups that `groups` makes of them for so many slots. `finish` returns reports that belong to no
+    partition, if there are any.
+
+    The functions are those of a module, or partial calls of such, so that they can be pickled and sent to tasks. `work`
+    does all of its partitions' work, including commits, which the root's lock lets one task make at a time.
     """
 
     action: str
     work: Callable[[JobRun, Sequence[TopicPartition]], list[PartitionReport]]
-    partitions_max: int
+    chosen: Callable[[JobRun], Sequence[TopicPartition]] = all_partitions
+    sizes: Callable[[JobRun, Sequence[TopicPartition]], Iterator[int]] = no_logs_are_read
+    partitions_max: int = 1
+    groups: Callable[[JobRun, Sequence[TopicPartition], int], list[Sequence[TopicPartition]]] | None = None
     finish: Callable[[JobRun], list[PartitionReport]] | None = None
-    needs_files: bool = True
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        root = job_run.open()
-        native = on_file_system(root) if self.needs_files else root.native()
-        return native.partitions(job_run.topics)
+        return self.chosen(job_run)
 
     def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
-        return iter(())
+        return self.sizes(job_run, partitions)
 
     def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
-        work = partial(self.work, job_run)
-        yield from run_chunks(tasks, partitions, work, action=self.action, partitions_max=self.partitions_max)
+        if self.groups is None:
+            groups = chunks(partitions, tasks.slots, self.partitions_max)
+        else:
+            groups = self.groups(job_run, partitions, tasks.slots)
+        yield from run_groups(tasks, groups, partial(self.work, job_run), action=self.action)
         if self.finish is not None:
             yield from self.finish(job_run)

@@ -1,6 +1,6 @@
 """The job merge-segments on object roots, with the reports of file roots, and the clean-up that follows a job.
 
-    merge_runs         merges the runs of partitions into segment objects, until none is left
+    MergedObjects      merges the runs of partitions into segment objects, until none is left
     clean_up_root      deletes dropped objects and orphans of an object root, or in the remote storage of a file root,
                        with the root's settings
     finish_job         the same at the end of a job, whose changes are committed: a failure is left to the next run
@@ -21,9 +21,10 @@ from typing import Final
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedMetadata, CleanedUp, clean_up
 from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_round
-from pyspark_kafkalog.maintenance.objects.merge_plan import MergePlan
+from pyspark_kafkalog.maintenance.objects.merge_plan import MergePlan, merge_tasks
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedObjectsRecord, MetadataRecord
 from pyspark_kafkalog.root.admin import broker_config
@@ -39,31 +40,49 @@ from pyspark_kafkalog.units import HOUR_MS
 
 _LOG: Final = logging.getLogger(__name__)
 
+#: The action of the reports of a merge.
+MERGE_ACTION: Final = "merge-segments"
+
 _DELETE_DELAY: Final = "log.segment.delete.delay.ms"
 _TOPIC_DELAY: Final = "file.delete.delay.ms"
 
 
-def merge_runs(
-    root: ObjectRoot, partitions: Sequence[TopicPartition], action: str, *, dry_run: bool
-) -> list[PartitionReport]:
-    """Merge the runs of `partitions`; one report each: bytes merged, and the reduction in runs and segments.
+@dataclass(frozen=True, slots=True)
+class MergedObjects:
+    """The logs of a root in an object store, for merge-segments: runs become segments."""
 
-    Its time is an equal share of that of all: the partitions of a round are merged together.
-    """
-    began = time.perf_counter()
-    reports = {each: empty_report(each, action) for each in partitions}
-    configs = {each.topic: root.log_config(each.topic) for each in partitions}
-    image = root.store.refresh()
-    if dry_run:
-        for each in partitions:
-            plan = MergePlan.of_partition(image, each, configs[each.topic].segment_bytes)
-            if plan is not None:
-                reports[each] = _tried(root, plan, reports[each])
-    else:
-        for merged in _merge(root, configs, partitions, image.objects.last_id):
-            reports[merged.topic_partition] = _added(reports[merged.topic_partition], merged)
-    seconds = (time.perf_counter() - began) / max(len(reports), 1)
-    return [replace(each, seconds=seconds) for each in reports.values()]
+    root: ObjectRoot
+
+    def merge(self, partitions: Sequence[TopicPartition], *, dry_run: bool) -> list[PartitionReport]:
+        """One report each: bytes merged, and the reduction in runs and segments.
+
+        Its time is an equal share of that of all: the partitions of a round are merged together.
+        """
+        root = self.root
+        began = time.perf_counter()
+        reports = {each: empty_report(each, MERGE_ACTION) for each in partitions}
+        configs = {each.topic: root.log_config(each.topic) for each in partitions}
+        image = root.store.refresh()
+        if dry_run:
+            for each in partitions:
+                plan = MergePlan.of_partition(image, each, configs[each.topic].segment_bytes)
+                if plan is not None:
+                    reports[each] = _tried(root, plan, reports[each])
+        else:
+            for merged in _merge(root, configs, partitions, image.objects.last_id):
+                reports[merged.topic_partition] = _added(reports[merged.topic_partition], merged)
+        seconds = (time.perf_counter() - began) / max(len(reports), 1)
+        return [replace(each, seconds=seconds) for each in reports.values()]
+
+    def bytes_to_merge(self, topic_partition: TopicPartition) -> int:
+        partition = self.root.store.image.find(topic_partition.topic, topic_partition.partition)
+        return 0 if partition is None else partition.runs.size_bytes
+
+    def groups(self, partitions: Sequence[TopicPartition], slots: int) -> list[Sequence[TopicPartition]]:
+        return merge_tasks(self.root.store.image, partitions, slots)
+
+    def end_run(self) -> None:
+        finish_job(self.root)
 
 
 def _tried(root: ObjectRoot, plan: MergePlan, report: PartitionReport) -> PartitionReport:
@@ -121,20 +140,13 @@ def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> 
     image = root.store.refresh()
     config = broker_config(image)
     is_set = _DELETE_DELAY in broker_configs(image)
-    metadata: CleanedMetadata
-    objects: SegmentStore
-    if isinstance(root, ObjectRoot):
-        remove_abandoned()
-        metadata, objects, layout = root.store, root.objects, OwnLayout.AIVEN
-    else:
-        storage = root.remote_storage
-        if storage is None:
-            return CleanedUp(0, 0, 0)
-        metadata, objects, layout = _LockedMetadata(root), storage.store(), storage.layout
+    store = logs_of(root, _remote_storage, _object_store)
+    if store is None:
+        return CleanedUp(0, 0, 0)
     cleaned = clean_up(
-        metadata,
-        objects,
-        layout=layout,
+        store.metadata,
+        store.objects,
+        layout=store.layout,
         delay_ms=partial(_delay_ms, config.log_config({}).file_delete_delay_ms if is_set else HOUR_MS),
         staging_retention_ms=config.staging_retention_ms,
         clock=root.clock if now_ms is None else lambda: now_ms,
@@ -147,6 +159,25 @@ def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> 
             cleaned.orphans_bytes,
         )
     return cleaned
+
+
+@dataclass(frozen=True, slots=True)
+class _CleanedStore:
+    """A store to clean up, and the commits that say what is needed there."""
+
+    metadata: CleanedMetadata
+    objects: SegmentStore
+    layout: OwnLayout
+
+
+def _object_store(root: ObjectRoot) -> _CleanedStore | None:
+    remove_abandoned()
+    return _CleanedStore(root.store, root.objects, OwnLayout.AIVEN)
+
+
+def _remote_storage(root: FileRoot) -> _CleanedStore | None:
+    storage = root.remote_storage
+    return None if storage is None else _CleanedStore(_LockedMetadata(root), storage.store(), storage.layout)
 
 
 def finish_job(root: ObjectRoot) -> None:

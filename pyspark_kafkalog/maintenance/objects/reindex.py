@@ -18,9 +18,7 @@ snapshot that can be read.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,8 +26,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
 from pyspark_kafkalog.maintenance.objects.stored import topic_id_partition
@@ -70,7 +69,6 @@ from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segmen
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX, MIB
 
-_LOG: Final = logging.getLogger(__name__)
 REINDEX_ACTION: Final = "reindex"
 _WINDOW_BYTES: Final = 16 * MIB
 _MANIFEST: Final = "manifest"
@@ -78,15 +76,45 @@ _MANIFEST: Final = "manifest"
 _T = TypeVar("_T")
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class ReindexedPartition(PartitionWork):
+    """The work on one partition of either kind of root. `errors`: those of segments, after which the work continues."""
+
+    topic_partition: TopicPartition = field(kw_only=False)
+    dry_run: bool
+    force: bool
+    bytes_read: int = 0
+    errors: list[Exception] = field(default_factory=list)
+
+    def reindexed(self, files_written: int) -> PartitionReport:
+        """The report, with all errors."""
+        errors = [*self.errors, self.error] if self.error is not None else self.errors
+        report = self.report(
+            REINDEX_ACTION, bytes_read=self.bytes_read, bytes_kept=self.bytes_read, files_written=files_written
+        )
+        return replace(report, error="; ".join(map(str, errors)) or None)
+
+
+def damaged(file: str, rebuilt: RebuiltIndexes, *, advice: str) -> CorruptRecordError:
+    """The error of a `.log` that is not whole batches to its end."""
+    return CorruptRecordError(
+        file=file,
+        position=rebuilt.valid_bytes,
+        expected=f"batches up to byte {rebuilt.size_bytes}",
+        found="a damaged or torn batch",
+        advice=advice,
+    )
+
+
 def reindex_log(
     root: ObjectRoot, topic_partition: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
 ) -> PartitionReport:
     """Reindex the segments of one partition; see `reindex`. Raises UnknownTopicError."""
-    began = time.perf_counter()
     root.refresh()
     image = root.store.image
     partition = image.partition(topic_partition.topic, topic_partition.partition)
     work = _Reindexing(
+        topic_partition,
         root=root,
         of=topic_id_partition(image, topic_partition),
         config=root.log_config(topic_partition.topic),
@@ -96,25 +124,17 @@ def reindex_log(
         force=force,
     )
     for segment in partition.segments:
-        try:
-            with ScratchDirectory("reindex") as directory:
-                work.go(segment, directory)
-        except (KafkalogError, OSError) as failure:
-            _LOG.warning("%s: reindexing failed: %s", topic_partition, failure)
-            work.errors.append(failure)
+        with work.step(REINDEX_ACTION), ScratchDirectory("reindex") as directory:
+            work.go(segment, directory)
+        if work.error is not None:
+            work.errors.append(work.error)
+            work.error = None
             work.producers = None
-    return replace(
-        empty_report(topic_partition, REINDEX_ACTION),
-        bytes_read=work.bytes_read,
-        bytes_kept=work.bytes_read,
-        files_written=work.replaced_count,
-        seconds=time.perf_counter() - began,
-        error="; ".join(map(str, work.errors)) or None,
-    )
+    return work.reindexed(work.replaced_count)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reindexing:
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Reindexing(ReindexedPartition):
     """The work on one partition. `producers` are those at the end of the last segment, None if they are unknown.
 
     `last_ends` has the marker of the last transaction that has ended, by producer.
@@ -125,12 +145,8 @@ class _Reindexing:
     config: LogConfig
     epochs: tuple[EpochEntry, ...]
     now_ms: int
-    dry_run: bool
-    force: bool
-    bytes_read: int = 0
     replaced_count: int = 0
     producers: tuple[ProducerStateEntry, ...] | None = ()
-    errors: list[Exception] = field(default_factory=list)
     last_ends: dict[int, int] = field(default_factory=dict)
 
     def go(self, segment: SegmentObject, directory: Path) -> None:
@@ -142,7 +158,11 @@ class _Reindexing:
         self.bytes_read += rebuilt.size_bytes
         if rebuilt.valid_bytes < rebuilt.size_bytes:
             self.producers = None
-            raise self._damaged(segment, rebuilt)
+            raise damaged(
+                self._name(segment),
+                rebuilt,
+                advice="restore the object from an earlier version; its indexes are left as they are",
+            )
         known = manager if self.producers is not None else None
         content = _Content.of(segment, stored, rebuilt, known, self._right_aborted(segment, stored, rebuilt, directory))
         wrong = content.wrong(directory, force=self.force)
@@ -241,15 +261,6 @@ class _Reindexing:
 
     def _name(self, segment: SegmentObject) -> str:
         return f"{self.root.objects.url}/{log_key(self.of, segment, OwnLayout.AIVEN)}"
-
-    def _damaged(self, segment: SegmentObject, rebuilt: RebuiltIndexes) -> CorruptRecordError:
-        return CorruptRecordError(
-            file=self._name(segment),
-            position=rebuilt.valid_bytes,
-            expected=f"batches up to byte {rebuilt.size_bytes}",
-            found="a damaged or torn batch",
-            advice="restore the object from an earlier version; its indexes are left as they are",
-        )
 
     def _unknown_producers(self, segment: SegmentObject) -> CorruptRecordError:
         return CorruptRecordError(

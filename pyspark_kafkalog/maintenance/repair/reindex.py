@@ -17,29 +17,32 @@ files old and some new, each of them whole.
 
 from __future__ import annotations
 
-import logging
 import os
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, LogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import CorruptIndexError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks, stored_bytes
-from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
-from pyspark_kafkalog.maintenance.objects.reindex import REINDEX_ACTION, reindex_log
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.runner import (
+    JobRun,
+    PartitionsJob,
+    all_partitions,
+    partitions_to_work_on,
+    stored_bytes,
+)
+from pyspark_kafkalog.maintenance.kinds import logs_of
+from pyspark_kafkalog.maintenance.objects.reindex import REINDEX_ACTION, ReindexedPartition, damaged, reindex_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.maintenance.verify.scope import native_scopes
 from pyspark_kafkalog.maintenance.verify.segment import check_segment
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
@@ -68,9 +71,6 @@ from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_index
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
-_LOG: Final = logging.getLogger(__name__)
-
-
 #: Entry dtypes of index files, and the field with the offset.
 _ENTRIES: Final = {
     INDEX_SUFFIX: (OFFSET_INDEX_ENTRY, "relative_offset"),
@@ -96,30 +96,22 @@ def reindex(
     root, segments with wrong indexes are replaced (objects/reindex.py). Raises
     ReadOnlyLogDirError for a broker's directory, and UnknownTopicError.
     """
-    objects = root.native()
-    now_ms = objects.clock() if now_ms is None else now_ms
-    if isinstance(objects, ObjectRoot):
-        objects.refresh()
-        of = sorted(objects.partitions(topics) if partitions is None else partitions)
-        return [reindex_log(objects, each, now_ms=now_ms, dry_run=dry_run, force=force) for each in of]
-    native = on_file_system(root)
-    native.refresh()
-    chosen = native.partitions(topics) if partitions is None else partitions
-    return [
-        reindex_partition(native, topic_partition, now_ms=now_ms, dry_run=dry_run, force=force)
-        for topic_partition in sorted(chosen)
-    ]
+    native = root.native()
+    chosen = partitions_to_work_on(native, topics, partitions)
+    now_ms = native.clock() if now_ms is None else now_ms
+    one = logs_of(native, lambda root: partial(reindex_partition, root), lambda root: partial(reindex_log, root))
+    return [one(each, now_ms=now_ms, dry_run=dry_run, force=force) for each in chosen]
 
 
 def reindex_partition(
     root: FileRoot, topic_partition: TopicPartition, *, now_ms: int, dry_run: bool = False, force: bool = False
 ) -> PartitionReport:
     """`reindex` for one partition."""
-    began = time.perf_counter()
     root.refresh()
     state = root.store.image.partition(topic_partition.topic, topic_partition.partition).state
-    work = _Reindexing(SwapTarget.of(root, topic_partition, now_ms), state, dry_run, force)
-    try:
+    target = SwapTarget.of(root, topic_partition, now_ms)
+    work = _Reindexing(topic_partition, target=target, state=state, dry_run=dry_run, force=force)
+    with work.step(REINDEX_ACTION):
         has_files = has_directory(root, topic_partition)
         if dry_run:
             work.go()
@@ -128,31 +120,17 @@ def reindex_partition(
                 if not is_mine:
                     return left_to_another_run(topic_partition, REINDEX_ACTION)
                 work.go()
-    except (KafkalogError, OSError) as failure:
-        _LOG.warning("%s: reindexing failed: %s", topic_partition, failure)
-        work.errors.append(failure)
-    return replace(
-        empty_report(topic_partition, REINDEX_ACTION),
-        bytes_read=work.bytes_read,
-        bytes_kept=work.bytes_read,
-        files_written=len(work.written),
-        seconds=time.perf_counter() - began,
-        error="; ".join(map(str, work.errors)) or None,
-    )
+    return work.reindexed(len(work.written))
 
 
-@dataclass(slots=True)
-class _Reindexing:
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Reindexing(ReindexedPartition):
     """The work on one partition, whose state was `state` at the start."""
 
     target: SwapTarget
     state: LogState
-    dry_run: bool
-    force: bool
-    bytes_read: int = 0
     is_known: bool = True  # whether all producers so far are known
     written: set[Path] = field(default_factory=set)
-    errors: list[Exception] = field(default_factory=list)
 
     @property
     def root(self) -> FileRoot:
@@ -182,7 +160,13 @@ class _Reindexing:
             )
             self.bytes_read += rebuilt.size_bytes
             if rebuilt.valid_bytes < rebuilt.size_bytes:
-                self.errors.append(_damaged(self.directory, base_offset, rebuilt))
+                self.errors.append(
+                    damaged(
+                        str(segment_file(self.directory, base_offset, LOG_SUFFIX)),
+                        rebuilt,
+                        advice="restore the file from a copy; its indexes are left as they are",
+                    )
+                )
                 self.is_known = False
             else:
                 self._replace_indexes(base_offset, rebuilt)
@@ -317,45 +301,29 @@ def _last_offset(path: Path, base_offset: int) -> int:
     return offset if path.suffix == TXN_INDEX_SUFFIX else base_offset + offset
 
 
-def _damaged(directory: Path, base_offset: int, rebuilt: RebuiltIndexes) -> CorruptRecordError:
-    return CorruptRecordError(
-        file=str(segment_file(directory, base_offset, LOG_SUFFIX)),
-        position=rebuilt.valid_bytes,
-        expected=f"batches up to byte {rebuilt.size_bytes}",
-        found="a damaged or torn batch",
-        advice="restore the file from a copy; its indexes are left as they are",
+def reindex_job(numbers: tuple[int, ...] = (), *, force: bool = False) -> PartitionsJob:
+    """The job: reindexes each partition in a task of its own; only those with the given `numbers`, () for all."""
+    return PartitionsJob(
+        action=REINDEX_ACTION,
+        work=partial(_reindex, force),
+        chosen=partial(_with_numbers, numbers),
+        sizes=stored_bytes,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReindexJob:
-    """Reindex the partitions of the run's topics; only those with the given `numbers`, () for all."""
-
-    numbers: tuple[int, ...] = ()
-    force: bool = False
-    action: str = field(default=REINDEX_ACTION, init=False)
-
-    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        """The partitions of the run's topics. Raises UnknownTopicError for a topic without one of the numbers."""
-        found = job_run.open().native().partitions(job_run.topics)
-        if not self.numbers:
-            return found
-        for topic in dict.fromkeys(each.topic for each in found):
-            for number in self.numbers:
-                if TopicPartition(topic, number) not in found:
-                    raise UnknownTopicError(f"topic {topic!r} has no partition {number}")
-        return [each for each in found if each.partition in self.numbers]
-
-    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
-        """All bytes of the partitions' logs."""
-        return stored_bytes(job_run, partitions)
-
-    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
-        """Reindex each partition in a task of its own."""
-        return run_chunks(tasks, partitions, partial(_reindex, job_run, self.force), action=self.action)
+def _with_numbers(numbers: Collection[int], job_run: JobRun) -> Sequence[TopicPartition]:
+    """The partitions of the run's topics. Raises UnknownTopicError for a topic without one of the numbers."""
+    found = all_partitions(job_run)
+    if not numbers:
+        return found
+    for topic in dict.fromkeys(each.topic for each in found):
+        for number in numbers:
+            if TopicPartition(topic, number) not in found:
+                raise UnknownTopicError(f"topic {topic!r} has no partition {number}")
+    return [each for each in found if each.partition in numbers]
 
 
-def _reindex(job_run: JobRun, force: bool, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+def _reindex(force: bool, job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
     return reindex(
         job_run.open(),
         partitions=partitions,

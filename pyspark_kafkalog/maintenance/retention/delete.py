@@ -34,12 +34,11 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once
 from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.runner import ChunkJob, JobRun
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, partitions_to_work_on
 from pyspark_kafkalog.maintenance.kinds import logs_of
-from pyspark_kafkalog.maintenance.retention.logs import FileLogs, ObjectLogs
+from pyspark_kafkalog.maintenance.retention.logs import RetainedFiles, RetainedObjects
 from pyspark_kafkalog.maintenance.retention.plan import PlannedRetention, RetainedLogs
 from pyspark_kafkalog.root.commit.log_starts import move_log_starts
-from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.transactions.state_log import expire_ids
@@ -130,10 +129,9 @@ def retain(
 ) -> list[PartitionReport]:
     """As `apply_retention`, without the end of the run (`finish`)."""
     native = root.native()
-    native.refresh()
+    chosen = partitions_to_work_on(native, topics, partitions)
     now_ms = native.clock() if now_ms is None else now_ms
     run = _Run(native, _logs_of(native, now_ms=now_ms, dry_run=dry_run), now_ms, dry_run)
-    chosen = sorted(native.partitions(topics) if partitions is None else partitions)
     reports: list[PartitionReport] = []
     count = locks_at_once(PARTITIONS_A_COMMIT)
     try:
@@ -146,10 +144,11 @@ def retain(
 
 
 def _logs_of(root: NativeRoot, *, now_ms: int | None, dry_run: bool) -> RetainedLogs:
-    def files(root: FileRoot) -> RetainedLogs:
-        return FileLogs(root, now_ms, dry_run=dry_run)
-
-    return logs_of(root, files, lambda root: ObjectLogs(root, now_ms))
+    return logs_of(
+        root,
+        lambda root: RetainedFiles(root, now_ms, dry_run=dry_run),
+        lambda root: RetainedObjects(root, now_ms),
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -269,16 +268,15 @@ def _report(work: _Work) -> PartitionReport:
     if not work.is_mine and work.error is None:
         return left_to_another_run(topic_partition, ACTION)
     if planned is None or work.error is not None:
-        return replace(empty_report(topic_partition, ACTION), seconds=work.seconds, error=str(work.error))
-    report = replace(
-        empty_report(topic_partition, ACTION),
+        return work.report(ACTION)
+    report = work.report(
+        ACTION,
         bytes_kept=planned.plan.kept_bytes,
         bytes_dropped=planned.plan.deleted_bytes,
         segments_dropped=planned.plan.deleted_count,
         offsets_expired=work.offsets_expired,
         transactional_ids_expired=work.ids_expired,
         log_start_offset=planned.plan.log_start_offset if work.moved is None else work.moved.log_start_offset,
-        seconds=work.seconds,
     )
     if not planned.has_remote_segments:
         return report
@@ -300,4 +298,6 @@ def _finish_retention(job_run: JobRun) -> list[PartitionReport]:
 
 
 #: Up to 128 partitions share a commit: 10,000 partitions are at least 10 tasks and about 80 commits.
-RETENTION_JOB: Final = ChunkJob(ACTION, _run_retention, _PARTITIONS_A_TASK, _finish_retention, needs_files=False)
+RETENTION_JOB: Final = PartitionsJob(
+    action=ACTION, work=_run_retention, partitions_max=_PARTITIONS_A_TASK, finish=_finish_retention
+)

@@ -47,7 +47,7 @@ from pyspark_kafkalog.tiered.segments import TopicIdPartition
 _LOG: Final = logging.getLogger(__name__)
 
 
-class FileLogs:
+class RetainedFiles:
     """The logs of a root on a file system, for one run."""
 
     def __init__(self, root: FileRoot, now_ms: int | None, *, dry_run: bool) -> None:
@@ -147,7 +147,7 @@ class FileLogs:
             remove_abandoned(root.path, staged, now_ns=now_ns, retention_ms=retention_ms, fs=root.fs)
 
 
-class ObjectLogs:
+class RetainedObjects:
     """The logs of a root in an object store, for one run."""
 
     def __init__(self, root: ObjectRoot, now_ms: int | None) -> None:

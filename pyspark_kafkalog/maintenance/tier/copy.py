@@ -16,22 +16,19 @@ segment once.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once, partition_lock
 from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, empty_report
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
-from pyspark_kafkalog.maintenance.jobs.tasks import Tasks
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, known_sizes, partitions_to_work_on
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.maintenance.tier.plan import check_follows, due, remote_end, why_not
 from pyspark_kafkalog.metadata.extents import new_segment_id
@@ -76,13 +73,10 @@ def tier_segments(
     storage fails, all that are left have its error. Raises ReadOnlyLogDirError for a broker's directory, LogDirError
     for a root in an object store, InvalidConfigError without remote storage, UnknownTopicError.
     """
-    native = on_file_system(root, instead=_IN_STORE)
-    native.refresh()
-    storage = native.remote_storage
-    if storage is None:
-        raise InvalidConfigError(f"{native.path} has no remote storage: expected the configuration {LOCATION_CONFIG}")
-    chosen = sorted(native.partitions(topics) if partitions is None else partitions)
-    run = _Run(native, storage, native.clock() if now_ms is None else now_ms, dry_run)
+    root.refresh()
+    files, storage = _tiered_root(root)
+    chosen = partitions_to_work_on(files, topics, partitions)
+    run = _Run(files, storage, files.clock() if now_ms is None else now_ms, dry_run)
     return run.copy([_Work(each) for each in chosen])
 
 
@@ -98,17 +92,6 @@ class _Work(PartitionWork):
     @property
     def is_over(self) -> bool:
         return self.error is not None or self.skipped is not None
-
-    def report(self) -> PartitionReport:
-        return replace(
-            empty_report(self.topic_partition, ACTION),
-            bytes_copied=self.size_bytes,
-            segments_copied=self.segments_count,
-            remote_end_offset=self.end_offset,
-            skipped=self.skipped,
-            error=None if self.error is None else str(self.error),
-            seconds=self.seconds,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +135,16 @@ class _Run:
                         work.error = error
                     waiting.clear()
                 self._commit(puts)
-        return [each.report() for each in works]
+        return [
+            work.report(
+                ACTION,
+                bytes_copied=work.size_bytes,
+                segments_copied=work.segments_count,
+                remote_end_offset=work.end_offset,
+                skipped=work.skipped,
+            )
+            for work in works
+        ]
 
     def _fill(self, puts: list[_Put], waiting: deque[_Work], locks: ExitStack) -> None:
         """Put segments until there is enough for a commit; partitions of which nothing is left leave `waiting`.
@@ -306,38 +298,44 @@ def _named(image: MetadataImage, puts: Sequence[_Put]) -> set[str]:
     return named
 
 
-@dataclass(frozen=True, slots=True)
-class TierJob:
-    """Copies the segments of tiered topics; without topics in the options, of all that are tiered."""
+def _tiered_root(root: Root) -> tuple[FileRoot, OwnStorage]:
+    """The root and its remote storage. Raises LogDirError, ReadOnlyLogDirError, InvalidConfigError without one."""
+    files = on_file_system(root, instead=_IN_STORE)
+    if files.remote_storage is None:
+        raise InvalidConfigError(
+            f"{files.path} has no remote storage: expected the configuration {LOCATION_CONFIG}; set it with kafkalog "
+            "configs --broker-defaults"
+        )
+    return files, files.remote_storage
 
-    action: str = ACTION
 
-    def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        native = on_file_system(job_run.open(), instead=_IN_STORE)
-        if native.remote_storage is None:
-            raise InvalidConfigError(
-                f"{native.path} has no remote storage: set {LOCATION_CONFIG} with kafkalog configs --broker-defaults"
-            )
-        chosen = native.partitions(job_run.topics)
-        if job_run.topics is not None:
-            return chosen
-        is_tiered = {name: why_not(name, native.log_config(name)) is None for name in native.topics()}
-        return [each for each in chosen if is_tiered[each.topic]]
+def _chosen(job_run: JobRun) -> Sequence[TopicPartition]:
+    """The partitions of the run's topics; without such, of all topics that are tiered."""
+    root, _ = _tiered_root(job_run.open())
+    chosen = root.partitions(job_run.topics)
+    if job_run.topics is not None:
+        return chosen
+    is_tiered = {name: why_not(name, root.log_config(name)) is None for name in root.topics()}
+    return [each for each in chosen if is_tiered[each.topic]]
 
-    def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
-        native = on_file_system(job_run.open(), instead=_IN_STORE)
-        for each in partitions:
-            partition = native.store.image.find(each.topic, each.partition)
-            if partition is not None and partition.state.has_closed_segments:
-                with contextlib.suppress(KafkalogError, OSError):
-                    active = partition.state.active_base_offset
-                    closed = closed_segments(partition_path(native.path, each), active)
-                    yield sum(segment.size_bytes for segment in due(partition, closed))
 
-    def run(self, tasks: Tasks, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[PartitionReport]:
-        work = partial(_run_tier, job_run)
-        yield from run_chunks(tasks, partitions, work, action=self.action, partitions_max=PARTITIONS_A_COMMIT)
+def _sizes(job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
+    root, _ = _tiered_root(job_run.open())
+
+    def due_bytes(topic_partition: TopicPartition) -> int:
+        partition = root.store.image.find(topic_partition.topic, topic_partition.partition)
+        if partition is None or not partition.state.has_closed_segments:
+            return 0
+        closed = closed_segments(partition_path(root.path, topic_partition), partition.state.active_base_offset)
+        return sum(segment.size_bytes for segment in due(partition, closed))
+
+    return known_sizes(partitions, due_bytes)
 
 
 def _run_tier(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
     return tier_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
+
+
+TIER_JOB: Final = PartitionsJob(
+    action=ACTION, work=_run_tier, chosen=_chosen, sizes=_sizes, partitions_max=PARTITIONS_A_COMMIT
+)

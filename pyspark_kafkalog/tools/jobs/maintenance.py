@@ -226,16 +226,16 @@ def _retain(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     job.log_to_stderr()
-    from pyspark_kafkalog.maintenance.merge import MergeJob
+    from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 
-    return job.run_job(options, MergeJob(), interval_s=_hourly)
+    return job.run_job(options, MERGE_JOB, interval_s=_hourly)
 
 
 def _tier(options: argparse.Namespace) -> int:
     job.log_to_stderr()
-    from pyspark_kafkalog.maintenance.tier.copy import TierJob
+    from pyspark_kafkalog.maintenance.tier.copy import TIER_JOB
 
-    return job.run_job(options, TierJob(), interval_s=lambda config: config.log_retention_check_interval_ms / 1000)
+    return job.run_job(options, TIER_JOB, interval_s=lambda config: config.log_retention_check_interval_ms / 1000)
 
 
 def _add_reindex(parser: argparse.ArgumentParser) -> None:
@@ -254,10 +254,10 @@ def _reindex(options: argparse.Namespace) -> int:
     if options.partition and not options.topic:
         raise UsageError("--partition needs --topic")
     job.log_to_stderr()
-    from pyspark_kafkalog.maintenance.repair.reindex import ReindexJob
+    from pyspark_kafkalog.maintenance.repair.reindex import reindex_job
 
-    reindex_job = ReindexJob(numbers=tuple(options.partition or ()), force=options.force)
-    return job.run_job(options, reindex_job, interval_s=_hourly)
+    chosen = reindex_job(tuple(options.partition or ()), force=options.force)
+    return job.run_job(options, chosen, interval_s=_hourly)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:

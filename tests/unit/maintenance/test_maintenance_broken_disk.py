@@ -20,8 +20,8 @@ from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Job, JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
-from pyspark_kafkalog.maintenance.merge import MergeJob, merge_segments
-from pyspark_kafkalog.maintenance.repair.reindex import ReindexJob
+from pyspark_kafkalog.maintenance.merge import MERGE_JOB, merge_segments
+from pyspark_kafkalog.maintenance.repair.reindex import reindex_job
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import time_ms
@@ -36,9 +36,9 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
 
 JOBS: dict[str, tuple[Job, dict[str, str]]] = {
     "retention": (RETENTION_JOB, {"retention.ms": "1000"}),
-    "merge-segments": (MergeJob(), LARGE_SEGMENTS),
+    "merge-segments": (MERGE_JOB, LARGE_SEGMENTS),
     "log-cleaner": (CleanerJob(), COMPACTED),
-    "reindex": (ReindexJob(), {}),
+    "reindex": (reindex_job(), {}),
 }
 
 

@@ -19,7 +19,7 @@ from pyspark_kafkalog.groups import group as group_module
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, is_small, run_once
-from pyspark_kafkalog.maintenance.merge import MergeJob
+from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 from pyspark_kafkalog.maintenance.metrics import _lag_metric
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -76,7 +76,7 @@ def test_jobs_with_nothing_to_do_cost_the_same_for_each_partition(tmp_path: Path
         job_run = JobRun(path=tmp_path / str(partitions))
         chosen = RETENTION_JOB.choose(job_run)
         write_offset_checkpoint(tmp_path / str(partitions) / CLEANER_OFFSET_CHECKPOINT, dict.fromkeys(chosen, 0))
-        jobs: list[Job] = [RETENTION_JOB, MergeJob(), CleanerJob()]
+        jobs: list[Job] = [RETENTION_JOB, MERGE_JOB, CleanerJob()]
         for job in jobs:
 
             def run(job: Job = job, job_run: JobRun = job_run) -> None:
@@ -107,7 +107,7 @@ def test_jobs_with_nothing_to_do_list_each_directory_once(tmp_path: Path, monkey
         partition_listing, "list_names", lambda directory: listed.append(str(directory)) or real(directory)
     )
     job_run = JobRun(path=tmp_path)
-    jobs: list[Job] = [RETENTION_JOB, MergeJob(), CleanerJob()]
+    jobs: list[Job] = [RETENTION_JOB, MERGE_JOB, CleanerJob()]
     for hours in range(4):  # until what was renamed is removed
         job_run = JobRun(path=tmp_path, now_ms=time_ms() + hours * 3_600_000)
         for job in jobs:

@@ -22,6 +22,7 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import (
     LAST_RUN_FILE,
     UNCLEANABLE_FILE,
     CleanerRun,
+    RecordFiles,
     mark_cleanable,
     mark_uncleanable,
     read_last_run,
@@ -260,15 +261,15 @@ def test_uncleanable_marks_persist_until_cleared_or_topic_is_recreated(root: Pat
     log_dir = LogDir.open(root)
     own = log_dir.root.native()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 2)
-    assert read_uncleanable(root) == {}
+    assert read_uncleanable(RecordFiles(root)) == {}
     mark_uncleanable(own, second, "bad\udcff", now_ms=2)
     mark_uncleanable(own, first, "worse", now_ms=3)
     mark_uncleanable(own, first, "x" * 5000, now_ms=4)
     mark_uncleanable(own, TopicPartition("nix", 0), "not there", now_ms=4)
-    assert read_uncleanable(root) == {first: "x" * 1000, second: "bad\udcff"}
+    assert read_uncleanable(RecordFiles(root)) == {first: "x" * 1000, second: "bad\udcff"}
     assert [each["sinceMs"] for each in json.loads((root / UNCLEANABLE_FILE).read_text())["partitions"]] == [3, 2]
     mark_cleanable(own, first)
-    assert list(read_uncleanable(root)) == [second]
+    assert list(read_uncleanable(RecordFiles(root))) == [second]
     mark_cleanable(own, second)
     assert not (root / UNCLEANABLE_FILE).exists()
     mark_uncleanable(own, first, "bad", now_ms=5)
@@ -276,15 +277,15 @@ def test_uncleanable_marks_persist_until_cleared_or_topic_is_recreated(root: Pat
     log_dir.create_topic("orders", partitions=1)
     log_dir.create_topic("others", partitions=1)
     mark_uncleanable(own, TopicPartition("others", 0), "bad", now_ms=6)
-    assert list(read_uncleanable(root)) == [TopicPartition("others", 0)]
+    assert list(read_uncleanable(RecordFiles(root))) == [TopicPartition("others", 0)]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"partitions": [1]}', b'{"partitions": 3}', b"\xff", b"[" * 9999])
 def test_damaged_cleaner_state_files_read_as_empty(tmp_path: Path, data: bytes) -> None:
     (tmp_path / UNCLEANABLE_FILE).write_bytes(data)
     (tmp_path / LAST_RUN_FILE).write_bytes(data)
-    assert read_uncleanable(tmp_path) == {}
-    assert read_last_run(tmp_path) is None
+    assert read_uncleanable(RecordFiles(tmp_path)) == {}
+    assert read_last_run(RecordFiles(tmp_path)) is None
 
 
 def test_totals_of_cleaner_run_are_read_back_as_written(root_place: RootPlace) -> None:

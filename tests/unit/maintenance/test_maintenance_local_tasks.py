@@ -21,7 +21,7 @@ from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.jobs import runner as job_runner
 from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, is_small
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, StoppedError, TaskFailedError
-from pyspark_kafkalog.maintenance.merge import MergeJob
+from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
@@ -79,7 +79,7 @@ def test_sizes_of_files_are_asked_for_until_the_limit(root: Path, monkeypatch: p
 def test_jobs_with_nothing_to_do_read_no_bytes_whatever_is_there(root: Path) -> None:
     """Of logs without closed segments there is nothing to merge, clean or delete, and no directory is listed."""
     job_run = JobRun(path=root)
-    jobs: list[Job] = [RETENTION_JOB, MergeJob(), CleanerJob()]
+    jobs: list[Job] = [RETENTION_JOB, MERGE_JOB, CleanerJob()]
     for job in jobs:
         partitions = job.choose(job_run)
         with pytest.MonkeyPatch.context() as patch:
@@ -98,9 +98,9 @@ def test_merge_and_cleaner_read_closed_segments_that_are_due(root: Path) -> None
     of = [TopicPartition("small", 0)]
     size_bytes = sum(path.stat().st_size for path in closed)
     assert sum(CleanerJob().bytes_to_read(job_run, of)) == size_bytes
-    assert sum(MergeJob().bytes_to_read(job_run, of)) == 0  # they are full
+    assert sum(MERGE_JOB.bytes_to_read(job_run, of)) == 0  # they are full
     log_dir.alter_topic("small", add={"segment.bytes": "4194304"})
-    assert sum(MergeJob().bytes_to_read(job_run, of)) == size_bytes
+    assert sum(MERGE_JOB.bytes_to_read(job_run, of)) == size_bytes
     clean_partition(log_dir.root, "small", 0)
     assert sum(CleanerJob().bytes_to_read(job_run, of)) == 0
 

@@ -17,7 +17,7 @@ from fakes.thread_tasks import ThreadTasks
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.merge import MergeJob
+from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 from pyspark_kafkalog.maintenance.objects import merge_plan
 from pyspark_kafkalog.maintenance.objects.merge import merge_round
 from pyspark_kafkalog.maintenance.objects.merge_plan import MergeRound, merge_tasks
@@ -67,7 +67,7 @@ def test_each_object_is_got_once_by_each_task(slots: int, monkeypatch: pytest.Mo
     store = store_of(url)
     first, commits = data_requests(store), store.requests["create"]
     reports = list(
-        MergeJob().run(
+        MERGE_JOB.run(
             ThreadTasks(slots), JobRun(path=url), [TopicPartition("orders", each) for each in range(PARTITIONS)]
         )
     )

@@ -18,7 +18,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner import run_record
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION
-from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset, read_uncleanable
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset, RecordFiles, read_uncleanable
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.retention import delete_records
@@ -97,18 +97,18 @@ def test_marks_of_many_partitions_are_written_in_few_lines(many: FileRoot, monke
     record = CleanerRecord(JobRun(path=many.path))
     counts: list[int] = []
     write = run_record._write
-    monkeypatch.setattr(run_record, "_write", lambda root, marks: counts.append(len(marks)) or write(root, marks))
+    monkeypatch.setattr(run_record, "_write", lambda *given: counts.append(len(given[-1])) or write(*given))
     for number in range(PARTITIONS):
         record.took(failed(TopicPartition("users", number), CLEAN_ACTION, KafkalogError("damaged")))
     record.close()
-    assert len(read_uncleanable(many.path)) == PARTITIONS
+    assert len(read_uncleanable(RecordFiles(many.path))) == PARTITIONS
     assert sum(counts) <= 10 * PARTITIONS
     record = CleanerRecord(JobRun(path=many.path))
     counts.clear()
     for number in range(PARTITIONS):
         record.took(report_of(number))
     record.close()
-    assert read_uncleanable(many.path) == {}
+    assert read_uncleanable(RecordFiles(many.path)) == {}
     assert sum(counts) <= 10 * PARTITIONS
 
 
