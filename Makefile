@@ -78,16 +78,16 @@ test-spark: export PYSPARK_PYTHON := $(CURDIR)/$(SPARK_VENV)/bin/python
 test-spark: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
 test-spark: export OPENBLAS_NUM_THREADS ?= 1
 test-spark: $(SPARK_VENV)/.installed-test java
-	$(SPARK_VENV)/bin/python -m pytest --durations 20 tests/spark tests/notebooks tests/unit/spark_source $(PYTEST_ARGS)
+	$(SPARK_VENV)/bin/python -m pytest --durations 20 tests/spark tests/notebooks tests/unit/spark $(PYTEST_ARGS)
 
 test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
 test-stores: $(VENV)/.installed-test java
-	$(PY) -m pytest -q tests/interop/test_interop_store_contract.py tests/interop/test_interop_object_faults.py $(PYTEST_ARGS)
+	$(PY) -m pytest -q tests/interop/test_store_contract.py tests/interop/test_object_faults.py $(PYTEST_ARGS)
 
 test-clients: export KAFKALOG_TEST_CLIENTS = 1
 test-clients: $(VENV)/.installed-test java
 	@sh scripts/bootstrap.sh kcat
-	$(PY) -m pytest -q tests/clients tests/interop/test_interop_server_clients.py $(PYTEST_ARGS)
+	$(PY) -m pytest -q tests/clients tests/interop/test_server_clients.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)

@@ -16,20 +16,19 @@ from builders.root_places import KINDS, RootPlace, forget, memory_root
 from hypothesis import HealthCheck, settings
 from kafka_processes.s3_proxy import S3Proxy
 from left_open import close_what_is_left_open
+from repository import FIXTURES, TESTS
 from tiers import SEED, TIER, chosen_cases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HERE = Path(__file__).parent
-KAFKA_FIXTURES = _HERE / "data" / "fixtures"
 #: Folders with long tests, in the order in which they are to begin.
 _BEGIN_WITH = ("spark", "soak", "notebooks")
 #: Folders whose tests belong to the full tier alone (tiers.py).
 _FULL_ONLY = ("soak", "browser")
 #: Delta is for one version of Spark, the oldest that this package supports (`make test-spark`).
 HAS_DELTA = importlib.util.find_spec("delta") is not None
-_WITH_DELTA = _HERE / "spark" / "delta"
+_WITH_DELTA = TESTS / "spark" / "delta"
 
 
 if TIER != "full":
@@ -76,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not HAS_DELTA and (_WITH_DELTA in item.path.parents or item.get_closest_marker("delta")):
             item.add_marker(pytest.mark.skip(reason="needs Delta, which is not installed: it is for another Spark"))
-        item.add_marker(pytest.mark.xdist_group("spark" if _is_in_session(item) else item.path.stem))
+        item.add_marker(pytest.mark.xdist_group("spark" if _is_in_session(item) else str(item.path.relative_to(TESTS))))
     order = {folder: at for at, folder in enumerate(_BEGIN_WITH)}
     items.sort(key=lambda item: order.get(_folder(item.path), len(order)))
 
@@ -98,7 +97,7 @@ def _jobs_run_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @cache
 def _folder(path: Path) -> str:
-    return path.relative_to(_HERE).parts[0]
+    return path.relative_to(TESTS).parts[0]
 
 
 def _names_module(config: pytest.Config) -> bool:
@@ -132,7 +131,7 @@ def pytest_report_header() -> str:
 @pytest.fixture(scope="session")
 def kafka_fixtures() -> Path:
     """Directories that real brokers left, each with `expected/manifest.json` beside the partition folders."""
-    return KAFKA_FIXTURES
+    return FIXTURES
 
 
 @pytest.fixture(scope="session")

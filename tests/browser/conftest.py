@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browser_page import BrowserPage, start_chromium
+
+from tests.browser.page import BrowserPage, start_chromium
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from crash_checks import FileChecks
+
+from tests.crash.checks import FileChecks
 
 _REPORT = pytest.StashKey[dict[str, str]]()
 

@@ -12,7 +12,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from distributions import REPOSITORY, Distributions, Environment, environment, run, sources, wheel_metadata
+from distributions import (
+    Distributions,
+    Environment,
+    environment,
+    run,
+    sources,
+    wheel_metadata,
+)
+from repository import REPOSITORY
 
 import pyspark_kafkalog
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from repository import DATA
 
 from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern, compile_topic_pattern
 
-PROGRAM = Path(__file__).parents[1] / "data" / "JavaRegex.java"
+PROGRAM = DATA / "JavaRegex.java"
 
 
 def java_answers(patterns: Sequence[str], names: Sequence[str], scratch: Path) -> list[str]:

@@ -33,7 +33,7 @@ class Worker:
     """A process over the inputs from `first` on, and the lines that it prints."""
 
     def __init__(self, folder: Path, first: int, count: int) -> None:
-        support = [str(PROGRAM.parents[1]), str(Path(__file__).parent), str(PROGRAM.parents[3])]
+        support = [str(PROGRAM.parents[1]), str(PROGRAM.parents[3])]
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder), str(SEED), str(first), str(count)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(support), "ARROW_DEFAULT_MEMORY_POOL": "system"},

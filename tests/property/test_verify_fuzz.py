@@ -10,7 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from builders.metadata_roots import forget_images
-from builders.verify_roots import FIXTURES, T0, check_again_at_once, findings_in, flip
+from builders.verify_roots import (
+    T0,
+    check_again_at_once,
+    findings_in,
+    flip,
+)
+from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from repository import REPOSITORY
 from tiers import rest_full
 
 from pyspark_kafkalog.errors import UnknownTopicError
@@ -33,7 +34,7 @@ from pyspark_kafkalog.tools.main import main
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
+JOBS = REPOSITORY / "jobs"
 KAFKALOG = Path(sys.executable).with_name("kafkalog")
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 SECONDS_MAX = 120

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from kafka_processes.java_processes import cache_dir, fetch_jars
+from repository import REPOSITORY
 
 from pyspark_kafkalog import LogDir
 
@@ -29,7 +30,7 @@ configuration:
 """
 #: Spark's own catalog forgets tables with the process. Hive's keeps them in the working directory.
 KEEP_TABLES = ("--conf", "spark.sql.catalogImplementation=hive")
-PROJECT = Path(__file__).parents[2] / "jobs" / "pipeline"
+PROJECT = REPOSITORY / "jobs" / "pipeline"
 RUN_SECONDS_MAX = 400
 CHANGES: list[tuple[str, str | None]] = [
     ("1", '{"name": "ann", "city": "Rome"}'),

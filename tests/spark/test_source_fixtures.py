@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row
+from repository import FIXTURES
 from tiers import rest_full
 
 pytestmark = pytest.mark.spark
 
-FIXTURES = Path(__file__).parents[1] / "data" / "fixtures"
 TIMESTAMP_TYPES = {"CreateTime": 0, "LogAppendTime": 1}
 
 

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders.verify_roots import FIXTURES, findings_in, flip, make_root
+from builders.verify_roots import (
+    findings_in,
+    flip,
+    make_root,
+)
 from kafkalog_command import Command
+from repository import FIXTURES
 
 from pyspark_kafkalog.maintenance.verify import job as verify_job
 

@@ -16,10 +16,9 @@ from email.parser import Parser
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from repository import REPOSITORY
 
 from pyspark_kafkalog.record.kernels.cache import cache_directories
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-REPOSITORY: Final = Path(__file__).parents[2]
+from repository import REPOSITORY
+
 PAGES: Final = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 #: Languages of blocks that a test runs.
 RUNNABLE: Final = frozenset({"python", "sql", "sh", "console", "diff"})

@@ -24,8 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 from builders.tiered_fixtures import TieredFixture
-from documented import PAGES, REPOSITORY, RUNNABLE, Block, blocks
+from documented import (
+    PAGES,
+    RUNNABLE,
+    Block,
+    blocks,
+)
 from kafka_processes.server_processes import serving
+from repository import DATA, REPOSITORY
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.tools.main import main
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 4
 #: Pages that write to Delta tables. Delta's catalog does not know tables of Python data sources, which others create.
 _WITH_DELTA: Final = ("DELTA.md", "STREAMING.md")
-_DISKS: Final = REPOSITORY / "tests" / "data" / "broker-disks"
+_DISKS: Final = DATA / "broker-disks"
 _PATHS: Final = re.compile(r"(?<![\w/.:>])/(?=(?:tmp|data|var|etc|backup|copies|mnt|opt|srv)/)")
 #: Commands that run until they are stopped, and the option with which they end by themselves.
 _ENDED_BY: Final = {"follow": "--once", "metrics": "--once"}

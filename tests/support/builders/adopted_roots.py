@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from repository import FIXTURES
+
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
@@ -24,7 +26,6 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
-FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 #: Soon after the fixtures were made: no producer has expired yet.
 NOW_MS = 1_760_000_000_000
 ISOLATIONS = ("read_uncommitted", "read_committed")

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from repository import DATA
 
-_DISKS: Final = Path(__file__).parents[2] / "data" / "broker-disks"
+_DISKS: Final = DATA / "broker-disks"
 _HOLD_LOCK: Final = (
     "import fcntl, sys; lock = open(sys.argv[1], 'r+'); fcntl.lockf(lock, fcntl.LOCK_EX); print('held', flush=True); "
     "sys.stdin.read()"

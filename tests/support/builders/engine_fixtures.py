@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from repository import FIXTURES
+
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets, list_partitions
 
-KAFKA_FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 LATE_MS = 1_800_000_000_000  # after every fixture's last record
 
 
@@ -29,7 +30,7 @@ class FixturePartition:
 
     @property
     def root(self) -> Path:
-        return KAFKA_FIXTURES / self.fixture
+        return FIXTURES / self.fixture
 
     @property
     def directory(self) -> Path:
@@ -59,7 +60,7 @@ class FixturePartition:
 
 @cache
 def manifest(fixture: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((KAFKA_FIXTURES / fixture / "expected" / "manifest.json").read_text())
+    result: dict[str, Any] = json.loads((FIXTURES / fixture / "expected" / "manifest.json").read_text())
     return result
 
 
@@ -74,7 +75,7 @@ def partitions() -> list[FixturePartition]:
     """Every partition of every fixture."""
     return [
         FixturePartition(path.parent.parent.name, found.topic, found.partition)
-        for path in sorted(KAFKA_FIXTURES.glob("*/expected/manifest.json"))
+        for path in sorted(FIXTURES.glob("*/expected/manifest.json"))
         for found in list_partitions(path.parent.parent)
     ]
 

@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+from repository import DATA
 
 from builders.tiered_logs import fill, tiering_root
 from pyspark_kafkalog import LogDir
@@ -41,7 +42,6 @@ from pyspark_kafkalog.storage.staging.stager import stage_table
 from pyspark_kafkalog.tiered import own_storage
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
 
-DATA = Path(__file__).parents[2] / "data"
 ROOTS = DATA / "roots"
 TIERED_ROOT = DATA / "tiered-root"
 T0 = 1_760_000_000_000

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from repository import DATA
 
-TIERED_FIXTURES: Final = Path(__file__).parents[2] / "data" / "fixtures-tiered"
+TIERED_FIXTURES: Final = DATA / "fixtures-tiered"
 NAMES: Final = ("tiered", "tiered-recovered", "tiered-unclean")
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from repository import FIXTURES
 
 from builders.metadata_roots import forget_images
 from pyspark_kafkalog import LogDir
@@ -17,7 +18,6 @@ from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.storage.names import TopicPartition
 
-FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
 T0 = 1_700_000_000_000
 
 

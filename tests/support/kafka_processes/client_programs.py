@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from repository import TESTS
+
 from kafka_processes.java_processes import cache_dir, fetch_jars
 from kafka_processes.oracle import KAFKA_VERSION
 from pyspark_kafkalog.version import KafkaVersion
 
-PROGRAMS: Final = Path(__file__).parents[2] / "clients" / "programs"
+PROGRAMS: Final = TESTS / "clients" / "programs"
 PYTHON_CLIENTS: Final = ("kafka-python==3.0.12", "aiokafka==0.14.0")
 #: Their dependencies contradict each other, so each has an environment of its own.
 QUIX_STREAMS: Final = "quixstreams==3.28.1"

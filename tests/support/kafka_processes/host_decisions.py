@@ -14,12 +14,13 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+from repository import DATA
+
 from kafka_processes.java_processes import QUICK_START, cache_dir, fetch_jars, java
 from kafka_processes.oracle import kafka_lib
 
-_DATA: Final = Path(__file__).parents[2] / "data"
-PROGRAM: Final = _DATA / "HostDecisions.java"
-TABLE: Final = _DATA / "host-decisions.json"
+PROGRAM: Final = DATA / "HostDecisions.java"
+TABLE: Final = DATA / "host-decisions.json"
 _COMMONS_NET: Final = "3.13.0"  # the first with ranges of IPv6
 
 #: The addresses of clients, as sockets of this machine may write them.

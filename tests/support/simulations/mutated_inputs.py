@@ -34,6 +34,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from repository import DATA
+
 MEMORY_BYTES: Final = 1 << 30
 SECONDS_MAX: Final = 10
 _HUGE_BYTES: Final = 30 << 30
@@ -45,7 +47,6 @@ _FIELDS: Final = (
     *((51, ">h"), (53, ">i"), (57, ">i"), (57, ">i"), (23, ">i")),
 )
 _HEADER_BYTES: Final = 61
-_DATA: Final = Path(__file__).parents[2] / "data"
 
 
 class TooSlowError(Exception):
@@ -235,12 +236,12 @@ def make_roots(folder: Path) -> list[Root]:
     copy_closed(tiering)
     tiering.refresh()
     delete_local(tiering, bases(tiering)[-2])
-    copied("groups", _DATA / "fixtures" / "consumer-offsets")
-    copied("transactions", _DATA / "fixtures" / "transactions")
-    copied("states", _DATA / "fixtures" / "transaction-state")
-    copied("cluster", _DATA / "fixtures" / "cluster-metadata")
-    copied("codecs", _DATA / "fixtures" / "codecs-lz4")
-    copied("tiered", _DATA / "fixtures-tiered" / "tiered")
+    copied("groups", DATA / "fixtures" / "consumer-offsets")
+    copied("transactions", DATA / "fixtures" / "transactions")
+    copied("states", DATA / "fixtures" / "transaction-state")
+    copied("cluster", DATA / "fixtures" / "cluster-metadata")
+    copied("codecs", DATA / "fixtures" / "codecs-lz4")
+    copied("tiered", DATA / "fixtures-tiered" / "tiered")
     return [
         of("native", "orders", "transactions", writable=True),
         of("tiering", "orders", root="root", writable=True),
@@ -437,7 +438,7 @@ class ObjectRoots:
     """A root in a store in memory, of which each input changes one object."""
 
     def __init__(self) -> None:
-        from test_object_root_fuzz import healthy
+        from tests.property.test_object_root_fuzz import healthy
 
         self.url, self.objects = healthy()
         self.keys = sorted(self.objects)
@@ -447,10 +448,10 @@ class ObjectRoots:
 
         from builders.root_places import client_address
         from fakes.faulty_store import FaultyStore
-        from test_object_root_fuzz import store_with
 
         from pyspark_kafkalog import LogDir
         from pyspark_kafkalog.root.objects import inline_data
+        from tests.property.test_object_root_fuzz import store_with
 
         key = rng.choice(self.keys)
         found = self.objects[key]
@@ -497,7 +498,7 @@ def main() -> None:
             print(json.dumps({"sound": f"{root.name} {outcome_of(ask, root, root.files[0], random.Random(1))}"}))
     caches = [Path(each) for each in (os.environ.get("NUMBA_CACHE_DIR"), numba.config.CACHE_DIR) if each]
     system = map(Path, ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", sys.prefix, sys.base_prefix))
-    readable = WatchedPaths(folder, *caches, _DATA.parents[1], *system)
+    readable = WatchedPaths(folder, *caches, DATA.parents[1], *system)
     changeable = WatchedPaths(folder, *caches, Path("/dev/null"))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.RLIM_INFINITY))
     with readable, changeable:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from builders.report_roots import lively_root
 from kafkalog_command import Command
+from repository import REPOSITORY
 
 from pyspark_kafkalog.tools.main import COMMANDS, command_parser
 
-CONF = Path(__file__).parents[3] / "conf"
+CONF = REPOSITORY / "conf"
 SERVICES = sorted((CONF / "systemd").glob("*.service"))
 RECIPES = sorted((CONF / "container").glob("Containerfile*"))
 TIMERS = sorted((CONF / "systemd").glob("*.timer"))

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 from builders.following_roots import batches_of, copy_once, make_follower
+from repository import FIXTURES
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir
@@ -17,7 +18,6 @@ from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 
-FIXTURES: Final = Path(__file__).parents[2] / "data" / "fixtures"
 NAMES: Final = ("leader-epochs", "transactions", "retention")
 MORE_NAMES: Final = (
     "consumer-offsets",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from builders.root_places import memory_root
 from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
-from builders.verify_roots import FIXTURES
+from repository import FIXTURES
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.log_dir import LogDir

@@ -1,0 +1,1 @@
+"""Tests by kind: CONTRIBUTING.md says what is where."""
