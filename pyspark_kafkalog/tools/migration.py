@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
-    from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
+    from pyspark_kafkalog.maintenance.export.file_copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
     from pyspark_kafkalog.root.file_root import FileRoot
     from pyspark_kafkalog.root.objects.object_root import ObjectRoot

@@ -1,7 +1,7 @@
 """Copies of a log directory, and its return to a broker.
 
 export              in place, as a copy, or into a broker's directory
-copy                a copy as of one commit
+file_copy           a copy as of one commit
 object_copy         the same of a log directory on an object store
 remote_part         what is in remote storage only, copied back
 new_broker          as the directory of a new broker, and broker_directory, which makes it of copied logs

@@ -21,7 +21,13 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker, NewBroker, finish_new_broker
-from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, copy_file, is_log, link_file, unfinished_copy
+from pyspark_kafkalog.maintenance.export.file_copy import (
+    ExportedPartition,
+    copy_file,
+    is_log,
+    link_file,
+    unfinished_copy,
+)
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.root.adopt.adopt import adoption_lock, check_logs, next_producer_id_after, refuse_signs_of_life
 from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogSummary, adopt_log

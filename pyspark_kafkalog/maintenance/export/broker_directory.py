@@ -1,7 +1,7 @@
 """Makes a directory that a new Kafka broker starts on, around logs that were copied into it.
 
     <target>/
-      orders-0/ …                                      logs as a broker closes them: copy.py
+      orders-0/ …                                      logs as a broker closes them: file_copy.py
       __remote_log_metadata-0/ …                       if segments stay in remote storage: remote_log_topic.py
       *-offset-checkpoint, .kafka_cleanshutdown        as after a clean stop
       __cluster_metadata-0/<offset>-0000000000.checkpoint   KRaft's metadata: topics with ids, partitions,
@@ -14,7 +14,7 @@ in remote storage are named. So tiered segments can stay where they are, if the 
 place in the same layout. From then on they belong to the broker, which deletes them by its retention: the log directory
 must not be used any more, or its own retention deletes them too. Otherwise they are copied back (remote_part.py).
 
-Until all is on disk, the directory has the marker of an unfinished copy (copy.py), and meta.properties comes next to
+Until all is on disk, the directory has the marker of an unfinished copy (file_copy.py), and meta.properties comes next to
 last: after a crash no broker starts on it, and the next export into it removes its contents and starts over.
 
 Source of what a broker expects: kafka.server.KafkaRaftServer, org.apache.kafka.controller.QuorumController,
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS, OWN_CONFIGS
-from pyspark_kafkalog.maintenance.export.copy import (
+from pyspark_kafkalog.maintenance.export.file_copy import (
     ExportedPartition,
     only_topics,
     write_checkpoints,

@@ -1,13 +1,13 @@
 """Export: a log directory's partitions as a cleanly stopped broker leaves them, for a Kafka broker to mount.
 
     checkpoints in place    recovery-point-, replication- and log-start-offset-checkpoint as of the newest commit
-    a copy elsewhere        a native log directory, whole: see copy.py; of one on an object store: object_copy.py
+    a copy elsewhere        a native log directory, whole: see file_copy.py; of one on an object store: object_copy.py
     into a broker's         partition directories (segments, indexes, producer snapshots, leader epochs) into those of a
                             stopped broker's topics; partition.metadata stays the broker's, as it contains the topic ids
                             that its controller knows; the checkpoints are merged
 
 A copied log is closed as a broker closes it. All logs are as of one commit, whatever writers, retention and the cleaner
-do meanwhile (copy.py). A crash leaves some of a broker's partitions, without checkpoints: run the export again, with
+do meanwhile (file_copy.py). A crash leaves some of a broker's partitions, without checkpoints: run the export again, with
 `overwrite`.
 
 `return_to_broker` prepares an adopted directory for its broker, and sets aside the topics and partitions that the
@@ -32,7 +32,7 @@ from pathlib import Path
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.groups.group import delete_outdated_offsets
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, TopicChange, find_differences
-from pyspark_kafkalog.maintenance.export.copy import (
+from pyspark_kafkalog.maintenance.export.file_copy import (
     ExportedPartition,
     PinnedLogs,
     back_up,

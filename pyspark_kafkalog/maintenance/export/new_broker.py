@@ -1,6 +1,6 @@
 """Exports a log directory as a new Kafka broker's directory: of a file root, of an object root, or of another broker's.
 
-The logs are copied (copy.py, object_copy.py, broker_copy.py); what makes a broker's directory of them is in
+The logs are copied (file_copy.py, object_copy.py, broker_copy.py); what makes a broker's directory of them is in
 broker_directory.py. What is in remote storage stays there, or is copied back (remote_part.py).
 """
 
@@ -18,14 +18,14 @@ from pyspark_kafkalog.maintenance.export.broker_directory import (
     finish_new_broker,
     has_remote_storage,
 )
-from pyspark_kafkalog.maintenance.export.copy import (
+from pyspark_kafkalog.maintenance.export.export import drop_outdated_offsets, refuse_target
+from pyspark_kafkalog.maintenance.export.file_copy import (
     check_pinned,
     copy_logs,
     only_topics,
     pinned_logs,
     unfinished_copy,
 )
-from pyspark_kafkalog.maintenance.export.export import drop_outdated_offsets, refuse_target
 from pyspark_kafkalog.maintenance.export.object_copy import copy_object_logs
 from pyspark_kafkalog.maintenance.export.remote_part import without_remote_part
 from pyspark_kafkalog.metadata.image import MetadataImage

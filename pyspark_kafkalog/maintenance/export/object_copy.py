@@ -1,6 +1,6 @@
 """Copies a log directory on an object store, as of one commit, to a new one on a file system.
 
-The result is that of copy.py: a whole native root with the same ids, which cannot be opened before it is finished. A
+The result is that of file_copy.py: a whole native root with the same ids, which cannot be opened before it is finished. A
 partition's batches, of its segment objects and then of its runs, are appended to a log with their offsets and leader
 epochs. The engine of file roots so makes segments by the topic's configuration, indexes, producer snapshots and the
 leader epoch checkpoint. The log is closed as a broker closes it. For a new broker (new_broker.py), segment objects can
@@ -27,7 +27,12 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.maintenance.export.copy import ExportedPartition, exported_partition, finish_copy, unfinished_copy
+from pyspark_kafkalog.maintenance.export.file_copy import (
+    ExportedPartition,
+    exported_partition,
+    finish_copy,
+    unfinished_copy,
+)
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage

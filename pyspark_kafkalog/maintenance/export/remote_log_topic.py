@@ -4,7 +4,7 @@
       __remote_log_metadata-0/ … -49/     as many as the broker's own setting says, most of them empty
         00000000000000000000.log          two records for each segment, in the order of the partitions' offsets
 
-A crash leaves partitions of an unfinished copy, which the next export removes (copy.py).
+A crash leaves partitions of an unfinished copy, which the next export removes (file_copy.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
+from pyspark_kafkalog.maintenance.export.file_copy import ExportedPartition
 from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id

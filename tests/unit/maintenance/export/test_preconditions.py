@@ -16,8 +16,8 @@ from repository import FIXTURES
 
 from pyspark_kafkalog.errors import CorruptIndexError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.export.copy import back_up
 from pyspark_kafkalog.maintenance.export.export import export_in_place, export_to
+from pyspark_kafkalog.maintenance.export.file_copy import back_up
 from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.root.adopt.adopt import adopt
