@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
 from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigChange, TopicChange
+from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigDifference, TopicDifference
 from pyspark_kafkalog.metadata.access.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.storage.filesystem import time_ms
@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
-    from pyspark_kafkalog.maintenance.export.file_copy import ExportedPartition
+    from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
     from pyspark_kafkalog.root.file_root import FileRoot
-    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
     from pyspark_kafkalog.root.protocol import Root
 
 _ADOPT_HELP: Final = """\
@@ -307,9 +306,7 @@ def _check_export(options: argparse.Namespace) -> None:
 
 def _refuse_broker(root: Root) -> None:
     """Raise ReadOnlyLogDirError for a broker's directory, with what can be done with it."""
-    from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
-
-    if isinstance(root, BrokerRoot):
+    if root.is_broker_directory and len(root.directories) == 1:
         raise ReadOnlyLogDirError(
             f"{root.path} is a Kafka broker's log directory, which its broker mounts as it is: --to DIR --new-broker "
             "copies it for another broker, and after kafkalog adopt, export makes any copy of it"
@@ -317,11 +314,10 @@ def _refuse_broker(root: Root) -> None:
 
 
 def _new_broker(root: Root, options: argparse.Namespace) -> ExportedBroker:
-    from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
-    from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
+    from pyspark_kafkalog.maintenance.export.export import export_new_broker
 
     return export_new_broker(
-        root if isinstance(root, BrokerRoot) else _on_any_store(root),
+        root,
         options.to,
         _chosen_topics(root, options),
         metadata_partitions=options.metadata_partitions,
@@ -332,27 +328,17 @@ def _new_broker(root: Root, options: argparse.Namespace) -> ExportedBroker:
 
 def _export_to(root: Root, options: argparse.Namespace) -> Sequence[ExportedPartition]:
     from pyspark_kafkalog.maintenance.export.export import export_to
-    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 
-    native = _on_any_store(root)
-    if options.tiered and isinstance(native, ObjectRoot):
+    if options.tiered and not root.directories:
         raise UsageError("--tiered needs --new-broker for a log directory on an object store")
     return export_to(
-        native,
+        root,
         options.to,
         _chosen_topics(root, options),
         link=not options.copy,
         overwrite=options.overwrite,
         tiered=options.tiered,
     )
-
-
-def _on_any_store(root: Root) -> FileRoot | ObjectRoot:
-    from pyspark_kafkalog.root.file_root import on_file_system
-    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-
-    native = root.native()
-    return native if isinstance(native, ObjectRoot) else on_file_system(native)
 
 
 def _chosen_topics(root: Root, options: argparse.Namespace) -> list[str] | None:
@@ -447,11 +433,11 @@ def _commands(differences: BrokerDifferences) -> Iterator[str]:
         yield f"kafka-acls.sh {_BROKER} --remove --force {_acl_options(acl)}"
 
 
-def _is_replaced(change: TopicChange) -> bool:
+def _is_replaced(change: TopicDifference) -> bool:
     return change.recreated and change.broker_partitions > len(change.topic.partitions)
 
 
-def _topic_commands(change: TopicChange) -> Iterator[str]:
+def _topic_commands(change: TopicDifference) -> Iterator[str]:
     name, total = change.topic.name, len(change.topic.partitions)
     if _is_replaced(change):
         yield f"kafka-topics.sh {_BROKER} --delete --if-exists --topic {_pattern(name)}"
@@ -466,9 +452,9 @@ def _topic_commands(change: TopicChange) -> Iterator[str]:
         yield f"kafka-topics.sh {_BROKER} --alter --topic {_pattern(name)} --partitions {total}"
 
 
-def _broker_config_commands(change: ConfigChange) -> Iterator[str]:
+def _broker_config_commands(change: ConfigDifference) -> Iterator[str]:
     entity = "--entity-default" if change.name == ALL_BROKERS else f"--entity-name {change.name}"
-    dynamic = ConfigChange(
+    dynamic = ConfigDifference(
         name=change.name,
         added={key: value for key, value in change.added.items() if key in DYNAMIC_BROKER_CONFIGS},
         deleted=tuple(key for key in change.deleted if key in DYNAMIC_BROKER_CONFIGS),
@@ -482,7 +468,7 @@ def _broker_config_commands(change: ConfigChange) -> Iterator[str]:
             yield f"# in the broker's server.properties, before it is started: remove {key}"
 
 
-def _config_commands(entity: str, change: ConfigChange) -> Iterator[str]:
+def _config_commands(entity: str, change: ConfigDifference) -> Iterator[str]:
     command = f"kafka-configs.sh {_BROKER} --alter {entity}"
     if change.added:
         # Brackets keep the commas of a value together.

@@ -1,9 +1,9 @@
-"""Copies a stopped broker's directory for a new broker, together with what it tiered.
+"""Copies the logs of a stopped broker's directory for a new broker, together with what it tiered.
 
 This is for a directory that has lost its cluster: a disk of a broker whose controllers are gone, or one of several
-brokers. What its own metadata log says of the topics counts, if the directory has it; without it topics have the
-configurations of a default broker, and those with segments in remote storage have remote.storage.enable. Strays of the
-directory are left out.
+brokers. Topics are those of its own metadata log, if the directory has it. Without it topics have the configurations
+of a default broker, and those with segments in remote storage have remote.storage.enable. Strays of the directory are
+left out.
 
 Each log is recovered and closed in the copy as a starting and stopping broker does it (root/adopt/logs.py), so nothing
 is written to the original. Its leader epochs stay those from the log start on, by which remote segments are found. Only
@@ -13,31 +13,25 @@ missing, or whose transaction index lacks an abort marker, is copied without its
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from pyspark_kafkalog.errors import CorruptIndexError, LogDirError, UnknownTopicError
-from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker, NewBroker, finish_new_broker
-from pyspark_kafkalog.maintenance.export.file_copy import (
-    ExportedPartition,
-    copy_file,
-    is_log,
-    link_file,
-    unfinished_copy,
-)
+from pyspark_kafkalog.maintenance.export.copy import CopiedLog, CopyOptions, Source, exported_partition, make_partition
+from pyspark_kafkalog.maintenance.export.file_copy import is_log, place_file
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.root.adopt.adopt import adoption_lock, check_logs, next_producer_id_after, refuse_signs_of_life
 from pyspark_kafkalog.root.adopt.logs import AdoptedLog, LogSummary, adopt_log
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan, TopicPlan, make_plan
 from pyspark_kafkalog.root.bootstrap import METADATA_VERSION_4_1, METADATA_VERSION_FEATURE
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.below_root import scan
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.loader import has_usable_indexes, kept_bases
 from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents
@@ -49,7 +43,6 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
     parse_segment_file,
-    partition_path,
     random_uuid,
 )
 from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
@@ -60,60 +53,51 @@ _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _REMOTE_STORAGE: Final = "remote.storage.enable"
 
 
-def copy_broker(
-    root: BrokerRoot,
-    target: Path,
-    topics: Collection[str] | None = None,
-    *,
-    metadata_partitions: int,
-    link: bool = True,
-    tiered: bool = False,
-    fs: FileSystem = LOCAL,
-) -> ExportedBroker:
-    """Make `target` a new broker's directory with `topics` (None: all) of a stopped broker's; see `export_new_broker`.
+@contextlib.contextmanager
+def broker_source(options: CopyOptions, root: Root) -> Iterator[Source]:
+    """The logs of the stopped broker's directory `root`, locked against brokers for the block.
 
     With `tiered`, segments in the remote storage with which `root` was opened stay there. Raises LogDirError for a
     running broker, for offsets that are in remote storage otherwise, and as `make_plan`; UnknownTopicError;
-    DiskFormatError for a damaged log that a broker would refuse too.
+    DiskFormatError for a damaged log that a broker would refuse too; ReadOnlyLogDirError for several directories.
     """
-    with adoption_lock(root.path, fs=fs, create=False):
-        refuse_signs_of_life(root.path)
-        source = _Source.of(root, topics, tiered=tiered)
-        with unfinished_copy(target, fs):
-            logs = {
-                each: _copy_log(source, topic, each, target, link=link and source.plan.clean_shutdown, fs=fs)
-                for topic in source.topics
-                for each in _partitions_of(topic)
-            }
-            broker = NewBroker(
-                _image(source, logs), source.segments(), source.plan.properties.cluster_id, metadata_partitions
-            )
-            exported = [each.exported for each in logs.values()]
-            finished = finish_new_broker(target, broker, exported, cleaned=source.plan.cleaned, clock=root.clock, fs=fs)
-            return replace(finished, notes=source.plan.lost_notes)
+    if len(root.directories) != 1 or not options.is_for_broker:
+        root.native()  # raises: only a new broker takes a copy, and of one directory
+    [directory] = root.directories
+    with adoption_lock(directory, fs=options.fs, create=False):
+        refuse_signs_of_life(directory)
+        yield BrokerSource.of(cast(BrokerRoot, root), directory, options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """What is copied: `topics` of the plan, and each partition with a directory as it was found.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSource(Source):
+    """The Source of `topics` of the plan, and of each partition with a directory as it was found.
 
     `unindexed`: the segments whose indexes are rebuilt in the copy.
     """
 
-    root: BrokerRoot
     plan: AdoptionPlan
     topics: tuple[TopicPlan, ...]
     found: Mapping[TopicPartition, PartitionSnapshot]
     unindexed: Mapping[TopicPartition, frozenset[int]]
+    link: bool
+
+    def copy(self, target: Path) -> list[_CopiedLog]:
+        """See Source."""
+        return [_copy_log(self, topic, each, target) for topic in self.topics for each in _partitions_of(topic)]
+
+    def image(self, copied: Sequence[CopiedLog]) -> MetadataImage:
+        return _image(self, {each.exported.topic_partition: each for each in cast(Sequence[_CopiedLog], copied)})
 
     @staticmethod
-    def of(root: BrokerRoot, names: Collection[str] | None, *, tiered: bool) -> _Source:
+    def of(root: BrokerRoot, directory: Path, options: CopyOptions) -> BrokerSource:
+        names = options.topics
         root.refresh()
-        plan = make_plan(root.path, server_properties=None, create_missing=True, rng=random.SystemRandom())
+        plan = make_plan(directory, server_properties=None, create_missing=True, rng=random.SystemRandom())
         known = {each.name: each for each in plan.topics if each.name != REMOTE_LOG_METADATA_TOPIC}
         missing = sorted(set(names or ()) - known.keys())
         if missing:
-            raise UnknownTopicError(f"there is no topic {missing[0]!r} in {root.path}")
+            raise UnknownTopicError(f"there is no topic {missing[0]!r} in {directory}")
         topics = tuple(each for name, each in known.items() if names is None or name in names)
         check_logs(replace(plan, topics=topics))
         found = {
@@ -123,33 +107,42 @@ class _Source:
             if partition.partition not in topic.missing
         }
         for each in found.values():
-            if each.local_log_start_offset > each.log_start_offset and (each.remote is None or not tiered):
+            if each.local_log_start_offset > each.log_start_offset and (each.remote is None or not options.tiered):
                 raise LogDirError(
                     f"offsets {each.log_start_offset} to {each.local_log_start_offset - 1} of {each.topic_partition} "
                     "are in remote storage: name it with --remote-storage, and leave them there with --tiered"
                 )
         unindexed = {each: _unindexed(plan, snapshot) for each, snapshot in found.items()}
-        return _Source(root, plan, topics, found, unindexed)
+        return BrokerSource(
+            fs=options.fs,
+            clock=root.clock,
+            properties=plan.properties,
+            cleaned=plan.cleaned,
+            notes=plan.lost_notes,
+            plan=plan,
+            topics=topics,
+            found=found,
+            unindexed=unindexed,
+            link=options.link and plan.clean_shutdown,
+        )
 
-    def remote_segments(self, partition: TopicPartition) -> tuple[RemoteSegment, ...]:
+    def segments_of(self, partition: TopicPartition) -> tuple[RemoteSegment, ...]:
         found = self.found.get(partition)
         log = None if found is None or found.remote is None else found.remote.log
         return log.segments if isinstance(log, BrokerRemoteLog) else ()
 
-    def segments(self) -> dict[TopicIdPartition, tuple[RemoteSegment, ...]]:
-        """What of each partition is in remote storage."""
+    def remote_segments(self) -> dict[TopicIdPartition, Sequence[RemoteSegment]]:
         return {
             TopicIdPartition(topic.name, topic.topic_id, each.partition): segments
             for topic in self.topics
             for each in _partitions_of(topic)
-            if (segments := self.remote_segments(each))
+            if (segments := self.segments_of(each))
         }
 
 
 @dataclass(frozen=True, slots=True)
-class _CopiedLog:
+class _CopiedLog(CopiedLog):
     adopted: AdoptedLog
-    exported: ExportedPartition
 
 
 def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
@@ -182,14 +175,10 @@ def _unindexed(plan: AdoptionPlan, found: PartitionSnapshot) -> frozenset[int]:
     return frozenset(unindexed)
 
 
-def _copy_log(
-    source: _Source, topic: TopicPlan, partition: TopicPartition, target: Path, *, link: bool, fs: FileSystem
-) -> _CopiedLog:
+def _copy_log(source: BrokerSource, topic: TopicPlan, partition: TopicPartition, target: Path) -> _CopiedLog:
     """Copy the files of the partition into a directory of `target`, recover the log there, and close it."""
-    plan = source.plan
-    directory = partition_path(target, partition)
-    fs.mkdir(directory)
-    write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
+    plan, fs = source.plan, source.fs
+    directory = make_partition(target, partition, topic.topic_id, fs)
     linked_bytes = copied_bytes = 0
     found = source.found.get(partition)
     if found is not None:
@@ -202,9 +191,8 @@ def _copy_log(
             if is_rebuilt and path.name.endswith(_INDEX_SUFFIXES):
                 continue
             is_closed = is_log(path.name, below=found.active_base_offset) and not is_rebuilt
-            size = link_file(path, directory / path.name, fs) if link and is_closed else None
-            linked_bytes += size or 0
-            copied_bytes += copy_file(path, directory / path.name, fs) if size is None else 0
+            linked, copied = place_file(path, directory / path.name, fs, link=source.link and is_closed)
+            linked_bytes, copied_bytes = linked_bytes + linked, copied_bytes + copied
     start_offset = 0 if found is None else found.log_start_offset
     summary = LogSummary(
         recovery_point=plan.recovery_points.get(partition, 0),
@@ -217,27 +205,23 @@ def _copy_log(
         plan.broker_config.log_config(topic.configs),
         summary,
         producer_id_expiration_ms=plan.broker_config.producer_id_expiration_ms,
-        clock=source.root.clock,
+        clock=source.clock,
         fs=fs,
     )
     fs.fsync_dir(directory)
-    exported = ExportedPartition(
-        topic_partition=partition,
-        log_start_offset=start_offset,
-        high_watermark=adopted.state.log_end_offset,
-        linked_bytes=linked_bytes,
-        copied_bytes=copied_bytes,
+    exported = replace(
+        exported_partition(partition, adopted.state, linked_bytes, copied_bytes), log_start_offset=start_offset
     )
-    return _CopiedLog(adopted, exported)
+    return _CopiedLog(exported, adopted.state, adopted)
 
 
-def _image(source: _Source, logs: Mapping[TopicPartition, _CopiedLog]) -> MetadataImage:
+def _image(source: BrokerSource, logs: Mapping[TopicPartition, _CopiedLog]) -> MetadataImage:
     """The image of the new broker's cluster."""
     plan = source.plan
     topics = {}
     for topic in source.topics:
         partitions = _partitions_of(topic)
-        is_tiered = any(source.remote_segments(each) for each in partitions)
+        is_tiered = any(source.segments_of(each) for each in partitions)
         topics[topic.name] = TopicImage(
             topic.name,
             topic.topic_id,
@@ -249,7 +233,7 @@ def _image(source: _Source, logs: Mapping[TopicPartition, _CopiedLog]) -> Metada
     adopted = {each: log.adopted for each, log in logs.items()}
     return MetadataImage(
         next_offset=1,
-        last_timestamp_ms=source.root.clock(),
+        last_timestamp_ms=source.clock(),
         topics=topics,
         topic_names={each.topic_id: name for name, each in topics.items()},
         broker_configs={ALL_BROKERS: plan.broker_config.properties},

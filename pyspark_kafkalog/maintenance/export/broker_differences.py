@@ -36,7 +36,7 @@ _RESERVED_IDS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChange:
+class TopicDifference:
     """A topic with `stranded` partitions, which the broker does not know.
 
     `broker_partitions` is 0 if the broker has no topic of that name. A `recreated` topic has another id there, and all
@@ -50,7 +50,7 @@ class TopicChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
+class ConfigDifference:
     """Configurations to set and to delete. `name` is a topic, a node id, or "" for all brokers."""
 
     name: str
@@ -66,11 +66,11 @@ class BrokerDifferences:
     other nodes. `damage`: why the broker's log could not be read completely.
     """
 
-    topics: tuple[TopicChange, ...] = ()
+    topics: tuple[TopicDifference, ...] = ()
     deleted: tuple[str, ...] = ()
     elsewhere: tuple[TopicPartition, ...] = ()
-    topic_configs: tuple[ConfigChange, ...] = ()
-    broker_configs: tuple[ConfigChange, ...] = ()
+    topic_configs: tuple[ConfigDifference, ...] = ()
+    broker_configs: tuple[ConfigDifference, ...] = ()
     acls_added: tuple[Acl, ...] = ()
     acls_removed: tuple[Acl, ...] = ()
     damage: str | None = None
@@ -106,7 +106,7 @@ class BrokerDifferences:
             yield f"{len(self.acls_removed)} access control entries were removed"
 
 
-def _names(change: ConfigChange) -> str:
+def _names(change: ConfigDifference) -> str:
     return ", ".join(sorted({*change.added, *change.deleted}))
 
 
@@ -149,15 +149,15 @@ def find_differences(
     )
 
 
-def _topic_change(topic: TopicImage, known: BrokerTopic | None) -> TopicChange | None:
+def _topic_change(topic: TopicImage, known: BrokerTopic | None) -> TopicDifference | None:
     numbers = tuple(range(len(topic.partitions)))
     if known is None:
-        return TopicChange(topic=topic, broker_partitions=0, stranded=numbers)
+        return TopicDifference(topic=topic, broker_partitions=0, stranded=numbers)
     broker_partitions = len(known.partitions)
     if known.topic_id != topic.topic_id:
-        return TopicChange(topic=topic, broker_partitions=broker_partitions, stranded=numbers, recreated=True)
+        return TopicDifference(topic=topic, broker_partitions=broker_partitions, stranded=numbers, recreated=True)
     if broker_partitions < len(numbers):
-        return TopicChange(topic=topic, broker_partitions=broker_partitions, stranded=numbers[broker_partitions:])
+        return TopicDifference(topic=topic, broker_partitions=broker_partitions, stranded=numbers[broker_partitions:])
     return None
 
 
@@ -190,8 +190,8 @@ def _allowed(configs: Mapping[str, str]) -> Mapping[str, str]:
     return allowed
 
 
-def _config_change(name: str, own: Mapping[str, str], of_broker: Mapping[str, str]) -> ConfigChange:
-    return ConfigChange(
+def _config_change(name: str, own: Mapping[str, str], of_broker: Mapping[str, str]) -> ConfigDifference:
+    return ConfigDifference(
         name=name,
         added={config: value for config, value in sorted(own.items()) if of_broker.get(config) != value},
         deleted=tuple(sorted(of_broker.keys() - own.keys())),
@@ -200,7 +200,7 @@ def _config_change(name: str, own: Mapping[str, str], of_broker: Mapping[str, st
 
 def _broker_changes(
     image: MetadataImage, metadata: BrokerMetadata, identity: MetaProperties, server_properties: Path | None
-) -> Iterator[ConfigChange]:
+) -> Iterator[ConfigDifference]:
     """Changes of the settings of this node, which take precedence, and of those of all brokers."""
     adopted = adopted_broker_config(metadata, identity.node_id, server_properties, []).properties
     own = {name: value for name, value in broker_configs(image).items() if name not in OWN_CONFIGS}
@@ -213,4 +213,4 @@ def _broker_changes(
         # A setting from server.properties cannot be deleted on the broker; it is listed as one of all brokers.
         deleted = tuple(key for key in change.deleted if key in known or (name == ALL_BROKERS and key not in of_node))
         if added or deleted:
-            yield ConfigChange(name=name, added=added, deleted=deleted)
+            yield ConfigDifference(name=name, added=added, deleted=deleted)

@@ -1,8 +1,9 @@
 """Makes a directory that a new Kafka broker starts on, around logs that were copied into it.
 
     <target>/
-      orders-0/ …                                      logs as a broker closes them: file_copy.py
-      __remote_log_metadata-0/ …                       if segments stay in remote storage: remote_log_topic.py
+      orders-0/ …                                      logs as a broker closes them
+      __remote_log_metadata-0/ …                       if segments stay in remote storage: two records for each, in as
+                                                       many partitions as the broker's own setting says
       *-offset-checkpoint, .kafka_cleanshutdown        as after a clean stop
       __cluster_metadata-0/<offset>-0000000000.checkpoint   KRaft's metadata: topics with ids, partitions,
                                                        configurations, access control entries, producer ids
@@ -12,9 +13,9 @@ The broker is a node with both roles, the only voter of its quorum. It starts wi
 and leads all partitions in the leader epochs after those of the log directory. Topics keep their ids, by which objects
 in remote storage are named. So tiered segments can stay where they are, if the broker's remote storage is the same
 place in the same layout. From then on they belong to the broker, which deletes them by its retention: the log directory
-must not be used any more, or its own retention deletes them too. Otherwise they are copied back (remote_part.py).
+must not be used any more, or its own retention deletes them too. Otherwise they are copied back (file_copy.py).
 
-Until all is on disk, the directory has the marker of an unfinished copy (file_copy.py), and meta.properties comes next to
+Until all is on disk, the directory has the marker of an unfinished copy (copy.py), and meta.properties comes next to
 last: after a crash no broker starts on it, and the next export into it removes its contents and starts over.
 
 Source of what a broker expects: kafka.server.KafkaRaftServer, org.apache.kafka.controller.QuorumController,
@@ -24,20 +25,32 @@ org.apache.kafka.server.log.remote.storage.RemoteLogManager.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS, OWN_CONFIGS
-from pyspark_kafkalog.maintenance.export.file_copy import (
+from pyspark_kafkalog.config.topic import LogConfig
+from pyspark_kafkalog.maintenance.export.copy import (
+    CopiedLog,
     ExportedPartition,
+    Source,
+    exported_partition,
+    make_partition,
     only_topics,
+    unfinished_copy,
     write_checkpoints,
 )
-from pyspark_kafkalog.maintenance.export.remote_log_topic import write_remote_log_topic
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
-from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, MetadataImage, TopicImage, broker_configs, image_records
+from pyspark_kafkalog.metadata.image import (
+    BROKER_RESOURCE,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    broker_configs,
+    image_records,
+)
 from pyspark_kafkalog.metadata.local.snapshots import write_snapshot as write_metadata_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
@@ -48,6 +61,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
+from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
@@ -57,8 +71,10 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
 from pyspark_kafkalog.storage.filesystem import FileSystem
+from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 from pyspark_kafkalog.storage.log.producers import java_hash_order
+from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
     PRODUCER_SNAPSHOT_SUFFIX,
@@ -67,27 +83,17 @@ from pyspark_kafkalog.storage.names import (
     random_uuid,
     segment_file,
 )
+from pyspark_kafkalog.tiered.metadata_topic import METADATA_TOPIC_CONFIGS, copied_records, metadata_partition
 from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG
+from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 _NO_LEADER: Final = -1
-#: What Kafka 4.1 formats a directory with, and a server of this package uses. Without them, the broker could not go on
-#: with transactional ids whose last transaction was of version 2, nor with groups of the new protocol.
+_BATCH_BYTES_MAX: Final = 256 << 10
+#: The features with which Kafka 4.1 formats a directory, and which a server of this package uses. Without them, the
+#: broker could not continue transactional ids whose last transaction was of version 2, nor groups of the new protocol.
 _FEATURES: Final[Mapping[str, int]] = {"group.version": 1, "transaction.version": 2}
 _NOT_OF_KAFKA: Final = OWN_CONFIGS | {LAYOUT_CONFIG, LOCATION_CONFIG}
-
-
-@dataclass(frozen=True, slots=True)
-class NewBroker:
-    """What the broker begins with: `image` has its topics, `tiered` what of them is in remote storage.
-
-    `cluster_id` None: a random one. `metadata_partitions` is the number of partitions of `__remote_log_metadata`.
-    """
-
-    image: MetadataImage
-    tiered: Mapping[TopicIdPartition, Sequence[RemoteSegment]]
-    cluster_id: str | None
-    metadata_partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,53 +105,50 @@ class ExportedBroker:
     notes: tuple[str, ...] = ()
 
 
-def finish_new_broker(
-    target: Path,
-    broker: NewBroker,
-    copied: Collection[ExportedPartition],
-    *,
-    cleaned: Mapping[TopicPartition, int],
-    clock: Callable[[], int],
-    fs: FileSystem,
-) -> ExportedBroker:
-    """Make the unfinished copy `target`, in which the logs are, the directory of `broker`.
+def make_new_broker(source: Source, target: Path, metadata_partitions: int) -> ExportedBroker:
+    """Make `target`, which is absent, empty or an unfinished copy, a new broker's directory with the logs of `source`.
 
-    `cleaned` is the cleaner's checkpoint.
+    `metadata_partitions` is the number of partitions of `__remote_log_metadata`.
     """
-    rng = random.SystemRandom()
-    image, config = broker.image, broker_config(broker.image)
+    with unfinished_copy(target, source.fs):
+        copied = source.copy(target)
+        return _finish(source, target, copied, source.image(copied), metadata_partitions)
+
+
+def _finish(
+    source: Source,
+    target: Path,
+    copied: Sequence[CopiedLog],
+    image: MetadataImage,
+    metadata_partitions: int,
+) -> ExportedBroker:
+    rng, fs = random.SystemRandom(), source.fs
+    properties = _server_properties(image, target, metadata_partitions)
+    config = broker_config(image)
     tiered = {name for name, each in image.topics.items() if has_remote_storage(image, each)}
-    exported = [replace(each, is_tiered=each.topic_partition.topic in tiered) for each in copied]
+    exported = [replace(each.exported, is_tiered=each.exported.topic_partition.topic in tiered) for each in copied]
     for each in exported:
         if each.is_tiered:
-            _complete_snapshots(
-                partition_path(target, each.topic_partition), config.producer_id_expiration_ms, clock(), fs
-            )
+            directory = partition_path(target, each.topic_partition)
+            _complete_snapshots(directory, config.producer_id_expiration_ms, source.clock(), fs)
     written = list(exported)
-    if broker.tiered:
-        topic, partitions = write_remote_log_topic(
-            target,
-            broker.tiered,
-            topic_id=random_uuid(rng),
-            partitions_count=broker.metadata_partitions,
-            broker_id=image.node.broker_id,
-            clock=clock,
-            fs=fs,
-        )
+    segments = source.remote_segments()
+    if segments:
+        values = _remote_log_records(segments, metadata_partitions, image.node.broker_id, source.clock())
+        topic, partitions = _write_remote_log_topic(target, values, random_uuid(rng), source)
         image = only_topics(image, [*image.topics.values(), topic])
         written += partitions
-    write_checkpoints(target, written, cleaned=cleaned, keep={}, fs=fs)
+    write_checkpoints(target, written, cleaned=source.cleaned, keep={}, fs=fs)
     directory_id = random_uuid(rng)
     _write_metadata(metadata_dir(target), image, directory_id, fs)
     write_clean_shutdown(target, fs=fs)
-    properties = MetaProperties(
-        cluster_id=broker.cluster_id or random_uuid(rng), node_id=image.node.broker_id, directory_id=directory_id
-    )
-    write_meta_properties(target / META_PROPERTIES, properties, fs=fs)
+    cluster_id = source.properties.cluster_id or random_uuid(rng)
+    ids = MetaProperties(cluster_id=cluster_id, node_id=image.node.broker_id, directory_id=directory_id)
+    write_meta_properties(target / META_PROPERTIES, ids, fs=fs)
     fs.fsync_dir(target)
     fs.unlink(metadata_dir(target) / FORMAT_MARKER)  # now it is whole
     fs.fsync_dir(metadata_dir(target))
-    return ExportedBroker(exported, _server_properties(broker, target))
+    return ExportedBroker(exported, properties, source.notes)
 
 
 def _complete_snapshots(directory: Path, expiration_ms: int, now_ms: int, fs: FileSystem) -> None:
@@ -202,12 +205,11 @@ def _is_of_file(record: MetadataRecord) -> bool:
     )
 
 
-def _server_properties(broker: NewBroker, target: Path) -> dict[str, str]:
+def _server_properties(image: MetadataImage, target: Path, metadata_partitions: int) -> dict[str, str]:
     """What the file of the broker on `target` must say; the host and port of the voter are to be changed.
 
     Its listeners, and remote.log.storage.manager.* with rsm.config.*, depend on where it runs.
     """
-    image = broker.image
     node_id = image.node.broker_id
     settings = {
         "process.roles": "broker,controller",
@@ -221,9 +223,64 @@ def _server_properties(broker: NewBroker, target: Path) -> dict[str, str]:
         settings["offsets.topic.num.partitions"] = str(len(image.topics["__consumer_offsets"].partitions))
     if any(has_remote_storage(image, each) for each in image.topics.values()):
         settings["remote.log.storage.system.enable"] = "true"
-        settings["rlmm.config.remote.log.metadata.topic.num.partitions"] = str(broker.metadata_partitions)
+        settings["rlmm.config.remote.log.metadata.topic.num.partitions"] = str(metadata_partitions)
     return settings
 
 
 def has_remote_storage(image: MetadataImage, topic: TopicImage) -> bool:
     return broker_config(image).log_config(topic.configs).remote_storage_enable
+
+
+def _remote_log_records(
+    tiered: Mapping[TopicIdPartition, Sequence[RemoteSegment]], partitions_count: int, broker_id: int, now_ms: int
+) -> list[list[bytes]]:
+    """The values of the records of each partition of `__remote_log_metadata`: two for each segment, by offset."""
+    values: list[list[bytes]] = [[] for _ in range(partitions_count)]  # bounded: an option of the export
+    for of, segments in sorted(tiered.items()):
+        number = metadata_partition(of, partitions_count)
+        for segment in segments:
+            values[number] += copied_records(of, segment, broker_id=broker_id, now_ms=now_ms)
+    return values
+
+
+def _write_remote_log_topic(
+    target: Path, values: Sequence[Sequence[bytes]], topic_id: str, source: Source
+) -> tuple[TopicImage, list[ExportedPartition]]:
+    """Make the topic's partition directories in `target`, durably; the topic, and its partitions' offsets."""
+    partitions, exported = [], []
+    for number, records in enumerate(values):
+        topic_partition = TopicPartition(REMOTE_LOG_METADATA_TOPIC, number)
+        directory = make_partition(target, topic_partition, topic_id, source.fs)
+        state = _write_log(directory, records, source.clock, source.fs)
+        source.fs.fsync_dir(directory)
+        partitions.append(PartitionImage(number, state))
+        exported.append(exported_partition(topic_partition, state))
+    return TopicImage(REMOTE_LOG_METADATA_TOPIC, topic_id, tuple(partitions), METADATA_TOPIC_CONFIGS), exported
+
+
+def _write_log(directory: Path, values: Sequence[bytes], clock: Callable[[], int], fs: FileSystem) -> LogState:
+    config = LogConfig.from_properties(METADATA_TOPIC_CONFIGS)
+    with UnifiedLog.open(directory, config, clean_shutdown=True, clock=clock, fs=fs) as log:
+        for batch in _batches(values, clock()):
+            log.append_as_coordinator(batch, leader_epoch=LEADER_EPOCH)
+        state = log.state()
+        log.close()
+    return state
+
+
+def _batches(values: Iterable[bytes], now_ms: int) -> Iterator[bytes]:
+    """Batches of at most _BATCH_BYTES_MAX bytes of values, or of one value."""
+    waiting: list[bytes] = []
+    for value in values:
+        if waiting and sum(map(len, waiting)) + len(value) > _BATCH_BYTES_MAX:
+            yield _batch(waiting, now_ms)
+            waiting = []
+        waiting.append(value)
+    if waiting:
+        yield _batch(waiting, now_ms)
+
+
+def _batch(values: Sequence[bytes], now_ms: int) -> bytes:
+    return encode_batch(
+        [Record(offset=number, timestamp_ms=now_ms, key=None, value=value) for number, value in enumerate(values)]
+    )

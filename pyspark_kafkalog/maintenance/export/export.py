@@ -1,14 +1,15 @@
 """Export: a log directory's partitions as a cleanly stopped broker leaves them, for a Kafka broker to mount.
 
     checkpoints in place    recovery-point-, replication- and log-start-offset-checkpoint as of the newest commit
-    a copy elsewhere        a native log directory, whole: see file_copy.py; of one on an object store: object_copy.py
+    a copy elsewhere        a native log directory, whole (copy.py), of one on a file system or an object store
     into a broker's         partition directories (segments, indexes, producer snapshots, leader epochs) into those of a
                             stopped broker's topics; partition.metadata stays the broker's, as it contains the topic ids
                             that its controller knows; the checkpoints are merged
+    a new broker's          a directory that a new broker starts on, of any root and of a stopped broker's directory
 
 A copied log is closed as a broker closes it. All logs are as of one commit, whatever writers, retention and the cleaner
-do meanwhile (file_copy.py). A crash leaves some of a broker's partitions, without checkpoints: run the export again, with
-`overwrite`.
+do meanwhile (file_copy.py). A crash leaves some of a broker's partitions, without checkpoints: run the export again,
+with `overwrite`.
 
 `return_to_broker` prepares an adopted directory for its broker, and sets aside the topics and partitions that the
 broker does not know:
@@ -26,47 +27,57 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.groups.group import delete_outdated_offsets
-from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, TopicChange, find_differences
-from pyspark_kafkalog.maintenance.export.file_copy import (
+from pyspark_kafkalog.maintenance import kinds
+from pyspark_kafkalog.maintenance.export.broker_copy import broker_source
+from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, TopicDifference, find_differences
+from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker, make_new_broker
+from pyspark_kafkalog.maintenance.export.copy import (
+    CopyOptions,
     ExportedPartition,
-    PinnedLogs,
-    back_up,
-    check_log,
-    check_pinned,
-    copy_log,
+    Source,
     copy_root,
+    drop_outdated_offsets,
     exported_partition,
     only_topics,
-    pinned_logs,
-    refuse_lost,
     write_checkpoints,
 )
+from pyspark_kafkalog.maintenance.export.file_copy import (
+    FileSource,
+    PinnedLogs,
+    check_log,
+    check_pinned,
+    file_source,
+    pinned_logs,
+    refuse_lost,
+)
+from pyspark_kafkalog.maintenance.export.object_copy import object_source
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.root_format import is_native_root, is_unfinished_copy
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.below_root import follow_root, refuse_link, scan
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     META_PROPERTIES,
-    OFFSETS_TOPIC,
     PARTITION_METADATA,
     TopicPartition,
     partition_path,
 )
 
-__all__ = ["ExportedPartition", "export_in_place", "export_to", "refuse_target"]
+__all__ = ["ExportedPartition", "export_in_place", "export_new_broker", "export_to", "refuse_target"]
 
 
 _LISTED_MAX = 20
@@ -119,7 +130,7 @@ def _refuse_remote(path: Path, image: MetadataImage, set_aside: Collection[Topic
 
 
 def export_to(
-    root: FileRoot | ObjectRoot,
+    root: Root,
     target: Path,
     topics: Collection[str] | None = None,
     *,
@@ -134,18 +145,73 @@ def export_to(
     some, unless `overwrite`. A root on an object store is only copied to a new root; none of the options has a meaning
     then. With `tiered`, segments in remote storage stay there only, which a broker's directory cannot have: its topics
     have ids of their own.
-    Raises LogDirError for any other `target` that is not empty.
+    Raises LogDirError for any other `target` that is not empty, ReadOnlyLogDirError for a broker's directory `root`.
     """
     refuse_target(root, target)
-    if isinstance(root, ObjectRoot):
-        return _export_object_root(root, target, topics)
     if is_native_root(target) or not (target / META_PROPERTIES).exists():
-        return back_up(root, target, topics, link=link, tiered=tiered)
-    if tiered:
+        with _source_of(root, CopyOptions(topics=topics, link=link, tiered=tiered)) as source:
+            return copy_root(source, target)
+
+    def mount(files: FileRoot) -> list[ExportedPartition]:
+        if tiered:
+            raise LogDirError(
+                f"{target} is a broker's log directory, whose topics have other ids than those that the objects in "
+                "remote storage are named by: export without --tiered, or to a new directory with --new-broker"
+            )
+        return _mount_all(files, target, topics, link=link, overwrite=overwrite)
+
+    def refuse(_: ObjectRoot) -> list[ExportedPartition]:
         raise LogDirError(
-            f"{target} is a broker's log directory, whose topics have other ids than those that the objects in remote "
-            "storage are named by: export without --tiered, or to a new directory with --new-broker"
+            f"{target} is a broker's log directory: export {root.path} to a new directory first, and that one to the "
+            "broker's"
         )
+
+    return kinds.logs_of(root, mount, refuse)
+
+
+def export_new_broker(
+    root: Root,
+    target: Path,
+    topics: Collection[str] | None = None,
+    *,
+    metadata_partitions: int,
+    link: bool = True,
+    tiered: bool = False,
+    fs: FileSystem = LOCAL,
+) -> ExportedBroker:
+    """Make `target` a new broker's directory with `topics` (None: all) of any root, or of a stopped broker's directory.
+
+    `target` is absent, empty or an unfinished copy. `metadata_partitions` is what the broker's configuration
+    rlmm.config.remote.log.metadata.topic.num.partitions says. With `tiered`, segments in remote storage stay there as
+    the broker's. So do segment objects of a root on an object store if the topic's cleanup.policy is delete. `fs` is
+    used for a `root` that has none. Raises LogDirError for any other `target`, and the errors of `file_source`,
+    `object_source` or `broker_source`.
+    """
+    refuse_target(root, target)
+    options = CopyOptions(topics=topics, link=link, tiered=tiered, is_for_broker=True, fs=fs)
+    with _source_of(root, options) as source:
+        return make_new_broker(source, target, metadata_partitions)
+
+
+def _source_of(root: Root, options: CopyOptions) -> AbstractContextManager[Source]:
+    """The logs to copy, for a block."""
+    files, objects = partial(file_source, options), partial(object_source, options)
+    return kinds.logs_of(root, files, objects, partial(broker_source, options))
+
+
+def refuse_target(root: Root, target: Path) -> None:
+    """Raise LogDirError when `target` is a native log directory or inside of `root`."""
+    follow_root(target)
+    is_root = is_native_root(target) and not is_unfinished_copy(target)
+    real_target = Path(os.path.realpath(target))
+    is_inside = any(real_target.is_relative_to(os.path.realpath(directory)) for directory in root.directories)
+    if is_root or is_inside:
+        raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
+
+
+def _mount_all(
+    root: FileRoot, target: Path, topics: Collection[str] | None, *, link: bool, overwrite: bool
+) -> list[ExportedPartition]:
     drop_outdated_offsets(root, topics)
     with pinned_logs(root, topics) as logs, root_lock(target, fs=root.fs):
         mountable = [
@@ -155,41 +221,11 @@ def export_to(
         ]
         keep = {name: read_offset_checkpoint(target / name) for name in CHECKPOINTS}
         check_pinned(logs, mountable, is_for_broker=True)
-        exported = [_mount(root, logs, target, topic_partition, link=link) for topic_partition in mountable]
+        source = FileSource.of(root, logs, logs.image, link=link)
+        exported = [_mount(source, target, topic_partition) for topic_partition in mountable]
         write_checkpoints(target, exported, cleaned=logs.cleaned, keep=keep, fs=root.fs)
         root.fs.fsync_dir(target)
         return exported
-
-
-def _export_object_root(root: ObjectRoot, target: Path, topics: Collection[str] | None) -> list[ExportedPartition]:
-    from pyspark_kafkalog.maintenance.export.object_copy import copy_object_root  # imports compiled code
-
-    if not is_native_root(target) and (target / META_PROPERTIES).exists():
-        raise LogDirError(
-            f"{target} is a broker's log directory: export {root.path} to a new directory first, and that one to the "
-            "broker's"
-        )
-    return copy_object_root(root, target, topics, clock=root.clock)
-
-
-def drop_outdated_offsets(root: FileRoot | ObjectRoot, topics: Collection[str] | None) -> None:
-    """Delete the offsets of deleted topics from `root` before a broker gets its `__consumer_offsets`.
-
-    Raises FollowingRootError if there are any and the root follows, CorruptRecordError.
-    """
-    if topics is None or OFFSETS_TOPIC in topics:
-        delete_outdated_offsets(root)
-
-
-def refuse_target(root: FileRoot | ObjectRoot | BrokerRoot, target: Path) -> None:
-    """Raise LogDirError when `target` is a native log directory or inside of `root`."""
-    follow_root(target)
-    is_root = is_native_root(target) and not is_unfinished_copy(target)
-    is_inside = not isinstance(root, ObjectRoot) and Path(os.path.realpath(target)).is_relative_to(
-        os.path.realpath(root.path)
-    )
-    if is_root or is_inside:
-        raise LogDirError(f"{target} is a log directory of this package, or inside of {root.path}: name another")
 
 
 def _is_mountable(logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, overwrite: bool) -> bool:
@@ -213,14 +249,12 @@ def _is_mountable(logs: PinnedLogs, target: Path, topic_partition: TopicPartitio
     )
 
 
-def _mount(
-    root: FileRoot, logs: PinnedLogs, target: Path, topic_partition: TopicPartition, *, link: bool
-) -> ExportedPartition:
+def _mount(source: FileSource, target: Path, topic_partition: TopicPartition) -> ExportedPartition:
     directory = partition_path(target, topic_partition)
     for name in [each.name for each in scan(directory) if not each.is_dir(follow_symlinks=False)]:
         if name != PARTITION_METADATA:
-            root.fs.unlink(directory / name)
-    return copy_log(logs, topic_partition, directory, link=link, tiered=False, clock=root.clock, fs=root.fs)
+            source.fs.unlink(directory / name)
+    return source.copy_log(topic_partition, directory).exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +293,11 @@ def return_to_broker(
     with pinned_logs(root, [topic.name for topic in topics]) as logs:
         if logs.image.next_offset != image.next_offset:
             raise LogDirError(f"{root.path} was written to meanwhile: stop all writers and jobs, and run this again")
-        copy_root(
-            root, logs, set_aside, only_topics(image, topics), link=True, tiered=False, keep_broker_metadata=False
-        )
+        copy_root(FileSource.of(root, logs, only_topics(image, topics)), set_aside)
     return ReturnToBroker(export_in_place(root, image, stranded), differences, set_aside)
 
 
-def _stranded_topic(change: TopicChange) -> TopicImage:
+def _stranded_topic(change: TopicDifference) -> TopicImage:
     stranded = set(change.stranded)
     return replace(
         change.topic,

@@ -1,20 +1,4 @@
-"""Copies a whole log directory as of one commit (a backup), while writers and maintenance continue.
-
-    <target>/
-      __cluster_metadata-0/kafkalog-format     "unfinished copy" until all the rest is on disk: then "version=1"
-      orders-0/ …                              the partitions
-      *-offset-checkpoint                      all four, the cleaner's as of the commit
-      __cluster_metadata-0.kafka-stray/        of an adopted directory: the broker's own metadata log
-      meta.properties                          the same cluster id, node id and directory id
-      __cluster_metadata-0/<offset>.checkpoint the metadata image as of the commit: topics with ids and configurations,
-                                               broker-level settings, access control entries, transactional ids, the
-                                               state of every partition
-
-A backup is restored by opening it. Commits continue at the offset at which the copy was made. Earlier commits (the
-history), staged files and the directories of deleted topics are not copied. A copy of selected topics contains those
-topics and everything else of the root. What of a log is in remote storage only is copied back to local segments
-(remote_part.py), unless the copy is to name the same segments there. A crash leaves a directory whose marker says that
-it is unfinished. It cannot be opened; the next export into it removes its contents and starts over.
+"""Copies the logs of a log directory on a file system as of one commit, while writers and maintenance continue.
 
 While the logs are copied, hard links pin their files:
 
@@ -33,6 +17,10 @@ bytes never change. The active segment and the small files are copied, since the
 copy is then resumed from the commit's LogState, which cuts off anything beyond it, and closed, which writes the last
 index entries and a producer snapshot. Copies keep the modification time, which retention uses for segments without
 timestamps.
+
+Segments that exist only in remote storage are restored, so that the copy is complete, unless they are to stay there.
+Their objects are the files that they had: `.log`, indexes, and the producer snapshot at the end. The objects stay the
+log directory's. Nothing keeps retention from deleting them meanwhile; then the export ends with an error.
 """
 
 from __future__ import annotations
@@ -43,87 +31,75 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, LogDirError
-from pyspark_kafkalog.maintenance.export.remote_part import copy_remote_part, without_remote_part
+from pyspark_kafkalog.maintenance.export.copy import (
+    CopiedLog,
+    CopyOptions,
+    Source,
+    chosen_topics,
+    drop_outdated_offsets,
+    exported_partition,
+    first_base,
+    make_partition,
+    tiered_segments,
+)
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
-from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
-from pyspark_kafkalog.metadata.local.housekeeping import is_leftover
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
-from pyspark_kafkalog.metadata.root_format import (
-    FORMAT_MARKER,
-    FORMAT_VERSION,
-    METADATA_DIR,
-    is_unfinished_copy,
-    metadata_dir,
-    write_marker,
-)
-from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
+from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
-from pyspark_kafkalog.root.bootstrap import begin_copy, is_vacant, make_dir
 from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
-    write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
-    CLEAN_SHUTDOWN_FILE,
-    MetaProperties,
     read_meta_properties,
-    write_meta_properties,
-    write_topic_id,
 )
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
-from pyspark_kafkalog.storage.below_root import follow_root, refuse_link, scan
-from pyspark_kafkalog.storage.filesystem import TEMPORARY, FileSystem, flush_earlier
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.below_root import refuse_link, scan
+from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     META_PROPERTIES,
-    PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     TopicPartition,
     offset_file_name,
-    parse_metadata_snapshot,
-    parse_partition_dir,
     parse_segment_file,
     partition_path,
+    segment_file,
 )
-from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
-from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.threads import Workers
+from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, OwnStorage
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 from pyspark_kafkalog.units import INT32_MAX
 
 _PIN_SUFFIX: Final = "-exporting-stray"
-#: The files of a copy beside its partitions, and the names of those in its metadata folder that have no offset.
-_COPIED_FILES: Final = frozenset(
-    {
-        META_PROPERTIES,
-        LOCK_FILE,
-        CLEAN_SHUTDOWN_FILE,
-        CLEANER_OFFSET_CHECKPOINT,
-        LOG_START_OFFSET_CHECKPOINT,
-        RECOVERY_POINT_CHECKPOINT,
-        REPLICATION_OFFSET_CHECKPOINT,
-    }
-)
-_OWN_PREFIX: Final = "kafkalog-"
-_QUORUM_STATE: Final = "quorum-state"
-_METADATA_FOLDERS: Final = (METADATA_DIR, KEPT_METADATA_DIR)
+#: Each with a few windows of its object in memory.
+_SEGMENTS_AT_ONCE: Final = 4
+_SUFFIXES: Final[Mapping[IndexKind, str]] = {
+    IndexKind.OFFSET: INDEX_SUFFIX,
+    IndexKind.TIMESTAMP: TIME_INDEX_SUFFIX,
+    IndexKind.TRANSACTION: TXN_INDEX_SUFFIX,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,54 +204,108 @@ def _pin_file(source: Path, pin: Path, fs: FileSystem) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedPartition:
-    """One partition with its offsets in the checkpoints, and the bytes linked and copied.
+class FileSource(Source):
+    """The Source of pinned logs. `contents` is the image of the copy: partitions without a state in it have no log.
 
-    `is_tiered`: its log begins in remote storage.
+    `with_broker_metadata`: of an adopted directory also the broker's own metadata log.
     """
 
-    topic_partition: TopicPartition
-    log_start_offset: int
-    high_watermark: int
-    linked_bytes: int = 0
-    copied_bytes: int = 0
-    is_tiered: bool = False
+    root: FileRoot
+    logs: PinnedLogs
+    contents: MetadataImage
+    link: bool
+    tiered: bool
+    with_broker_metadata: bool
 
+    @staticmethod
+    def of(
+        root: FileRoot,
+        logs: PinnedLogs,
+        contents: MetadataImage,
+        *,
+        link: bool = True,
+        tiered: bool = False,
+        with_broker_metadata: bool = False,
+    ) -> FileSource:
+        """The logs pinned from `root`; unless `tiered`, `contents` has no segments in remote storage any more."""
+        return FileSource(
+            fs=root.fs,
+            clock=root.clock,
+            properties=read_meta_properties(root.path / META_PROPERTIES),
+            cleaned=logs.cleaned,
+            root=root,
+            logs=logs,
+            contents=contents if tiered else without_remote_part(contents),
+            link=link,
+            tiered=tiered,
+            with_broker_metadata=with_broker_metadata,
+        )
 
-def copy_log(
-    logs: PinnedLogs,
-    topic_partition: TopicPartition,
-    directory: Path,
-    *,
-    link: bool,
-    tiered: bool,
-    clock: Callable[[], int],
-    fs: FileSystem,
-) -> ExportedPartition:
-    """Copy the log into `directory`, which exists and contains no log. It is on disk when this returns.
-
-    With `tiered`, what of it is in remote storage only stays there.
-    """
-    state = logs.state(topic_partition)
-    linked_bytes = copied_bytes = 0
-    source = logs.directories.get(topic_partition)
-    if source is not None:
-        for name in sorted(each.name for each in scan(source)):
-            if is_log(name, below=state.active_base_offset):
-                size = link_file(source / name, directory / name, fs) if link else None
-                linked_bytes += size or 0
-                copied_bytes += copy_file(source / name, directory / name, fs) if size is None else 0
+    def copy(self, target: Path) -> list[CopiedLog]:
+        """See Source."""
+        copied = []
+        for topic_partition in self.logs.partitions:
+            topic = self.contents.topics.get(topic_partition.topic)
+            if topic is None:
+                continue
+            directory = make_partition(target, topic_partition, topic.topic_id, self.fs)
+            if topic.partitions[topic_partition.partition].state.log_end_offset:
+                copied.append(self.copy_log(topic_partition, directory))
             else:
-                most = state.active_size_bytes if is_log(name) else None
-                copied_bytes += copy_file(source / name, directory / name, fs, most)
-        if state.has_remote_start and not tiered:
-            copied_bytes += _copy_back(logs, topic_partition, directory, fs)
-            state = replace(state, local_log_start_offset=state.log_start_offset)
-        copied = PartitionLogs.at(directory.parent, logs.image, clock=clock, fs=fs)
-        with copied.resume(topic_partition, state) as log:
-            log.close()
-    fs.fsync_dir(directory)
-    return exported_partition(topic_partition, state, linked_bytes, copied_bytes)
+                copied.append(CopiedLog(exported_partition(topic_partition, LogState()), LogState()))
+        kept = self.root.path / KEPT_METADATA_DIR
+        if self.with_broker_metadata:
+            refuse_link(kept)
+            if kept.is_dir():
+                _copy_files(kept, target / KEPT_METADATA_DIR, self.fs)
+        return copied
+
+    def copy_log(self, topic_partition: TopicPartition, directory: Path) -> CopiedLog:
+        """Copy one log into `directory`, which exists and contains no log. It is on disk when this returns."""
+        state, fs = self.logs.state(topic_partition), self.fs
+        linked_bytes = copied_bytes = 0
+        source = self.logs.directories.get(topic_partition)
+        if source is not None:
+            for name in sorted(each.name for each in scan(source)):
+                is_closed = is_log(name, below=state.active_base_offset)
+                most = state.active_size_bytes if is_log(name) and not is_closed else None
+                linked, copied = place_file(
+                    source / name, directory / name, fs, link=self.link and is_closed, most=most
+                )
+                linked_bytes, copied_bytes = linked_bytes + linked, copied_bytes + copied
+            if state.has_remote_start and not self.tiered:
+                copied_bytes += _copy_back(self.logs, topic_partition, directory, fs)
+                state = replace(state, local_log_start_offset=state.log_start_offset)
+            logs = PartitionLogs.at(directory.parent, self.logs.image, clock=self.clock, fs=fs)
+            with logs.resume(topic_partition, state) as log:
+                log.close()
+        fs.fsync_dir(directory)
+        return CopiedLog(exported_partition(topic_partition, state, linked_bytes, copied_bytes), state)
+
+    def image(self, copied: Sequence[CopiedLog]) -> MetadataImage:
+        return self.contents
+
+    def remote_segments(self) -> Mapping[TopicIdPartition, Sequence[RemoteSegment]]:
+        return tiered_segments(self.contents)
+
+
+@contextlib.contextmanager
+def file_source(options: CopyOptions, root: FileRoot) -> Iterator[Source]:
+    """The logs of `root` for the block, after a check that each can be copied and closed.
+
+    With `tiered`, a copy that is a root names the same segments in remote storage, and can only take the place of
+    `root`. Raises the errors of `pinned_logs` and `check_pinned`.
+    """
+    if options.is_for_broker:
+        drop_outdated_offsets(root, options.topics)
+    with pinned_logs(root, options.topics) as logs:
+        check_pinned(logs, logs.partitions, is_for_broker=options.is_for_broker)
+        contents, is_whole = logs.image, options.topics is None and not options.is_for_broker
+        if not is_whole:
+            contents = chosen_topics(contents, logs.partitions, is_for_broker=options.is_for_broker)
+        yield FileSource.of(
+            root, logs, contents, link=options.link, tiered=options.tiered, with_broker_metadata=is_whole
+        )
 
 
 def check_pinned(logs: PinnedLogs, partitions: Iterable[TopicPartition], *, is_for_broker: bool = False) -> None:
@@ -309,72 +339,13 @@ def check_log(directory: Path, topic_partition: TopicPartition, state: LogState,
 
 
 def _copy_back(logs: PinnedLogs, topic_partition: TopicPartition, directory: Path, fs: FileSystem) -> int:
-    """Copy what of the log is in remote storage only into `directory`; returns the bytes."""
+    """Copy the segments that exist only in remote storage into `directory`; returns the bytes."""
     if logs.storage is None:
         raise LogDirError(f"{topic_partition} begins in remote storage, and {LOCATION_CONFIG} is not set")
     topic = logs.image.topic(topic_partition.topic)
     of = TopicIdPartition(topic.name, topic.topic_id, topic_partition.partition)
     segments = topic.partitions[topic_partition.partition].segments
-    return copy_remote_part(logs.storage, of, segments, directory, _first_base(directory), fs)
-
-
-def exported_partition(
-    topic_partition: TopicPartition, state: LogState, linked_bytes: int = 0, copied_bytes: int = 0
-) -> ExportedPartition:
-    return ExportedPartition(
-        topic_partition=topic_partition,
-        log_start_offset=state.log_start_offset,
-        high_watermark=state.log_end_offset,
-        linked_bytes=linked_bytes,
-        copied_bytes=copied_bytes,
-    )
-
-
-def write_checkpoints(
-    target: Path,
-    exported: Collection[ExportedPartition],
-    *,
-    cleaned: Mapping[TopicPartition, int] | None,
-    keep: Mapping[str, Mapping[TopicPartition, int]],
-    fs: FileSystem,
-) -> None:
-    """Write the checkpoint files with the partitions' offsets, and those of other partitions in `keep`.
-
-    With `cleaned` None the cleaner's checkpoint is unchanged. Recovery points and high watermarks are the log end
-    offsets. A log start offset is written if it is above the base of the first segment, and for a tiered partition,
-    whose log start a broker learns nowhere else.
-    """
-    ends = {each.topic_partition: each.high_watermark for each in exported}
-    starts = {
-        each.topic_partition: each.log_start_offset
-        for each in exported
-        if each.is_tiered or each.log_start_offset > _first_base(partition_path(target, each.topic_partition))
-    }
-    offsets: dict[str, Mapping[TopicPartition, int]] = {
-        RECOVERY_POINT_CHECKPOINT: ends,
-        REPLICATION_OFFSET_CHECKPOINT: ends,
-        LOG_START_OFFSET_CHECKPOINT: starts,
-    }
-    if cleaned is not None:
-        offsets[CLEANER_OFFSET_CHECKPOINT] = {
-            topic_partition: min(at, ends[topic_partition])
-            for topic_partition, at in cleaned.items()
-            if topic_partition in ends
-        }
-    for name, own in offsets.items():
-        others = {
-            topic_partition: offset
-            for topic_partition, offset in keep.get(name, {}).items()
-            if topic_partition not in ends
-        }
-        write_offset_checkpoint(target / name, {**others, **own}, fs=fs)
-
-
-def _first_base(directory: Path) -> int:
-    try:
-        return next(iter(list_base_offsets(directory)), 0)
-    except FileNotFoundError:
-        return 0
+    return _copy_remote_part(logs.storage, of, segments, directory, first_base(directory), fs)
 
 
 def _check_size(path: Path, size_bytes: int) -> None:
@@ -390,18 +361,22 @@ def is_log(name: str, *, below: int | None = None) -> bool:
     return parsed is not None and parsed[1] == LOG_SUFFIX and (below is None or parsed[0] < below)
 
 
-def link_file(source: Path, target: Path, fs: FileSystem) -> int | None:
-    """Create `target` as a hard link, and return the file's size; None if the file system does not support it."""
-    try:
-        _pin_file(source, target, fs)
-    except OSError as error:
-        if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
-            return None
-        raise
-    return target.stat().st_size
+def place_file(source: Path, target: Path, fs: FileSystem, *, link: bool, most: int | None = None) -> tuple[int, int]:
+    """Make `target` a hard link if `link` is true and the file system supports it, else a copy, of `most` bytes.
+
+    Returns the bytes linked and the bytes copied.
+    """
+    if link:
+        try:
+            _pin_file(source, target, fs)
+            return target.stat().st_size, 0
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                raise
+    return 0, _copy_file(source, target, fs, most)
 
 
-def copy_file(source: Path, target: Path, fs: FileSystem, most: int | None = None) -> int:
+def _copy_file(source: Path, target: Path, fs: FileSystem, most: int | None = None) -> int:
     """Copy the file, or its first `most` bytes, to disk durably. Returns the bytes copied."""
     source_fd = fs.open(source, os.O_RDONLY)
     try:
@@ -420,174 +395,100 @@ def copy_file(source: Path, target: Path, fs: FileSystem, most: int | None = Non
     return size_bytes
 
 
-def back_up(
-    root: FileRoot, target: Path, topics: Collection[str] | None = None, *, link: bool = True, tiered: bool = False
-) -> list[ExportedPartition]:
-    """Make `target` a copy of `root` with `topics` (None: all). `target` is absent, empty or an unfinished copy.
-
-    With `tiered` it names the same segments in remote storage, and can only take the place of `root`. Raises
-    LogDirError for any other `target`, and the errors of `pinned_logs` and `copy_remote_part`.
-    """
-    with pinned_logs(root, topics) as logs:
-        check_pinned(logs, logs.partitions)
-        image = logs.image
-        if topics is not None:
-            image = only_topics(image, [image.topics[name] for name in sorted(set(topics))])
-        return copy_root(root, logs, target, image, link=link, tiered=tiered, keep_broker_metadata=topics is None)
-
-
-def copy_root(
-    root: FileRoot,
-    logs: PinnedLogs,
-    target: Path,
-    image: MetadataImage,
-    *,
-    link: bool,
-    tiered: bool,
-    keep_broker_metadata: bool,
-) -> list[ExportedPartition]:
-    """As `back_up`, from pinned logs. `image` is what the copy contains; partitions without a state have no log."""
-    fs = root.fs
-    image = image if tiered else without_remote_part(image)
-    with unfinished_copy(target, fs):
-        exported = copy_logs(root, logs, target, image, link=link, tiered=tiered)
-        refuse_link(root.path / KEPT_METADATA_DIR)
-        if keep_broker_metadata and (root.path / KEPT_METADATA_DIR).is_dir():
-            _copy_files(root.path / KEPT_METADATA_DIR, target / KEPT_METADATA_DIR, fs)
-        properties = read_meta_properties(root.path / META_PROPERTIES)
-        finish_copy(target, image, exported, properties, cleaned=logs.cleaned, fs=fs)
-    return exported
-
-
-def copy_logs(
-    root: FileRoot, logs: PinnedLogs, target: Path, image: MetadataImage, *, link: bool, tiered: bool
-) -> list[ExportedPartition]:
-    """Make the directories of the pinned partitions that are in `image`, with their logs."""
-    fs = root.fs
-    exported = []
-    for topic, topic_partition in _partitions(logs, image):
-        directory = partition_path(target, topic_partition)
-        fs.mkdir(directory)
-        write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=fs, durable=False)
-        if topic.partitions[topic_partition.partition].state.log_end_offset:
-            exported.append(
-                copy_log(logs, topic_partition, directory, link=link, tiered=tiered, clock=root.clock, fs=fs)
-            )
-        else:
-            exported.append(ExportedPartition(topic_partition=topic_partition, log_start_offset=0, high_watermark=0))
-    return exported
-
-
-@contextlib.contextmanager
-def unfinished_copy(target: Path, fs: FileSystem) -> Iterator[None]:
-    """Make `target`, which is absent, empty or an unfinished copy, an empty unfinished copy, locked for the block.
-
-    Raises LogDirError for any other `target`.
-    """
-    follow_root(target)
-    make_dir(target, fs)
-    with root_lock(target, is_new=True, fs=fs):
-        _make_empty(target, fs)
-        begin_copy(target, fs=fs)
-        yield
-
-
-def finish_copy(
-    target: Path,
-    image: MetadataImage,
-    exported: Collection[ExportedPartition],
-    properties: MetaProperties,
-    *,
-    cleaned: Mapping[TopicPartition, int],
-    fs: FileSystem,
-) -> None:
-    """Make the unfinished copy, whose logs are on disk, a root with `image`. `cleaned` is the cleaner's checkpoint."""
-    write_checkpoints(target, exported, cleaned=cleaned, keep={}, fs=fs)
-    write_meta_properties(target / META_PROPERTIES, properties, fs=fs)
-    _write_image(target, image, fs)
-    fs.fsync_dir(target)
-    write_marker(metadata_dir(target), fs, image.format_version or FORMAT_VERSION)  # now it is whole
-
-
-def only_topics(image: MetadataImage, topics: Collection[TopicImage]) -> MetadataImage:
-    """The image with `topics` instead of its own."""
-    return replace(
-        image,
-        topics={topic.name: topic for topic in topics},
-        topic_names={topic.topic_id: topic.name for topic in topics},
-    )
-
-
-def _make_empty(target: Path, fs: FileSystem) -> None:
-    """Remove the contents of an unfinished copy. Raises LogDirError for a directory that contains anything else."""
-    if not is_unfinished_copy(target) and not is_vacant(target):
-        raise LogDirError(
-            f"{target} is neither empty nor a broker's log directory (it has no {META_PROPERTIES}): name another"
-        )
-    metadata = metadata_dir(target)
-    foreign = next(_foreign_entries(target), None)
-    if foreign is not None:
-        raise LogDirError(
-            f"{foreign} is not of an unfinished copy, although {metadata / FORMAT_MARKER} says that {target} is one: "
-            f"name another directory, or remove {foreign} if it is not needed"
-        )
-    for directory in (target, metadata) if metadata.is_dir() else (target,):
-        for name, is_dir in [(each.name, each.is_dir(follow_symlinks=False)) for each in scan(directory)]:
-            # The marker stays: after a crash, partitions without it would look like a broker's directory.
-            if name in (LOCK_FILE, FORMAT_MARKER) or directory / name == metadata:
-                continue
-            if is_dir:
-                shutil.rmtree(directory / name)
-            else:
-                fs.unlink(directory / name)
-
-
-def _foreign_entries(target: Path) -> Iterator[Path]:
-    """What no export has written into `target`. Its marker is no proof: any process that may write there could make it.
-
-    So the marker has to be of the user who exports, and all else has to have the names of a copy's files.
-    """
-    marker = metadata_dir(target) / FORMAT_MARKER
-    with contextlib.suppress(FileNotFoundError):
-        if marker.lstat().st_uid != os.geteuid():
-            yield marker
-    for entry in scan(target):
-        path = target / entry.name
-        if not entry.is_dir(follow_symlinks=False):
-            if not entry.is_file(follow_symlinks=False) or TEMPORARY.sub("", entry.name) not in _COPIED_FILES:
-                yield path
-        elif entry.name not in _METADATA_FOLDERS and parse_partition_dir(entry.name) is None:
-            yield path
-        else:
-            is_known = _is_metadata_file if entry.name in _METADATA_FOLDERS else _is_log_file
-            for each in scan(path):
-                if not (each.is_file(follow_symlinks=False) and is_known(TEMPORARY.sub("", each.name))):
-                    yield path / each.name
-
-
-def _is_log_file(name: str) -> bool:
-    return name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or parse_segment_file(name) is not None
-
-
-def _is_metadata_file(name: str) -> bool:
-    known = name.startswith(_OWN_PREFIX) or name == _QUORUM_STATE or is_leftover(name)
-    return known or _is_log_file(name) or parse_metadata_snapshot(name) is not None
-
-
-def _partitions(logs: PinnedLogs, image: MetadataImage) -> Iterator[tuple[TopicImage, TopicPartition]]:
-    for topic_partition in logs.partitions:
-        if topic_partition.topic in image.topics:
-            yield image.topics[topic_partition.topic], topic_partition
-
-
 def _copy_files(source: Path, target: Path, fs: FileSystem) -> None:
     fs.mkdir(target)
     for name in sorted(each.name for each in scan(source)):
-        copy_file(source / name, target / name, fs)
+        _copy_file(source / name, target / name, fs)
     fs.fsync_dir(target)
 
 
-def _write_image(target: Path, image: MetadataImage, fs: FileSystem) -> None:
-    directory = metadata_dir(target)
-    LocalSnapshots(directory, fs).write(image)
-    OffsetHint(directory / HEAD_FILE, fs).write(image.next_offset)
+def _copy_remote_part(
+    storage: OwnStorage,
+    of: TopicIdPartition,
+    segments: Sequence[SegmentObject],
+    directory: Path,
+    local_start: int,
+    fs: FileSystem,
+) -> int:
+    """Copy the segments that begin below `local_start`, where the local ones in `directory` begin; returns the bytes.
+
+    They are then on disk. Raises LogDirError for objects that were deleted, ObjectStoreError, and CorruptRecordError
+    for objects of other sizes than the commit said or segments that do not end where the local ones begin,
+    CorruptIndexError for a transaction index that lacks an abort marker.
+    """
+    remote = [each for each in segments if each.base_offset < local_start]
+    if not remote or remote[-1].end_offset != local_start:
+        raise CorruptRecordError(
+            file=str(directory),
+            position=0,
+            expected=f"remote segments that end at offset {local_start}, where the local ones begin",
+            found=f"the end {remote[-1].end_offset}" if remote else "none",
+        )
+    pool = Workers(_SEGMENTS_AT_ONCE, thread_name_prefix="kafkalog-export")
+    try:
+        copied_bytes = sum(pool.map(lambda each: _copy_segment(storage.extent(of, each), directory, fs), remote))
+    except FileNotFoundError as error:
+        raise LogDirError(
+            f"records of {of.topic_partition} were deleted before they were copied ({error}): run the export again, or "
+            "without this topic"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+    for each in remote:
+        LocalExtents(directory).check_transaction_index(each.base_offset, each.end_offset)
+    return copied_bytes
+
+
+def _copy_segment(extent: SegmentObjectExtent, directory: Path, fs: FileSystem) -> int:
+    segment = extent.segment
+    copied_bytes = _copy_remote_log(extent, segment_file(directory, segment.base_offset, LOG_SUFFIX), fs)
+    for kind, suffix in _SUFFIXES.items():
+        data = bytes(extent.index(kind))
+        if data or kind is not IndexKind.TRANSACTION:
+            fs.write_file_atomic(segment_file(directory, segment.base_offset, suffix), data)
+            copied_bytes += len(data)
+    snapshot = segment_file(directory, segment.end_offset, PRODUCER_SNAPSHOT_SUFFIX)
+    if not snapshot.exists():
+        data = bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT))
+        fs.write_file_atomic(snapshot, data)
+        copied_bytes += len(data)
+    return copied_bytes
+
+
+def _copy_remote_log(extent: SegmentObjectExtent, path: Path, fs: FileSystem) -> int:
+    size_bytes = extent.known_size_bytes
+    window = memoryview(bytearray(min(WINDOW_BYTES, size_bytes)))
+    with contextlib.closing(extent.open()) as source:
+        fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            for start in range(0, size_bytes, WINDOW_BYTES):
+                read = source.read_into(start, window[: size_bytes - start])
+                fs.pwrite_all(fd, window[:read], start)
+            fs.fsync(fd)
+        finally:
+            fs.close(fd)
+    return size_bytes
+
+
+def without_remote_part(image: MetadataImage) -> MetadataImage:
+    """The image of a copy whose logs are whole: nothing of it is in remote storage.
+
+    It names no remote storage either. The topics and ids are those of the original, and two log directories that copy
+    to one place would delete each other's segments.
+    """
+    topics = {
+        name: replace(
+            topic,
+            partitions=tuple(
+                replace(each, segments=(), state=replace(each.state, local_log_start_offset=-1))
+                for each in topic.partitions
+            ),
+        )
+        for name, topic in image.topics.items()
+    }
+    settings = {
+        name: value
+        for name, value in image.broker_configs.get(ALL_BROKERS, {}).items()
+        if name not in (LOCATION_CONFIG, LAYOUT_CONFIG)
+    }
+    return replace(image, topics=topics, dropped=(), broker_configs={**image.broker_configs, ALL_BROKERS: settings})

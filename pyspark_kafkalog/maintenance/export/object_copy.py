@@ -1,15 +1,13 @@
-"""Copies a log directory on an object store, as of one commit, to a new one on a file system.
+"""Copies the logs of a log directory in an object store, as of one commit, to directories on a file system.
 
-The result is that of file_copy.py: a whole native root with the same ids, which cannot be opened before it is finished. A
-partition's batches, of its segment objects and then of its runs, are appended to a log with their offsets and leader
+A partition's batches, of its segment objects and then of its runs, are appended to a log with their offsets and leader
 epochs. The engine of file roots so makes segments by the topic's configuration, indexes, producer snapshots and the
-leader epoch checkpoint. The log is closed as a broker closes it. For a new broker (new_broker.py), segment objects can
-stay where they are, as its tiered segments: then the log in the directory begins where they end.
+leader epoch checkpoint. The log is closed as a broker closes it. For a new broker, segment objects can stay where they
+are, as its tiered segments: then the log in the directory begins where they end.
 
 Nothing is pinned. Objects do not change, and what a merge has replaced remains for file.delete.delay.ms; after that the
 same offsets are read from its segments. Records that retention, delete-records or the deletion of a topic has taken
-away meanwhile end the export with an error. A crash or an error leaves an unfinished copy: the next export into it
-removes its contents and starts over.
+away meanwhile end the export with an error.
 
 Memory: `_PARTITIONS_AT_ONCE` partitions, each with the pieces of objects that its reader holds (storage/objects).
 """
@@ -18,20 +16,26 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.maintenance.export.file_copy import (
-    ExportedPartition,
+from pyspark_kafkalog.maintenance.export.broker_directory import has_remote_storage
+from pyspark_kafkalog.maintenance.export.copy import (
+    CopiedLog,
+    CopyOptions,
+    Source,
+    chosen_topics,
+    drop_outdated_offsets,
     exported_partition,
-    finish_copy,
-    unfinished_copy,
+    make_partition,
+    only_topics,
+    tiered_segments,
 )
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, NO_RUNS
@@ -42,99 +46,116 @@ from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import PartitionProducers, producer_snapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
-from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, write_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.follower import delete_records
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (
+    INTERNAL_TOPICS,
     LEADER_EPOCH_CHECKPOINT,
-    PARTITION_METADATA,
     PRODUCER_SNAPSHOT_SUFFIX,
     TopicPartition,
-    partition_path,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import BatchRun
 from pyspark_kafkalog.threads import Workers
-from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 _PARTITIONS_AT_ONCE: Final = 4
 
 
-def copy_object_root(
-    root: ObjectRoot,
-    target: Path,
-    topics: Collection[str] | None = None,
-    *,
-    clock: Callable[[], int],
-    fs: FileSystem = LOCAL,
-) -> list[ExportedPartition]:
-    """Make `target` a copy of `root` with `topics` (None: all). `target` is absent, empty or an unfinished copy.
+@contextlib.contextmanager
+def object_source(options: CopyOptions, root: ObjectRoot) -> Iterator[Source]:
+    """The logs of `root`; for a broker that is `tiered`, segment objects stay if the topic's cleanup.policy is delete.
 
-    Raises LogDirError for any other `target`, and for records that were deleted while they were still to be copied;
-    UnknownTopicError, ObjectStoreError, DiskFormatError for damage in an object.
+    Raises UnknownTopicError.
     """
+    if options.is_for_broker:
+        drop_outdated_offsets(root, options.topics)
     root.refresh()
-    image = root.store.image
-    partitions = root.partitions(topics)
-    with unfinished_copy(target, fs):
-        copied = copy_object_logs(root, image, partitions, target, clock=clock, fs=fs)
-        exported = [each.exported for each in copied]
-        states = {each.exported.topic_partition: each.state for each in copied}
-        finish_copy(target, _as_file_root(image, states), exported, _properties(root, image), cleaned={}, fs=fs)
-    return exported
+    partitions, image = root.partitions(options.topics), root.store.image
+    tiered: frozenset[str] = frozenset()
+    if options.is_for_broker:
+        image = chosen_topics(image, partitions, is_for_broker=True)
+        partitions = [each for each in partitions if each.topic in image.topics]
+        if options.tiered:
+            image = _with_remote_storage(image)
+            tiered = frozenset(name for name, each in image.topics.items() if has_remote_storage(image, each))
+    yield ObjectSource(
+        fs=options.fs,
+        clock=root.clock,
+        properties=_properties(root, image),
+        root=root,
+        contents=image,
+        partitions=partitions,
+        tiered=tiered,
+        is_for_broker=options.is_for_broker,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedLog:
-    """A partition that was copied, and the state of its log in the copy."""
+def _properties(root: ObjectRoot, image: MetadataImage) -> MetaProperties:
+    identity = root.identity
+    assert identity is not None  # a root on an object store cannot be opened without it
+    return MetaProperties(
+        cluster_id=identity.cluster_id, node_id=image.node.broker_id, directory_id=identity.directory_id
+    )
 
-    exported: ExportedPartition
-    state: LogState
 
-
-def copy_object_logs(
-    root: ObjectRoot,
-    image: MetadataImage,
-    partitions: Sequence[TopicPartition],
-    target: Path,
-    *,
-    clock: Callable[[], int],
-    fs: FileSystem,
-    tiered: Collection[str] = (),
-) -> list[CopiedLog]:
-    """Copy the logs of `partitions` as of `image` into directories of `target`; they are then on disk.
-
-    Of the topics in `tiered`, only what follows the segment objects is copied. Raises as `copy_object_root`.
-    """
-    source = _Source(root, image, clock, fs, threading.Event(), frozenset(tiered))
-    copied = _copy_logs(source, partitions, target)
-    return [
-        CopiedLog(exported_partition(each, state, copied_bytes=copied_bytes), state)
-        for each, (state, copied_bytes) in zip(partitions, copied, strict=True)
+def _with_remote_storage(image: MetadataImage) -> MetadataImage:
+    """The image with remote.storage.enable for all topics whose segments a broker can have in remote storage."""
+    config = broker_config(image)
+    topics = [
+        replace(each, configs={**each.configs, "remote.storage.enable": "true"})
+        if each.name not in INTERNAL_TOPICS and not config.log_config(each.configs).compact
+        else each
+        for each in image.topics.values()
     ]
+    return only_topics(image, topics)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """What is copied: `root` as of `image`. `stop` is set when another partition could not be copied.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSource(Source):
+    """The Source of `root` as of the image `contents`. `stop` is set when a partition could not be copied.
 
     The segment objects of the topics in `tiered` stay where they are.
     """
 
     root: ObjectRoot
-    image: MetadataImage
-    clock: Callable[[], int]
-    fs: FileSystem
-    stop: threading.Event
+    contents: MetadataImage
+    partitions: Sequence[TopicPartition]
     tiered: frozenset[str]
+    is_for_broker: bool
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def copy(self, target: Path) -> list[CopiedLog]:
+        """See Source."""
+        with Workers(_PARTITIONS_AT_ONCE, thread_name_prefix="kafkalog-export") as pool:
+            futures = [pool.submit(_copy_partition, self, each, target) for each in self.partitions]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:
+                self.stop.set()
+                for future in futures:
+                    future.cancel()
+                raise
+            return [future.result() for future in futures]
+
+    def image(self, copied: Sequence[CopiedLog]) -> MetadataImage:
+        if self.is_for_broker:
+            return self.contents
+        return _as_file_root(self.contents, {each.exported.topic_partition: each.state for each in copied})
+
+    def remote_segments(self) -> Mapping[TopicIdPartition, Sequence[RemoteSegment]]:
+        return {of: each for of, each in tiered_segments(self.contents).items() if of.topic in self.tiered}
 
     def runs(self, topic_partition: TopicPartition, start_offset: int, end_offset: int) -> Iterable[BatchRun]:
         """The batches of a partition that overlap the offsets; none once `stop` is set. Raises as `LogReader.runs`."""
-        log = ObjectLog.of(self.image, topic_partition)
+        log = ObjectLog.of(self.contents, topic_partition)
 
         def refreshed() -> ObjectLog:
             newest = self.root.store.refresh()
@@ -149,44 +170,27 @@ class _Source:
             yield run
 
 
-def _copy_logs(source: _Source, partitions: Collection[TopicPartition], target: Path) -> list[tuple[LogState, int]]:
-    """Copy the logs of `partitions`; their states in the copy, and the bytes of their batches."""
-    with Workers(_PARTITIONS_AT_ONCE, thread_name_prefix="kafkalog-export") as pool:
-        futures = [pool.submit(_copy_partition, source, each, target) for each in partitions]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        except BaseException:
-            source.stop.set()
-            for future in futures:
-                future.cancel()
-            raise
-        return [future.result() for future in futures]
-
-
-def _copy_partition(source: _Source, topic_partition: TopicPartition, target: Path) -> tuple[LogState, int]:
+def _copy_partition(source: ObjectSource, topic_partition: TopicPartition, target: Path) -> CopiedLog:
     """Create the partition's directory in `target` and copy its log into it, which is then on disk."""
-    topic = source.image.topic(topic_partition.topic)
+    topic = source.contents.topic(topic_partition.topic)
     partition = topic.partitions[topic_partition.partition]
-    directory = partition_path(target, topic_partition)
-    source.fs.mkdir(directory)
-    write_topic_id(directory / PARTITION_METADATA, topic.topic_id, fs=source.fs, durable=False)
-    if not partition.state.log_end_offset:
-        source.fs.fsync_dir(directory)
-        return partition.state, 0
-    try:
-        copied = _copy_log(source, topic, partition, directory)
-    except (OffsetOutOfRangeError, UnknownTopicError) as error:
-        raise LogDirError(
-            f"records of {topic_partition} were deleted before they were copied ({error}): run the export again, or "
-            "without this topic"
-        ) from error
+    directory = make_partition(target, topic_partition, topic.topic_id, source.fs)
+    state, copied_bytes = partition.state, 0
+    if state.log_end_offset:
+        try:
+            state, copied_bytes = _copy_log(source, topic, partition, directory)
+        except (OffsetOutOfRangeError, UnknownTopicError) as error:
+            raise LogDirError(
+                f"records of {topic_partition} were deleted before they were copied ({error}): run the export again, "
+                "or without this topic"
+            ) from error
     source.fs.fsync_dir(directory)
-    return copied
+    return CopiedLog(exported_partition(topic_partition, state, copied_bytes=copied_bytes), state)
 
 
-def _copy_log(source: _Source, topic: TopicImage, partition: PartitionImage, directory: Path) -> tuple[LogState, int]:
+def _copy_log(
+    source: ObjectSource, topic: TopicImage, partition: PartitionImage, directory: Path
+) -> tuple[LogState, int]:
     topic_partition = TopicPartition(topic.name, partition.partition)
     start_offset, end_offset = partition.state.log_start_offset, partition.state.log_end_offset
     is_tiered = topic.name in source.tiered and len(partition.segments) > 0
@@ -197,7 +201,7 @@ def _copy_log(source: _Source, topic: TopicImage, partition: PartitionImage, dir
     base_offset = end_offset if first is None else min(int(first.batches["base_offset"][0]), end_offset)
     if is_tiered:
         base_offset = first_offset  # where the remote segments end
-    config = broker_config(source.image)
+    config = broker_config(source.contents)
     log = UnifiedLog.open(
         directory,
         config.log_config(topic.configs),
@@ -239,10 +243,12 @@ def _first_offset(partition: PartitionImage) -> int:
 
 
 def _take_producers(
-    source: _Source, topic: TopicImage, partition: PartitionImage, base_offset: int, log: UnifiedLog
+    source: ObjectSource, topic: TopicImage, partition: PartitionImage, base_offset: int, log: UnifiedLog
 ) -> None:
-    """Let `log`, which begins at `base_offset`, go on with the producers there: those of the segment object that ends
-    there, or of runs before it that were deleted."""
+    """Let `log`, which begins at `base_offset`, continue with the producers there.
+
+    They are those of the segment object that ends there, or of runs before it that were deleted.
+    """
     before = next((each for each in partition.segments if each.end_offset == base_offset), None)
     known = PartitionProducers()
     if before is not None:
@@ -322,12 +328,4 @@ def _as_file_root(image: MetadataImage, states: dict[TopicPartition, LogState]) 
         objects=NO_OBJECTS,
         dropped=(),
         staging_horizon=StagingHorizon(),
-    )
-
-
-def _properties(root: ObjectRoot, image: MetadataImage) -> MetaProperties:
-    identity = root.identity
-    assert identity is not None  # a root on an object store cannot be opened without it
-    return MetaProperties(
-        cluster_id=identity.cluster_id, node_id=image.node.broker_id, directory_id=identity.directory_id
     )

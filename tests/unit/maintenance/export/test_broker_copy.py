@@ -13,8 +13,7 @@ from fakes.stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, UnknownTopicError
-from pyspark_kafkalog.maintenance.export.broker_copy import copy_broker
-from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.maintenance.export.export import export_new_broker
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.root.adopt.adopt import adoption_lock
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
@@ -122,10 +121,12 @@ def test_killed_export_is_completed_by_the_next_one(tmp_path: Path) -> None:
     before = files(disk)
     counting = StoppingFileSystem(10**9)
     root = broker_root(disk, fixture.remote)
-    copy_broker(root, tmp_path / "whole", metadata_partitions=1, tiered=True, fs=counting)
+    export_new_broker(root, tmp_path / "whole", metadata_partitions=1, tiered=True, fs=counting)
     for stops_at in range(10, counting.changes - 20, counting.changes // 9):
         with pytest.raises(Killed):
-            copy_broker(root, tmp_path / "broker", metadata_partitions=1, tiered=True, fs=StoppingFileSystem(stops_at))
+            export_new_broker(
+                root, tmp_path / "broker", metadata_partitions=1, tiered=True, fs=StoppingFileSystem(stops_at)
+            )
         assert not (tmp_path / "broker" / "meta.properties").exists()
     forget_images()
     export_new_broker(root, tmp_path / "broker", metadata_partitions=1, tiered=True)

@@ -17,8 +17,7 @@ from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError, UnknownTopicError
-from pyspark_kafkalog.maintenance.export.export import export_to
-from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.maintenance.export.export import export_new_broker, export_to
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType

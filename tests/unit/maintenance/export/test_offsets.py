@@ -18,8 +18,7 @@ from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, offset_key, offset_value
 from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
-from pyspark_kafkalog.maintenance.export.export import export_to, return_to_broker
-from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.maintenance.export.export import export_new_broker, export_to, return_to_broker
 from pyspark_kafkalog.root.adopt import adopt as adoption
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.file_root import FileRoot

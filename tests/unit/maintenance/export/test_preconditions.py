@@ -16,9 +16,7 @@ from repository import FIXTURES
 
 from pyspark_kafkalog.errors import CorruptIndexError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.export.export import export_in_place, export_to
-from pyspark_kafkalog.maintenance.export.file_copy import back_up
-from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.maintenance.export.export import export_in_place, export_new_broker, export_to
 from pyspark_kafkalog.maintenance.repair.reindex import reindex
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
@@ -82,4 +80,4 @@ def test_kept_metadata_is_copied_from_regular_files_of_a_possible_size(tmp_path:
         with (kept / "00000000000000000000.log").open("wb") as stream:
             stream.truncate(30 << 30)
     with pytest.raises(KafkalogError, match="a named pipe" if kind == "pipe" else "at most 2147483647 bytes"):
-        back_up(on_file_system(LogDir.open(root).root), tmp_path / "copy")
+        export_to(on_file_system(LogDir.open(root).root), tmp_path / "copy")

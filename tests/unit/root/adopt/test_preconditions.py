@@ -12,8 +12,7 @@ from builders.adopted_roots import clock, copy_of, topic_records, write_metadata
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.export.broker_copy import copy_broker
-from pyspark_kafkalog.maintenance.export.new_broker import export_new_broker
+from pyspark_kafkalog.maintenance.export.export import export_new_broker
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt import adopt as adoption
@@ -206,7 +205,7 @@ def test_idle_expired_and_wholly_tiered_partitions_of_a_stopped_broker_are_adopt
 
 def test_idle_expired_partition_of_a_stopped_broker_is_exported(tmp_path: Path) -> None:
     root = BrokerRoot(_idle_broker(tmp_path / "broker"), clock=clock)
-    exported = copy_broker(root, tmp_path / "copy", ["t"], metadata_partitions=1)
+    exported = export_new_broker(root, tmp_path / "copy", ["t"], metadata_partitions=1)
     assert [(each.log_start_offset, each.high_watermark) for each in exported.partitions] == [(100, 100)]
     assert _ends_of(tmp_path / "copy") == (100, 100)
 
