@@ -65,7 +65,7 @@ class StoredIndex:
         return cls(file, len(data), lambda size_bytes, position: data[position : position + size_bytes])
 
 
-class IndexEntries:
+class CheckedEntries:
     """The entries of one index, in order, read in blocks; they end before the first invalid one."""
 
     def __init__(
@@ -224,7 +224,7 @@ class IndexEntries:
 class OffsetIndexCheck:
     """The offset index of the segment at `base_offset`."""
 
-    def __init__(self, entries: IndexEntries, base_offset: int) -> None:
+    def __init__(self, entries: CheckedEntries, base_offset: int) -> None:
         self.entries = entries
         self._base_offset = base_offset
         self.last_position = 0  # of the last entry, 0 without any
@@ -270,7 +270,7 @@ class OffsetIndexCheck:
 class TimeIndexCheck:
     """The time index of the segment at `base_offset`."""
 
-    def __init__(self, entries: IndexEntries, file: Path | str, base_offset: int, sink: FindingSink) -> None:
+    def __init__(self, entries: CheckedEntries, file: Path | str, base_offset: int, sink: FindingSink) -> None:
         self.entries = entries
         self._file = file
         self._base_offset = base_offset
@@ -351,10 +351,10 @@ class IndexChecks:
         self.offsets: OffsetIndexCheck | None = None
         self._times: TimeIndexCheck | None = None
         if offset_index is not None:
-            entries = IndexEntries(offset_index, OFFSET_INDEX_ENTRY, base_offset, sink, expected)
+            entries = CheckedEntries(offset_index, OFFSET_INDEX_ENTRY, base_offset, sink, expected)
             self.offsets = OffsetIndexCheck(entries, base_offset)
         if time_index is not None:
-            entries = IndexEntries(time_index, TIME_INDEX_ENTRY, base_offset, sink, expected)
+            entries = CheckedEntries(time_index, TIME_INDEX_ENTRY, base_offset, sink, expected)
             self._times = TimeIndexCheck(entries, time_index.file, base_offset, sink)
 
     def add(self, batches: NDArray[np.void], *, is_damaged: bool = False) -> None:

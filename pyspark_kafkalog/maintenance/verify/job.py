@@ -19,14 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, stored_bytes
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import repair
 from pyspark_kafkalog.maintenance.repair.repair import RepairStep
 from pyspark_kafkalog.maintenance.verify.findings import ACTION, Finding, Unit, UnitOutcome, Verified
+from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
 from pyspark_kafkalog.maintenance.verify.verify import (
-    PartitionPlan,
+    PartitionUnits,
     combine,
     partitions_of,
     plan_verification,
@@ -34,6 +36,7 @@ from pyspark_kafkalog.maintenance.verify.verify import (
     run_unit,
     verify_root,
 )
+from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
@@ -132,7 +135,7 @@ class VerifyJob:
             yield root_findings, root_report(root_findings)
             root_findings = []
         open_units: Counter[TopicPartition] = Counter()
-        by_partition: dict[TopicPartition, list[PartitionPlan]] = {}
+        by_partition: dict[TopicPartition, list[PartitionUnits]] = {}
         for plan in plans:
             open_units[plan.topic_partition] += len(plan.units)
             by_partition.setdefault(plan.topic_partition, []).append(plan)
@@ -163,7 +166,7 @@ class VerifyJob:
                 yield findings, report
 
 
-def _loads(plans: Sequence[PartitionPlan], slots: int) -> Iterator[tuple[Unit, ...]]:
+def _loads(plans: Sequence[PartitionUnits], slots: int) -> Iterator[tuple[Unit, ...]]:
     """The units of all partitions, grouped into tasks: large ones first and alone, small ones together."""
     units = sorted((unit for plan in plans for unit in plan.units), key=lambda unit: -unit.size_bytes)
     units_max = max(min(_TASK_UNITS, len(units) // slots), 1)
@@ -186,8 +189,6 @@ def _run_units(job_run: JobRun, units: Sequence[Unit]) -> list[UnitOutcome]:
 
 def open_or_findings(path: Path | str) -> tuple[Root | None, list[Finding]]:
     """The log directory; or, for a native one whose commit log cannot be loaded, the findings on that log."""
-    from pyspark_kafkalog.errors import KafkalogError
-
     try:
         return open_root(path), []
     except KafkalogError:
@@ -199,7 +200,4 @@ def open_or_findings(path: Path | str) -> tuple[Root | None, list[Finding]]:
 
 def findings_of_unopened(path: Path | str) -> list[Finding]:
     """The findings on the commit log of a native log directory that cannot be opened; none of anything else."""
-    from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
-    from pyspark_kafkalog.metadata.root_format import is_native_root
-
     return check_metadata(path) if isinstance(path, Path) and is_native_root(path) else []

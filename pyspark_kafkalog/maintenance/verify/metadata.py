@@ -47,8 +47,6 @@ from pyspark_kafkalog.storage.names import PARTITION_METADATA
 #: The kind of findings on snapshots of earlier versions.
 SNAPSHOT_WITHOUT_ENDS: Final = "snapshot-without-ends"
 
-_TRIES: Final = 3
-
 
 @dataclass(frozen=True, slots=True)
 class _Advice:
@@ -80,14 +78,7 @@ _OF_OBJECTS: Final = _Advice(
 
 def check_metadata(root: Path) -> list[Finding]:
     """The findings on the commit log of the native log directory at `root`. Raises OSError when it cannot be read."""
-    findings: list[Finding] = []
-    for number in range(_TRIES):
-        # Old files are removed while they are read here: only findings of both checks count.
-        again = _check_directory(metadata_dir(root))
-        if not again:
-            return []
-        findings = again if not number else [finding for finding in again if finding in findings]
-    return findings
+    return confirmed(lambda: _check_directory(metadata_dir(root)))
 
 
 def check_stored_metadata(metadata: MetadataStore) -> list[Finding]:

@@ -471,7 +471,7 @@ class StoredLogCheck:
         return extent_read.read
 
     def _check_producers(self, found: NDArray[np.void], start_offset: int, end_offset: int, sink: FindingSink) -> None:
-        """Compare the batches of producers in [start_offset, end_offset) with what commits say of them."""
+        """Compare the batches of producers in [start_offset, end_offset) with the rows of the commits."""
         rows = self.producer_batches
         assert rows is not None  # only partitions of object roots have runs
         rows = rows[(rows["base_offset"] >= start_offset) & (rows["base_offset"] < end_offset)]

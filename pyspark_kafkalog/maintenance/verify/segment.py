@@ -269,8 +269,8 @@ class _Check:
         """Compare the snapshot at the segment's end with the state; a damaged one is reported with the next segment."""
         offset = end_offset if self.next_base is None else self.next_base
         path = segment_file(self.scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
-        nobody = FindingSink(self.scope.topic_partition)
-        entries = read_producers(path, offset, nobody)
+        unused = FindingSink(self.scope.topic_partition)
+        entries = read_producers(path, offset, unused)
         if entries is not None:
             has_gaps = self.scope.has_gaps is not False
             compare_producers(

@@ -3,7 +3,7 @@
 A native root is compared with its image, a broker's directory with its checkpoint files. Writers, readers and
 maintenance may continue; what changes meanwhile is checked again. The work is divided into units of whole segments,
 which can be separate tasks: `plan_verification` returns them for each partition, `run_unit` checks one, and
-`PartitionPlan.conclude` combines those of a partition.
+`PartitionUnits.conclude` combines those of a partition.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class PartitionUnits:
     """The units of a partition, or of one of its replicas in several directories.
 
     `scope` is None for a partition of an object root, whose units compare it with the image that they find.
@@ -137,7 +137,7 @@ class VerifiableLogs(Protocol):
 
     def plan(
         self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
-    ) -> list[PartitionPlan]:
+    ) -> list[PartitionUnits]:
         """The units of the partitions, which exist, as of the last refresh."""
         ...
 
@@ -195,7 +195,7 @@ def plan_verification(
     partitions: Collection[TopicPartition] | None = None,
     are_records_checked: bool = False,
     unit_bytes: int = UNIT_BYTES,
-) -> list[PartitionPlan]:
+) -> list[PartitionUnits]:
     """Each partition, or each of its replicas in several directories, with its units, in their current state.
 
     Raises UnknownTopicError.
@@ -234,9 +234,9 @@ class _FileLogs:
 
     def plan(
         self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
-    ) -> list[PartitionPlan]:
+    ) -> list[PartitionUnits]:
         return [
-            PartitionPlan(
+            PartitionUnits(
                 [
                     *segment_units(scope, unit_bytes=unit_bytes),
                     *remote_units(self.files, scope, unit_bytes=unit_bytes),
@@ -266,9 +266,9 @@ class _ObjectLogs:
 
     def plan(
         self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
-    ) -> list[PartitionPlan]:
+    ) -> list[PartitionUnits]:
         units = object_units(self.objects, partitions, are_records_checked=are_records_checked)
-        return [PartitionPlan([unit], None) for unit in units]
+        return [PartitionUnits([unit], None) for unit in units]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +300,12 @@ class _BrokerLogs:
 
     def plan(
         self, partitions: Sequence[TopicPartition], *, are_records_checked: bool, unit_bytes: int
-    ) -> list[PartitionPlan]:
+    ) -> list[PartitionUnits]:
         """The replicas of a partition are one after the other, and compared."""
         by_partition: dict[TopicPartition, list[PartitionScope]] = {}
         for scope in self._scopes(partitions, are_records_checked=are_records_checked):
             by_partition.setdefault(scope.topic_partition, []).append(scope)
-        plan: list[PartitionPlan] = []
+        plan: list[PartitionUnits] = []
         for topic_partition in partitions:
             replicas = by_partition.get(topic_partition, [])
             is_compared = len(replicas) > 1 and topic_partition.topic != CLUSTER_METADATA_TOPIC
@@ -315,7 +315,7 @@ class _BrokerLogs:
                 if read and replica.directory not in read:
                     replica = replace(replica, unread=None)  # what it has above its high watermark is in another one
                 own = [each for each in comparisons if each.scope is replica]
-                plan.append(PartitionPlan([*segment_units(replica, unit_bytes=unit_bytes), *own], replica))
+                plan.append(PartitionUnits([*segment_units(replica, unit_bytes=unit_bytes), *own], replica))
         return plan
 
     def _scopes(self, partitions: Sequence[TopicPartition], *, are_records_checked: bool) -> list[PartitionScope]:
