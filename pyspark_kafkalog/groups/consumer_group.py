@@ -120,6 +120,11 @@ class ConsumerMember:
         return key, value
 
     def current_record(self, group_id: str) -> GroupRecord:
+        """The record of the member's epoch and partitions, without AssignmentEpochs, as of Kafka 4.1.
+
+        Later brokers write these to accept commits of members with an earlier epoch (KIP-1251); the server refuses such
+        commits as Kafka 4.1 does. A later broker that loads the record takes the member's epoch for all partitions.
+        """
         key = records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
         value = records.ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=self.epoch,

@@ -306,6 +306,10 @@ def _new_epoch(group: ConsumerGroup, topics: Topics, changes: list[GroupRecord],
 
 
 def target_epoch_record(group_id: str, epoch: int) -> GroupRecord:
+    """The record of the epoch of the targets, without AssignmentTimestamp, as of Kafka 4.1.
+
+    Later brokers write the time to keep to consumer.assignment.interval.ms: without it they assign as soon as needed.
+    """
     value = records.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
     return records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value
 
