@@ -39,12 +39,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
-from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
     FORMS,
     UsageError,
@@ -299,7 +299,7 @@ def _consumer(
     import pyarrow as pa
 
     from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
-    from pyspark_kafkalog.tools.console.follow import Consumer
+    from pyspark_kafkalog.tools.console.follow import Consumer, selection
 
     names = {"offset", *(formatter.columns() if formatter is not None else ()), *(("key",) if keep is not None else ())}
     schema = pa.schema([field for field in RECORD_SCHEMA if field.name in names])
@@ -311,7 +311,7 @@ def _consumer(
         start = {name: committed.offset for name, committed in log_dir.group(options.group).fetch().items()}
     return Consumer(
         log_dir,
-        _selection(options),
+        selection(options.topic, options.include),
         schema=schema,
         reset=reset,
         isolation=options.isolation_level,
@@ -321,15 +321,6 @@ def _consumer(
         local_only=options.local_only,
         since_ms=options.from_time,
     )
-
-
-def _selection(options: argparse.Namespace) -> Callable[[str], bool]:
-    if options.topic is not None:
-        return lambda name: name == options.topic
-    from pyspark_kafkalog.tools.command import include_pattern
-
-    pattern = include_pattern(options.include)
-    return lambda name: name not in INTERNAL_TOPICS and pattern.matches(name)
 
 
 class _Printing:

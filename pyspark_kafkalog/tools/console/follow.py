@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.root.brokers.notices import remote_offsets
-from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import first_since
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.tools.command import first_since, include_pattern
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +42,14 @@ class Chunk:
     topic_partition: TopicPartition
     batch: pa.RecordBatch
     next_offset: int
+
+
+def selection(topic: str | None, include: str | None) -> Callable[[str], bool]:
+    """What `--topic` selects, or else `--include`, which never selects internal topics. Raises UsageError."""
+    if topic is not None or include is None:
+        return lambda name: name == topic
+    pattern = include_pattern(include)
+    return lambda name: name not in INTERNAL_TOPICS and pattern.matches(name)
 
 
 class Consumer:

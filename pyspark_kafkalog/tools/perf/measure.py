@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.tools.command import UsageError
-from pyspark_kafkalog.tools.console.follow import Chunk, Consumer
+from pyspark_kafkalog.tools.console.follow import Chunk, Consumer, selection
 from pyspark_kafkalog.units import MIB
 
 if TYPE_CHECKING:
@@ -73,8 +73,9 @@ class Report:
 
 def consume(
     log_dir: LogDir,
-    topic: str,
     *,
+    topic: str | None,
+    include: str | None,
     messages: int,
     group: str | None,
     from_latest: bool,
@@ -83,12 +84,13 @@ def consume(
     report: Report,
 ) -> None:
     """Read `messages` records, or until none arrives for `timeout_ms`."""
-    log_dir.partition_numbers(topic)
+    if topic is not None:
+        log_dir.partition_numbers(topic)
     report.print_header()
     start_s = time.time()
     consumer = Consumer(
         log_dir,
-        lambda name: name == topic,
+        selection(topic, include),
         schema=pa.schema([KAFKA_SCHEMA.field(name) for name in ("key", "value", "offset")]),
         reset="latest" if from_latest else "earliest",
         isolation="read_uncommitted",
@@ -181,17 +183,21 @@ GATHER_MS: Final = 100
 _COMMIT_BYTES: Final = 32 << 20
 _COMMIT_RECORDS_MAX: Final = 1 << 20
 _PAYLOAD_FILE_BYTES_MAX: Final = 256 << 20
-_REPORT_S: Final = 5.0
 _SAMPLES_MAX: Final = 500_000
 _SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Parameters of a run. `throughput`: records per second, unlimited if below 1; `gather_ms` applies with a limit."""
+    """Parameters of a run. `throughput`: records per second, unlimited if below 1; `gather_ms` applies with a limit.
+
+    The figures of the steady state are those without the first `warmup_records`.
+    """
 
     topic: str
     records: int
+    warmup_records: int
+    interval_s: float
     throughput: float
     gather_ms: int
     compression_type: str
@@ -270,15 +276,24 @@ def chosen_payloads(path: Path, delimiter: str, output: Output) -> Payloads:
 
 
 def produce(log_dir: LogDir, payloads: Payloads, plan: Plan, output: Output) -> None:
-    """Write the records; prints a line every five seconds and one at the end."""
+    """Write the records; prints a line each interval, one at the end, and another one for the steady state."""
     last = None if plan.transactional_id is None else log_dir.last_version(plan.transactional_id)
     version = -1 if last is None else last
-    stats = _Stats(plan.records, output)
+    all_stats = [_Stats(plan.records, output, plan.interval_s)]
+    if plan.warmup_records:
+        output.text(
+            f"Warmup first {plan.warmup_records} records. Steady state results will print after the complete test "
+            "summary.\n"
+        )
     start_s = time.monotonic()
     per_commit = max(1, min(int(_COMMIT_BYTES / payloads.mean_bytes), _COMMIT_RECORDS_MAX))
     written = 0
     while written < plan.records:
-        count = min(per_commit, plan.records - written)
+        if 0 < plan.warmup_records == written:
+            all_stats[0].is_silent = True
+            all_stats.append(_Stats(plan.records - written, output, plan.interval_s, is_steady_state=True))
+        end = plan.warmup_records if written < plan.warmup_records else plan.records
+        count = min(per_commit, end - written)
         due_s = np.full(count, time.monotonic())
         if plan.throughput > 0:
             count, due_s = _wait_for(plan, start_s, written, count)
@@ -293,8 +308,10 @@ def produce(log_dir: LogDir, payloads: Payloads, plan: Plan, output: Output) -> 
             transaction_version=None if plan.transactional_id is None else version,
         )
         written += count
-        stats.record(due_s, values.nbytes - 4 * (count + 1))
-    stats.print_total()
+        for stats in all_stats:
+            stats.record(due_s, values.nbytes - 4 * (count + 1))
+    totals, *steady_state = [stats.print_total() for stats in all_stats]
+    output.data(totals | ({"steadyState": steady_state[0]} if steady_state else {}))
 
 
 def _wait_for(plan: Plan, start_s: float, written: int, most: int) -> tuple[int, NDArray[np.float64]]:
@@ -308,10 +325,13 @@ def _wait_for(plan: Plan, start_s: float, written: int, most: int) -> tuple[int,
 
 
 class _Stats:
-    """Counts records and their latencies, in whole ms as in Kafka."""
+    """Counts records and their latencies, in whole ms as in Kafka, and prints a line each interval unless silent."""
 
-    def __init__(self, records: int, output: Output) -> None:
+    def __init__(self, records: int, output: Output, interval_s: float, *, is_steady_state: bool = False) -> None:
+        self.is_silent = False
         self._output = output
+        self._interval_s = interval_s
+        self._is_steady_state = is_steady_state
         self._start_s = self._window_start_s = time.monotonic()
         self._stride = max(records // _SAMPLES_MAX, 1)
         self._samples: list[NDArray[np.int64]] = []
@@ -325,57 +345,65 @@ class _Stats:
         for sums in (self._total, self._window):
             sums.add(latencies_ms, size_bytes)
         self._samples.append(latencies_ms[:: self._stride])
-        if now_s - self._window_start_s >= _REPORT_S:
-            self._output.text(
-                f"{self._window.rates(now_s - self._window_start_s)}, "
-                f"{self._window.average_ms:.1f} ms avg latency, {self._window.max_ms:.1f} ms max latency.\n"
-            )
-            sys.stdout.flush()
+        if now_s - self._window_start_s >= self._interval_s:
+            if not self.is_silent:
+                self._print_window(now_s)
             self._window, self._window_start_s = _Sums(), now_s
 
-    def print_total(self) -> None:
+    def _print_window(self, now_s: float) -> None:
+        if self._is_steady_state and self._window.count == self._total.count:
+            self._output.text("In steady state.\n")
+        self._output.text(
+            f"{self._window.rates(now_s - self._window_start_s)}, "
+            f"{self._window.average_ms:.1f} ms avg latency, {self._window.max_ms:.1f} ms max latency.\n"
+        )
+        sys.stdout.flush()
+
+    def print_total(self) -> dict[str, Any]:
+        """Print the line of all records. Returns the figures."""
         samples = np.sort(np.concatenate(self._samples))
         at = {name: int(samples[int(part * len(samples))]) for name, part in _PERCENTILES.items()}
         percentiles = ", ".join(f"{value} ms {name}" for name, value in at.items())
         elapsed_s = time.monotonic() - self._start_s
         self._output.text(
-            f"{self._total.rates(elapsed_s)}, {self._total.average_ms:.2f} ms avg latency, "
+            f"{self._total.rates(elapsed_s, ' steady state' if self._is_steady_state else '')}, "
+            f"{self._total.average_ms:.2f} ms avg latency, "
             f"{self._total.max_ms:.2f} ms max latency, {percentiles}.\n"
         )
-        self._output.data({**self._total.tree(elapsed_s), "percentilesMs": at})
+        return {**self._total.tree(elapsed_s), "percentilesMs": at}
 
 
 _PERCENTILES: Final = {"50th": 0.5, "95th": 0.95, "99th": 0.99, "99.9th": 0.999}
 
 
 class _Sums:
-    __slots__ = ("_bytes", "_count", "_total_ms", "max_ms")
+    __slots__ = ("_bytes", "_total_ms", "count", "max_ms")
 
     def __init__(self) -> None:
-        self._count = self._bytes = self._total_ms = 0
+        self.count = self._bytes = self._total_ms = 0
         self.max_ms = 0.0
 
     def add(self, latencies_ms: NDArray[np.int64], size_bytes: int) -> None:
-        self._count += len(latencies_ms)
+        self.count += len(latencies_ms)
         self._bytes += size_bytes
         self._total_ms += int(latencies_ms.sum())
         self.max_ms = max(self.max_ms, float(latencies_ms.max()))
 
     @property
     def average_ms(self) -> float:
-        return self._total_ms / max(self._count, 1)
+        return self._total_ms / max(self.count, 1)
 
     def tree(self, elapsed_s: float) -> dict[str, Any]:
         elapsed_s = max(elapsed_s, 1e-3)
         return {
-            "records": self._count,
-            "recordsPerSecond": round(self._count / elapsed_s, 1),
+            "records": self.count,
+            "recordsPerSecond": round(self.count / elapsed_s, 1),
             "mibPerSecond": round(self._bytes / elapsed_s / MIB, 2),
             "averageLatencyMs": round(self.average_ms, 2),
             "maxLatencyMs": self.max_ms,
         }
 
-    def rates(self, elapsed_s: float) -> str:
+    def rates(self, elapsed_s: float, which: str = "") -> str:
         elapsed_s = max(elapsed_s, 1e-3)
-        rate, mib_rate = self._count / elapsed_s, self._bytes / elapsed_s / MIB
-        return f"{self._count} records sent, {rate:.1f} records/sec ({mib_rate:.2f} MB/sec)"
+        rate, mib_rate = self.count / elapsed_s, self._bytes / elapsed_s / MIB
+        return f"{self.count}{which} records sent, {rate:.1f} records/sec ({mib_rate:.2f} MB/sec)"

@@ -85,13 +85,19 @@ def _add_producer(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--transactional-id", metavar="ID", help="write with this transactional id")
     parser.add_argument("--transaction-duration-ms", type=positive, metavar="MS", help="collect records for this time")
+    parser.add_argument(
+        "--warmup-records", type=int, default=0, metavar="N", help="print the figures without the first N records, too"
+    )
+    _add_reporting_interval(parser)
     parser.add_argument("--print-metrics", action="store_true", help=argparse.SUPPRESS)
 
 
 def _add_consumer(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
     add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
-    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to read")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
+    what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, without internal ones")
     parser.add_argument(
         *("--num-records", "--messages"),
         dest="num_records",
@@ -108,7 +114,7 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=int, default=10_000, metavar="MS", help="stop after this time without a record"
     )
     parser.add_argument("--show-detailed-stats", action="store_true", help="a line each --reporting-interval")
-    parser.add_argument("--reporting-interval", type=positive, default=5000, metavar="MS", help="default %(default)s")
+    _add_reporting_interval(parser)
     parser.add_argument("--hide-header", action="store_true", help="leave out the line with the columns' names")
     parser.add_argument(
         "--date-format", default="yyyy-MM-dd HH:mm:ss:SSS", metavar="FORMAT", help="of java.text.SimpleDateFormat"
@@ -116,6 +122,10 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print-metrics", action="store_true", help=argparse.SUPPRESS)
     for name in _CONSUMER_OPTIONS_WITHOUT_EFFECT:
         parser.add_argument(f"--{name}", metavar="X", help=argparse.SUPPRESS)
+
+
+def _add_reporting_interval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reporting-interval", type=positive, default=5000, metavar="MS", help="default %(default)s")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -133,10 +143,14 @@ def _produce(options: argparse.Namespace) -> None:
     from pyspark_kafkalog.tools.perf import measure
 
     validate_topic_name(options.topic)
+    if not 0 <= options.warmup_records < options.num_records:
+        raise UsageError(f"--warmup-records={options.warmup_records}: expected 0 or more, and less than --num-records")
     properties = parse_properties_options(options.producer_props, options.producer_config)
     plan = measure.Plan(
         topic=options.topic,
         records=options.num_records,
+        warmup_records=options.warmup_records,
+        interval_s=options.reporting_interval / 1000,
         throughput=options.throughput,
         gather_ms=options.transaction_duration_ms or _number(properties, "linger.ms", measure.GATHER_MS),
         compression_type=_choice(properties, "compression.type", CODEC_NAMES),
@@ -160,7 +174,8 @@ def _consume(options: argparse.Namespace) -> None:
     log_dir = open_log_dir(options)
     measure.consume(
         log_dir,
-        options.topic,
+        topic=options.topic,
+        include=options.include,
         messages=options.num_records,
         group=options.group,
         from_latest=options.from_latest,

@@ -16,6 +16,8 @@ TOTAL = re.compile(
     r"(\d+) records sent, (\d+\.\d) records/sec \(\d+\.\d\d MB/sec\), \d+\.\d\d ms avg latency, "
     r"(\d+\.\d\d) ms max latency, (\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th, (\d+) ms 99\.9th\.\n"
 )
+#: However slow the machine is.
+ONE_LINE = ("--reporting-interval", "3600000")
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def values(tool: Command) -> list[bytes]:
 
 
 def test_producer_writes_all_records_and_prints_like_kafka(tool: Command) -> None:
-    shape = ("--num-records", "5000", "--record-size", "33", "--throughput", "-1")
+    shape = ("--num-records", "5000", "--record-size", "33", "--throughput", "-1", *ONE_LINE)
     match = TOTAL.fullmatch(tool("producer", "--topic", "p", *shape, "--producer-props", "compression.type=lz4"))
     assert match is not None
     assert match[1] == "5000"
@@ -39,8 +41,22 @@ def test_producer_writes_all_records_and_prints_like_kafka(tool: Command) -> Non
     assert all(re.fullmatch(rb"[A-Z]+", value) for value in written[:10])
 
 
+def test_figures_of_the_steady_state_leave_out_the_warmup(tool: Command) -> None:
+    shape = ("--num-records", "5000", "--record-size", "33", "--throughput", "-1", "--warmup-records", "4000")
+    begins, first, steady, window, total, steady_total = tool(
+        "producer", "--topic", "p", *shape, "--reporting-interval", "1"
+    ).splitlines(keepends=True)
+    assert begins.startswith("Warmup first 4000 records.")
+    assert steady == "In steady state.\n"
+    assert [each.split(" ", 1)[0] for each in (first, window, total, steady_total)] == ["4000", "1000", "5000", "1000"]
+    match = TOTAL.fullmatch(total)
+    assert match is not None
+    assert TOTAL.fullmatch(steady_total.replace(" steady state", "")) is not None
+    assert len(values(tool)) == 5000
+
+
 def test_throughput_is_limited(tool: Command) -> None:
-    shape = ("--num-records", "400", "--record-size", "9", "--throughput", "1000")
+    shape = ("--num-records", "400", "--record-size", "9", "--throughput", "1000", *ONE_LINE)
     match = TOTAL.fullmatch(tool("producer", "--topic", "p", *shape, "--command-property", "linger.ms=20", "flush=os"))
     assert match is not None
     assert 400 / float(match[2]) >= 0.35
@@ -78,6 +94,10 @@ def test_consumer_counts_records_and_bytes(tool: Command) -> None:
     assert warning.startswith("WARNING: Exiting before consuming the expected number of messages: timeout (50 ms)")
     assert line.split(", ")[4] == "1000"
     assert tool("consumer", "--topic", "p", "--messages", "9", "--show-detailed-stats").startswith("time, threadId, ")
+    LogDir.open(tool.root).create_topic("q", 1)
+    tool("producer", "--topic", "q", "--num-records", "5", "--record-size", "1", "--throughput", "-1")
+    both = tool("consumer", "--include", "[pq]|__.*", "--num-records", "1005", "--hide-header")
+    assert both.split(", ")[4] == "1005"
 
 
 def test_properties_come_from_several_options_and_files(tool: Command, tmp_path: Path) -> None:
@@ -123,6 +143,10 @@ def test_date_is_formatted_like_java() -> None:
             "linger.ms=-1: expected a number",
         ),
         (("--num-records", "1", "--payload-file", "/nope", "--throughput", "1"), "/nope"),
+        (
+            ("--num-records", "5", "--record-size", "1", "--throughput", "1", "--warmup-records", "5"),
+            "--warmup-records=5: expected 0 or more, and less than --num-records",
+        ),
     ],
 )
 def test_invalid_arguments_are_rejected_in_one_line(tool: Command, arguments: tuple[str, ...], message: str) -> None:
