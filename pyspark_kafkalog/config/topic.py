@@ -478,6 +478,8 @@ class LogConfig:
     local_retention_bytes: int = _default("local.retention.bytes")
     remote_log_copy_disable: bool = _default("remote.log.copy.disable")
     remote_log_delete_on_disable: bool = _default("remote.log.delete.on.disable")
+    remote_copy_lag_ms: int = _default("remote.copy.lag.ms")
+    remote_copy_lag_bytes: int = _default("remote.copy.lag.bytes")
 
     @classmethod
     def from_properties(
@@ -546,8 +548,9 @@ def validate_topic_configs(
     """Check the configs of a topic that is to be created or altered; returns the resulting configuration.
 
     Besides the checks of `LogConfig.from_properties`, the rules for tiered storage apply: it must be enabled for the
-    whole log directory, is allowed only for topics with cleanup.policy delete, and local retention must not exceed
-    total retention. `existing` are the topic's own configs before the change. Raises InvalidConfigError.
+    whole log directory, is allowed only for topics with cleanup.policy delete, local retention must not exceed total
+    retention, and remote.copy.lag.* must not exceed local retention. `existing` are the topic's own configs before the
+    change. Raises InvalidConfigError.
     """
     config = LogConfig.from_properties(topic_overrides, broker)
     if config.remote_storage_enable:
@@ -614,6 +617,8 @@ def _check_remote_storage(config: LogConfig, broker: Mapping[str, str]) -> None:
         raise InvalidConfigError(f"cleanup.policy={policy} is not allowed: expected delete with remote.storage.enable")
     _check_local_retention("ms", config.local_retention_ms, config.retention_ms, config)
     _check_local_retention("bytes", config.local_retention_bytes, config.retention_bytes, config)
+    _check_copy_lag("ms", config.remote_copy_lag_ms, config.local_retention_ms, config.retention_ms)
+    _check_copy_lag("bytes", config.remote_copy_lag_bytes, config.local_retention_bytes, config.retention_bytes)
 
 
 def _check_local_retention(unit: str, local: int, total: int, config: LogConfig) -> None:
@@ -627,6 +632,15 @@ def _check_local_retention(unit: str, local: int, total: int, config: LogConfig)
         raise InvalidConfigError(
             f"local.retention.{unit}={local} is not allowed: expected -2 or {total}, which is retention.{unit}, "
             "with remote.log.copy.disable"
+        )
+
+
+def _check_copy_lag(unit: str, lag: int, local: int, total: int) -> None:
+    """Segments must be copied before local retention deletes them. Source: LogConfig of Kafka 4.4."""
+    local = total if local == _DERIVED else local
+    if 0 <= local < lag:
+        raise InvalidConfigError(
+            f"remote.copy.lag.{unit}={lag} is not allowed: expected at most local.retention.{unit}, which is {local}"
         )
 
 

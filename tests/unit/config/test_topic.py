@@ -196,6 +196,16 @@ _TIERED = {"remote.log.storage.system.enable": "true"}
             _TIERED,
             "with remote.log.copy.disable",
         ),
+        (
+            {"retention.ms": "10", "remote.copy.lag.ms": "11"},
+            _TIERED,
+            "remote.copy.lag.ms=11 is not allowed: expected at most local.retention.ms, which is 10",
+        ),
+        (
+            {"local.retention.bytes": "9", "remote.copy.lag.bytes": "10"},
+            _TIERED,
+            "remote.copy.lag.bytes=10 is not allowed: expected at most local.retention.bytes, which is 9",
+        ),
     ],
 )
 def test_tiered_storage_outside_its_conditions_is_refused(
@@ -207,6 +217,7 @@ def test_tiered_storage_outside_its_conditions_is_refused(
 
 def test_tiered_storage_within_its_conditions_is_accepted() -> None:
     overrides = {"remote.storage.enable": "true", "retention.ms": "10", "local.retention.ms": "10"}
+    overrides |= {"remote.copy.lag.ms": "10", "remote.copy.lag.bytes": "1"}
     config = validate_topic_configs({**overrides, "remote.log.copy.disable": "true"}, _TIERED)
     assert (config.local_retention_ms, config.local_retention_bytes) == (10, -2)
 
