@@ -8,15 +8,13 @@ store, where it is a request, and for a broker's directory, which is read again.
 
 from __future__ import annotations
 
-import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError, LeaderUnavailableError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.image import PartitionImage, broker_configs
+from pyspark_kafkalog.metadata.image import broker_configs
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,
     FetchedPartition,
@@ -29,8 +27,8 @@ from pyspark_kafkalog.replication.leader import (
 from pyspark_kafkalog.replication.root_batches import RootBatches
 from pyspark_kafkalog.replication.topics_plan import TOPIC_DEFAULTS
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, end_of_epoch, epochs_of
-from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.reads import snapshots_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -40,14 +38,6 @@ _LOCAL_INTERVAL_S: Final = 0.005
 _SLOW_INTERVAL_S: Final = 0.25
 #: Requests of an object store take a while, so several are under way.
 _OBJECT_READERS: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A snapshot, and the partition of the image that it was made from."""
-
-    partition: PartitionImage
-    snapshot: PartitionSnapshot
 
 
 class RootLeader:
@@ -63,13 +53,11 @@ class RootLeader:
         self._root = root
         self._monotonic_s = monotonic_s
         self._sleep = sleep
-        self._is_local = not root.is_broker_directory and bool(root.directories)
+        self._snapshots = snapshots_of(root)
+        self._is_local = self._snapshots.image is not None and bool(root.directories)
         readers = 1 if root.directories else _OBJECT_READERS
         self._batches = {f"reader-{number}": RootBatches() for number in range(readers)}
-        self._known: dict[TopicPartition, _Known] = {}
         self._epochs: dict[TopicPartition, tuple[PartitionSnapshot, list[EpochEntry]]] = {}
-        #: A broker's directory is listed again by a refresh, and its partitions are read on first access.
-        self._lock = threading.RLock()
 
     @property
     def name(self) -> str:
@@ -93,7 +81,7 @@ class RootLeader:
                 unreadable[name] = found
             else:
                 topics[name] = found
-        image = self._root.store.image if isinstance(self._root, NativeRoot) else None
+        image = self._snapshots.image
         configs = {} if image is None else broker_configs(image)
         return LeaderDescription(
             cluster_id=identity.cluster_id,
@@ -107,12 +95,12 @@ class RootLeader:
         )
 
     def _describe_topic(self, name: str) -> LeaderTopic | str:
-        if isinstance(self._root, NativeRoot):
-            topic = self._root.store.image.topic(name)
+        image = self._snapshots.image
+        if image is not None:
+            topic = image.topic(name)
             epochs = tuple(each.state.leader_epoch for each in topic.partitions)
             return LeaderTopic(name, topic.topic_id, epochs, topic.configs, topic.offsets_ends)
-        with self._lock:
-            described = self._root.topic(name)
+        described = self._snapshots.topic(name)
         if described.topic_id is None:
             return "it has no topic id: it was last written by a broker older than Kafka 2.8"
         numbers = [each.partition for each in described.partitions]
@@ -166,11 +154,7 @@ class RootLeader:
 
     def _refresh(self) -> None:
         try:
-            if isinstance(self._root, NativeRoot):
-                self._root.refresh()
-            else:
-                with self._lock:
-                    self._root.refresh()
+            self._snapshots.refresh()
         except (KafkalogError, OSError) as error:
             raise LeaderUnavailableError(f"{self.name} cannot be read: {error}") from error
 
@@ -230,22 +214,9 @@ class RootLeader:
 
     def _found(self, position: FetchPosition) -> PartitionSnapshot | None:
         """The partition; None if its topic is gone, or another one of that name."""
-        try:
-            found = self._snapshot(position.topic_partition)
-        except UnknownTopicError:
-            return None
-        return found if found.topic_id == position.topic_id else None
-
-    def _snapshot(self, name: TopicPartition) -> PartitionSnapshot:
-        """The same object as long as nothing is committed to the partition. Raises UnknownTopicError."""
-        if not isinstance(self._root, NativeRoot):
-            with self._lock:
-                return self._root.partition(name.topic, name.partition)
-        partition = self._root.store.image.partition(name.topic, name.partition)
-        known = self._known.get(name)
-        if known is None or known.partition is not partition:
-            known = self._known[name] = _Known(partition, self._root.partition(name.topic, name.partition))
-        return known.snapshot
+        name = position.topic_partition
+        found = self._snapshots.find(name.topic, name.partition)
+        return found if found is not None and found.topic_id == position.topic_id else None
 
     def _diverging(self, found: PartitionSnapshot, position: FetchPosition) -> EpochEnd | None:
         """The end of the follower's last epoch, if it is not here; see Partition.readRecords of a broker.

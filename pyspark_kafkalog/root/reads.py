@@ -1,20 +1,27 @@
-"""Reads a range of offsets from one partition of a root: its end by isolation level, and checks of the offsets."""
+"""Reads of one partition of a root: a range of offsets, its end by isolation level, and checks of the offsets.
+
+`Snapshots` are the partitions of a root for readers that look again and again: the server and a follower.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
-from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.root.brokers.notices import reading_notices, remote_offsets
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.filesystem import time_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import IsolationLevel
 
@@ -106,3 +113,136 @@ def read_partition(
     if end == found.high_watermark > start:
         reader.check_end(end)
     return reader.read(start, end, schema=schema, committed=isolation == "read_committed")
+
+
+class Snapshots:
+    """The partitions of one root, as of its last `refresh`; for several threads. See `snapshots_of`.
+
+    As long as nothing is committed to a partition, `find` returns the same snapshot: so a reader that waits sees that
+    the partition has not changed. This class is for a broker's directory: a refresh lists it again, and its partitions
+    are read on first access.
+    """
+
+    #: Whether `find` and `topic_name` read files, so that an event loop calls them in a thread.
+    reads_files: ClassVar[bool] = True
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._lock = threading.RLock()
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """The image of a native root; None for a broker's directory."""
+        return None
+
+    @property
+    def version(self) -> int | None:
+        """A number that is the same as long as no partition changes; None if that is not known."""
+        return None if self.image is None else self.image.next_offset
+
+    def refresh(self) -> None:
+        """Bring the root up to date. Raises KafkalogError, OSError."""
+        with self._lock:
+            self._root.refresh()
+
+    def follow(self) -> None:
+        """Bring a root up to date that other processes commit to. A broker's directory is not listed again."""
+
+    def topic(self, name: str) -> TopicDescription:
+        """One topic with its partitions. Raises UnknownTopicError, KafkalogError, OSError."""
+        with self._lock:
+            return self._root.topic(name)
+
+    def topic_name(self, topic_id: str) -> str | None:
+        """The topic with that id; None if there is none."""
+        with self._lock:
+            return self._root.topic_name(topic_id)
+
+    def find(self, topic: str, partition: int) -> PartitionSnapshot | None:
+        """The partition; None if it does not exist. Raises what reading a broker's directory raises."""
+        with self._lock:
+            try:
+                return self._root.partition(topic, partition)
+            except UnknownTopicError:
+                return None
+
+    def are_current(self, snapshots: Sequence[PartitionSnapshot | None]) -> Iterable[bool]:
+        """Whether `find` returns the same snapshot now."""
+        return [each is not None and self._is_found(each) for each in snapshots]
+
+    def _is_found(self, snapshot: PartitionSnapshot) -> bool:
+        try:
+            return self.find(snapshot.topic, snapshot.partition) is snapshot
+        except (KafkalogError, OSError):
+            return False  # its reads report the error
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A snapshot, and the part of the image that it was made from."""
+
+    partition: PartitionImage
+    broker_configs: Mapping[str, Mapping[str, str]]
+    snapshot: PartitionSnapshot
+
+
+class NativeSnapshots(Snapshots):
+    """Those of a native root. A snapshot is made once for each state of its partition."""
+
+    reads_files = False
+
+    def __init__(self, root: NativeRoot) -> None:
+        super().__init__(root)
+        self._native = root
+        self._known: dict[tuple[str, int], _Known] = {}
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._native.store.image
+
+    def refresh(self) -> None:
+        self._native.refresh()
+
+    def follow(self) -> None:
+        self._native.refresh()
+
+    def topic_name(self, topic_id: str) -> str | None:
+        return self._native.topic_name(topic_id)
+
+    def find(self, topic: str, partition: int) -> PartitionSnapshot | None:
+        image = self._native.store.image
+        found = image.find(topic, partition)
+        name = topic, partition
+        if found is None:
+            self._known.pop(name, None)
+            return None
+        known = self._known.get(name)
+        if known is None or known.partition is not found or known.broker_configs is not image.broker_configs:
+            try:
+                snapshot = self._native.partition(topic, partition)
+            except UnknownTopicError:  # deleted this moment
+                return None
+            known = self._known[name] = _Known(found, image.broker_configs, snapshot)
+        return known.snapshot
+
+    def are_current(self, snapshots: Sequence[PartitionSnapshot | None]) -> Iterable[bool]:
+        """For thousands of partitions: nothing is made for those that have not changed."""
+        image, known = self._native.store.image, self._known
+        for each in snapshots:
+            found = None if each is None else known.get((each.topic, each.partition))
+            if (
+                each is None
+                or found is None
+                or found.snapshot is not each
+                or found.broker_configs is not image.broker_configs
+            ):
+                yield False
+                continue
+            topic = image.topics.get(each.topic)
+            partitions = () if topic is None else topic.partitions
+            yield each.partition < len(partitions) and partitions[each.partition] is found.partition
+
+
+def snapshots_of(root: Root) -> Snapshots:
+    """The partitions of `root`, for readers that look at them again and again."""
+    return NativeSnapshots(root) if isinstance(root, NativeRoot) else Snapshots(root)

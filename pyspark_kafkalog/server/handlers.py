@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.reads import snapshots_of
 from pyspark_kafkalog.server.admin.alter_configs import handle_alter_configs, handle_incremental_alter_configs
 from pyspark_kafkalog.server.admin.cluster import (
     handle_describe_cluster,
@@ -42,7 +44,6 @@ from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.reads.leader_epochs import EpochEnds
 from pyspark_kafkalog.server.reads.list_offsets import OffsetLists
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
-from pyspark_kafkalog.server.reads.partitions import Partitions
 from pyspark_kafkalog.server.security import quota_handlers
 from pyspark_kafkalog.server.security.acl_handlers import AclHandlers
 from pyspark_kafkalog.server.security.authentication import credential_handlers
@@ -95,12 +96,12 @@ def produce_handlers(gate: TransactionGate) -> Handlers:
     return {ApiKey.PRODUCE: produce_handler(gate)}
 
 
-def read_handlers(sessions: FetchSessions) -> Handlers:
+def read_handlers(root: Root, sessions: FetchSessions) -> Handlers:
     """The handlers of consumers, which share open segments and the positions of consumers.
 
     `sessions` are those of the server, whatever role it has.
     """
-    partitions = Partitions()
+    partitions = snapshots_of(root)
     return {
         ApiKey.FETCH: Fetches(partitions, LogSlices(), sessions).handle,
         ApiKey.LIST_OFFSETS: OffsetLists(partitions).handle,

@@ -117,7 +117,7 @@ def _role(context: ServerContext, gate: Gate, sessions: FetchSessions, services:
     handlers: dict[ApiKey, Handler] = {
         **tables.METADATA_HANDLERS,
         **tables.ADMIN_HANDLERS,
-        **tables.read_handlers(sessions),
+        **tables.read_handlers(context.root, sessions),
         **tables.security_handlers(gate.guard, gate.sasl),
         **tables.group_handlers(group_coordinator),
     }

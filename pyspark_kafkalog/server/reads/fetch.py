@@ -23,12 +23,13 @@ from pyspark_kafkalog.metadata.access.client_quotas import CONSUMER_BYTE_RATE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponse
+from pyspark_kafkalog.root.reads import Snapshots
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.reads.fetch_plan import FetchedPartition, FetchPlan
 from pyspark_kafkalog.server.reads.fetch_requests import OpenedFetch, open_fetch
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
-from pyspark_kafkalog.server.reads.partitions import Partitions, may, may_act_for_cluster
+from pyspark_kafkalog.server.reads.partitions import may, may_act_for_cluster, run_with
 from pyspark_kafkalog.units import MIB
 
 #: Kafka's default of fetch.max.bytes.
@@ -46,7 +47,7 @@ _LONG_WAIT_MAX_MS: Final = 1000
 class Fetches:
     """Answers Fetch."""
 
-    def __init__(self, partitions: Partitions, slices: LogSlices, sessions: FetchSessions) -> None:
+    def __init__(self, partitions: Snapshots, slices: LogSlices, sessions: FetchSessions) -> None:
         self._partitions = partitions
         self._slices = slices
         self._sessions = sessions
@@ -114,16 +115,16 @@ class Fetches:
             for each in nameless:
                 if each.topic is None:
                     if each.topic_id not in names:
-                        names[each.topic_id] = self._partitions.topic_name(context, each.topic_id)
+                        names[each.topic_id] = self._partitions.topic_name(each.topic_id)
                     each.topic = names[each.topic_id]
             return None in names.values()
 
         nameless = [each for each in plan.fetched if each.topic is None]
         if not nameless:
             return
-        if await self._partitions.run(context, work):
-            await self._partitions.refresh(context)
-            await self._partitions.run(context, work)
+        if await run_with(self._partitions, context, work):
+            await context.run(self._partitions.refresh)
+            await run_with(self._partitions, context, work)
             await plan.turn.step()
         for each in nameless:
             if each.topic is None:

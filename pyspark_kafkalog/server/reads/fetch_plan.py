@@ -29,11 +29,12 @@ from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchPartition
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
+from pyspark_kafkalog.root.reads import Snapshots
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import RecordMemory, ServerContext
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
 from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
-from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code
+from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, run_with
 from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.server.turns import Turn
@@ -114,7 +115,7 @@ class FetchPlan:
     """
 
     context: ServerContext
-    partitions: Partitions
+    partitions: Snapshots
     slices: LogSlices
     fetched: list[FetchedPartition]
     max_bytes: int
@@ -185,12 +186,12 @@ class FetchPlan:
 
     def _wake_up(self) -> list[FetchedPartition]:
         """Read the quiet partitions that have changed."""
-        version = self.partitions.version(self.context)
+        version = self.partitions.version
         if version is not None and version == self._looked_at:
             return []
         self._looked_at = version
         states = [each.quiet_at for each in self.quiet]
-        are_current = self.partitions.are_current(self.context, states)
+        are_current = self.partitions.are_current(states)
         return self._read_now(
             [each for each, is_current in zip(self.quiet, are_current, strict=True) if not is_current]
         )
@@ -204,7 +205,7 @@ class FetchPlan:
         await self.turn.step()
         stale = [each for each in changed if each.error in PERHAPS_STALE or each.diverging is not None]
         if stale:
-            await self.partitions.refresh(self.context)
+            await self.context.run(self.partitions.refresh)
             for each in stale:
                 each.error, each.snapshot, each.diverging = None, None, None
             await self._look_up(stale)
@@ -221,7 +222,7 @@ class FetchPlan:
         def work() -> list[FetchedPartition]:
             return [each for each in (*fetched, *more()) if self._take_snapshot(each)]
 
-        changed = await self.partitions.run(self.context, work)
+        changed = await run_with(self.partitions, self.context, work)
         epochs_wanted = [each for each in changed if _needs_epochs(each)]
         if epochs_wanted:
             await self._run_each(self._compare_epochs, epochs_wanted)
@@ -234,11 +235,11 @@ class FetchPlan:
         """Whether the partition has changed."""
         try:
             if each.topic is None:
-                each.topic = self.partitions.topic_name(self.context, each.topic_id)
+                each.topic = self.partitions.topic_name(each.topic_id)
             if each.topic is None:
                 each.fail(ErrorCode.UNKNOWN_TOPIC_ID)
                 return True
-            found = self.partitions.find(self.context, each.topic, each.wanted.partition)
+            found = self.partitions.find(each.topic, each.wanted.partition)
             if found is not None and found is each.snapshot:
                 return False
             if found is None:

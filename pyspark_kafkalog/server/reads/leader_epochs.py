@@ -21,20 +21,15 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderTopicResult,
 )
 from pyspark_kafkalog.root.leader_epochs import end_of_epoch, epochs_of
+from pyspark_kafkalog.root.reads import Snapshots
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.reads.partitions import (
-    Partitions,
-    epoch_error,
-    error_code,
-    may,
-    may_act_for_cluster,
-)
+from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, may, may_act_for_cluster
 
 
 class EpochEnds:
     """Answers OffsetForLeaderEpoch."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Snapshots) -> None:
         self._partitions = partitions
 
     async def handle(self, context: ServerContext, request: Request[OffsetForLeaderEpochRequest]) -> Message:
@@ -48,12 +43,12 @@ class EpochEnds:
         wanted = [(topic.topic, each) for topic in body.topics if allowed[topic.topic] for each in topic.partitions]
 
         def all_answers() -> list[OffsetForLeaderEpochResponseEpochEndOffset]:
-            self._partitions.follow(context)
+            self._partitions.follow()
             return [self._answer(context, topic, each) for topic, each in wanted]
 
         answers = await context.run(all_answers)
         if any(each.error_code in _PERHAPS_STALE for each in answers):
-            await self._partitions.refresh(context)
+            await context.run(self._partitions.refresh)
             answers = await context.run(all_answers)
         remaining = iter(answers)
         return OffsetForLeaderEpochResponse(
@@ -75,7 +70,7 @@ class EpochEnds:
         self, context: ServerContext, topic: str, wanted: OffsetForLeaderPartition
     ) -> OffsetForLeaderEpochResponseEpochEndOffset:
         try:
-            found = self._partitions.find(context, topic, wanted.partition)
+            found = self._partitions.find(topic, wanted.partition)
             if found is None:
                 return _failed(wanted.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             error = epoch_error(found, wanted.current_leader_epoch)

@@ -35,9 +35,10 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, epoch_at, epochs_of
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.reads import Snapshots
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.reads.partitions import Partitions, epoch_error, error_code, may
+from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, may
 from pyspark_kafkalog.storage.log.reader import LogReader, TimestampAndOffset
 
 LATEST: Final = -1
@@ -74,7 +75,7 @@ def _once(partitions: Iterable[ListOffsetsPartition]) -> Iterable[ListOffsetsPar
 class OffsetLists:
     """Answers ListOffsets."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Snapshots) -> None:
         self._partitions = partitions
 
     async def handle(self, context: ServerContext, request: Request[ListOffsetsRequest]) -> Message:
@@ -94,7 +95,7 @@ class OffsetLists:
             return self._answer(context, topic, wanted, request.api_version, is_committed=is_committed)
 
         def answers() -> tuple[ListOffsetsTopicResponse, ...]:
-            self._partitions.follow(context)
+            self._partitions.follow()
             return tuple(
                 ListOffsetsTopicResponse(
                     name=topic.name, partitions=tuple(answer(topic.name, each) for each in _once(topic.partitions))
@@ -104,7 +105,7 @@ class OffsetLists:
 
         topics = await context.run(answers)
         if any(each.error_code in _PERHAPS_STALE for topic in topics for each in topic.partitions):
-            await self._partitions.refresh(context)
+            await context.run(self._partitions.refresh)
             topics = await context.run(answers)
         return ListOffsetsResponse(topics=topics)
 
@@ -114,7 +115,7 @@ class OffsetLists:
         if wanted.timestamp < 0 and version < _FROM_VERSION.get(wanted.timestamp, version + 1):
             return _failed(wanted, ErrorCode.UNSUPPORTED_VERSION)
         try:
-            of = self._partitions.find(context, topic, wanted.partition_index)
+            of = self._partitions.find(topic, wanted.partition_index)
             if of is None:
                 return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             error = epoch_error(of, wanted.current_leader_epoch)

@@ -93,7 +93,7 @@ class ReadServer:
         self._executor = ThreadPoolExecutor(4)
         self.now_ms = 0
         self.sessions = FetchSessions(count(1).__next__, lambda: self.now_ms)
-        self.handlers: Mapping[ApiKey, Handler] = read_handlers(self.sessions)
+        self.handlers: Mapping[ApiKey, Handler] = read_handlers(root, self.sessions)
         self.context = ServerContext(
             root=root,
             native=root if isinstance(root, NativeRoot) else None,
