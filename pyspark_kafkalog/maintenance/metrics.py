@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -37,13 +37,13 @@ from pyspark_kafkalog.groups.group import Group, KnownEnds, known_lags
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.cleaner.run_record import RecordPlace, read_last_run, read_uncleanable, record_place
+from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
 from pyspark_kafkalog.metadata.extents import Runs
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, partition_path, segment_file
@@ -116,15 +116,14 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
 
 def _metrics_of_kind(root: Root, logs: Mapping[TopicPartition, LogSize], now_ms: int) -> Iterator[Metric]:
     """What depends on where the records are, and what runs of the cleaner have stored there."""
-    native = None if root.is_broker_directory else root.native()
     yield from _uncleanable_metrics(logs, root, now_ms)
     yield from _cleaner_metrics(record_place(root), now_ms)
-    if native is not None:
-        yield from _following_metrics(native.store.image)
-    if isinstance(native, ObjectRoot):
-        yield from _object_metrics(native.store.image)
-    elif native is not None:
-        yield from _remote_metrics(native.store.image, logs)
+    native = native_or_none(root)
+    if native is None:
+        return
+    image = native.store.image
+    yield from _following_metrics(image)
+    yield from logs_of(native, lambda _: _remote_metrics(image, logs), lambda _: _object_metrics(image))
 
 
 def _following_metrics(image: MetadataImage) -> Iterator[Metric]:
@@ -207,18 +206,24 @@ def offline_metrics(directories: Sequence[Path | str], *, is_offline: bool) -> l
 
 def log_sizes(root: Root, topics: Collection[str] | None = None) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     """The sizes of every partition, or those of `topics` that exist; None for one that cannot be read: it is logged."""
-    if root.is_broker_directory:
-        yield from _broker_log_sizes(root, [each for each in root.topics() if topics is None or each in topics])
-        return
-    native = root.native()
-    image = native.store.image
-    found = [image.topics[name] for name in sorted(image.topics) if topics is None or name in topics]
-    if isinstance(native, ObjectRoot):
-        for topic in found:
-            for partition in topic.partitions:
-                yield TopicPartition(topic.name, partition.partition), object_log_size(partition)
-        return
-    yield from _native_log_sizes(on_file_system(root), found)
+    return logs_of(
+        root,
+        lambda root: _native_log_sizes(root, _topics(root, topics)),
+        lambda root: _object_log_sizes(_topics(root, topics)),
+        lambda root: _broker_log_sizes(root, [each for each in root.topics() if topics is None or each in topics]),
+    )
+
+
+def _topics(root: NativeRoot, topics: Collection[str] | None) -> list[TopicImage]:
+    """All topics, or those of `topics` that exist."""
+    found = root.store.image.topics
+    return [found[name] for name in sorted(found) if topics is None or name in topics]
+
+
+def _object_log_sizes(topics: Iterable[TopicImage]) -> Iterator[tuple[TopicPartition, LogSize]]:
+    for topic in topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.partition), object_log_size(partition)
 
 
 def object_log_size(partition: PartitionImage) -> LogSize:

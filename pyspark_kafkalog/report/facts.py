@@ -45,7 +45,6 @@ class PartitionFiles:
     directory: Path
     state: LogState
     config: LogConfig
-    is_broker_directory: bool
     cleaner_offset: int | None
     remote_offsets: int = 0
     offsets_above_high_watermark: int = 0
@@ -116,7 +115,7 @@ class _Times:
     def _look_up(self, segment: StoredSegment) -> int:
         state, directory = self._files.state, self._files.directory
         is_active = segment.base_offset == state.active_base_offset
-        if is_active and not self._files.is_broker_directory:
+        if is_active and self._files.image is not None:
             return state.active_max_timestamp_ms
         if segment.size_bytes <= 0:
             return NO_TIME_MS

@@ -84,8 +84,8 @@ def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     if failed:
         text = f"{_numbers(failed)}: the last cleaning failed: {root.uncleanable[failed[0].topic_partition]}"
         yield Advice(_PROBLEM, "Uncleanable", text, name)
-    yield from _maintenance(topic, root.is_broker_directory)
-    yield from _shape(topic, root.is_broker_directory)
+    yield from _maintenance(topic, root)
+    yield from _shape(topic, root)
     yield from _unmerged(topic)
     future = [each for each in partitions if each.last_ms > root.now_ms + _FUTURE_MS]
     if future:
@@ -116,17 +116,17 @@ def _unmerged(topic: TopicFacts) -> Iterator[Advice]:
         yield Advice(_WARNING, "Not merged", f"{text}. Run kafkalog merge-segments, or run it more often.", topic.name)
 
 
-def _maintenance(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:
+def _maintenance(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     due = [each for each in topic.partitions if each.due_segments]
     if due:
         segments, size = sum(each.due_segments for each in due), sum(each.due_bytes for each in due)
-        advice = _advice(is_broker_directory, "run kafkalog retention")
+        advice = _advice(root, "run kafkalog retention")
         text = f"{plural(segments, 'segment')} with {size_text(size)} in {_numbers(due)}{advice}."
         yield Advice(_NOTE, "Retention is due", text, topic.name)
     dirty = [each for each in topic.partitions if each.cleaner is not None and each.cleaner.is_due]
     if dirty:
         size = sum(each.cleaner.cleanable_bytes for each in dirty if each.cleaner is not None)
-        advice = _advice(is_broker_directory, "run kafkalog log-cleaner")
+        advice = _advice(root, "run kafkalog log-cleaner")
         yield Advice(_NOTE, "Cleaning is due", f"{size_text(size)} in {_numbers(dirty)}{advice}.", topic.name)
     stuck = [each for each in topic.partitions if _is_held_back(each)]
     if stuck:
@@ -144,7 +144,7 @@ def _is_held_back(partition: PartitionFacts) -> bool:
     return cleaner.first_uncleanable_offset < partition.runs[-1].base_offset
 
 
-def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:
+def _shape(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     partitions = topic.partitions
     largest = max(partitions, key=lambda each: each.size_bytes, default=None)
     if largest is not None and len(partitions) > 1 and largest.size_bytes >= _SKEW_BYTES_MIN:
@@ -163,7 +163,7 @@ def _shape(topic: TopicFacts, is_broker_directory: bool) -> Iterator[Advice]:
         text = (
             f"{plural(segments, 'segment')} of {size_text(topic.size_bytes // segments)} on average, "
             f"with segment.bytes of {size_text(topic.segment_bytes)}"
-            f"{_advice(is_broker_directory, 'kafkalog merge-segments puts them together')}."
+            f"{_advice(root, 'kafkalog merge-segments puts them together')}."
         )
         yield Advice(_NOTE, "Many small segments", text, topic.name)
 
@@ -303,9 +303,9 @@ def _places(partitions: Sequence[PartitionFacts]) -> str:
     return f"{listed} and {len(partitions) - _NAMES_MAX:,} more" if len(partitions) > _NAMES_MAX else listed
 
 
-def _advice(is_broker_directory: bool, words: str) -> str:
+def _advice(root: RootFacts, words: str) -> str:
     """The advice, except for a broker's directory, which this package does not maintain."""
-    return "" if is_broker_directory else f": {words}"
+    return "" if root.is_broker_directory else f": {words}"
 
 
 def _numbers(partitions: Iterable[PartitionFacts]) -> str:

@@ -19,6 +19,7 @@ from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, Kafkalo
 from pyspark_kafkalog.groups.guarded_group import open_group
 from pyspark_kafkalog.groups.offsets_topic import group_names, offsets_partitions
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable, record_place
+from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.verify import verify, verify_without_batches
 from pyspark_kafkalog.metadata.following import following_text
@@ -40,9 +41,9 @@ from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.report.object_facts import object_facts
 from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs
 from pyspark_kafkalog.root.brokers.notices import differing_replicas
-from pyspark_kafkalog.root.file_root import directory_of, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.transactions.open_transactions import timestamp_at
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
@@ -82,12 +83,7 @@ class TopicFiles:
 
 def read_topics(root: Root) -> Iterator[TopicFiles]:
     """The topics in the order of their names."""
-    if not root.is_broker_directory:
-        native = root.native()
-        if isinstance(native, ObjectRoot):
-            return _object_topics(native)
-    cleaned = {directory: _cleaned(directory) for directory in root.directories}
-    return _broker_topics(root, cleaned) if root.is_broker_directory else _own_topics(root, cleaned[directory_of(root)])
+    return logs_of(root, _own_topics, _object_topics, _broker_topics)
 
 
 def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:
@@ -104,8 +100,8 @@ def _object_topics(root: ObjectRoot) -> Iterator[TopicFiles]:
         yield TopicFiles(name, topic.topic_id, topic.configs, root.log_config(name), partitions)
 
 
-def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[TopicFiles]:
-    native = on_file_system(root)
+def _own_topics(native: FileRoot) -> Iterator[TopicFiles]:
+    cleaned = _cleaned(native.path)
     image = native.store.image
     for name in sorted(image.topics):
         topic = image.topics[name]
@@ -119,7 +115,6 @@ def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[T
                     partition_path(native.path, topic_partition),
                     each.state,
                     config,
-                    False,
                     cleaned.get(topic_partition),
                     image=each,
                 )
@@ -127,7 +122,8 @@ def _own_topics(root: Root, cleaned: Mapping[TopicPartition, int]) -> Iterator[T
         yield TopicFiles(name, topic.topic_id, topic.configs, config, partitions)
 
 
-def _broker_topics(root: Root, cleaned: Mapping[Path, Mapping[TopicPartition, int]]) -> Iterator[TopicFiles]:
+def _broker_topics(root: Root) -> Iterator[TopicFiles]:
+    cleaned = {directory: _cleaned(directory) for directory in root.directories}
     try:
         all_configs = read_topic_configs(root.directories[0])
     except (DiskFormatError, OSError) as error:
@@ -175,7 +171,6 @@ def _broker_partition(
         found.directory,
         state,
         config,
-        True,
         cleaned[found.directory.parent].get(topic_partition),
         remote_offsets=found.remote_offsets_count,
         offsets_above_high_watermark=found.offsets_above_high_watermark,
@@ -242,7 +237,8 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     renamed = list(map(_renamed_files, root.directories))
     directory = root.path if isinstance(root.path, Path) else None
     place = record_place(root)
-    config = None if root.is_broker_directory else root.native().broker_config()
+    native = native_or_none(root)
+    config = None if native is None else native.broker_config()
     facts = RootFacts(
         path=str(root.path) if directory is None else absolute_paths(directory),
         is_broker_directory=root.is_broker_directory,
@@ -254,10 +250,10 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
         damage=damage,
         staging_retention_ms=None if config is None else config.staging_retention_ms,
         transaction_max_ms=None if config is None else config.transaction_max_timeout_ms,
-        following=None if root.follows is None else following_text(root.native().store.image),
+        following=None if native is None or root.follows is None else following_text(native.store.image),
         deleted_directories=sum(deleted for deleted, _ in renamed),
         stray_directories=sum(stray for _, stray in renamed),
-        history=None if root.is_broker_directory else _history(root, notes, failures),
+        history=None if native is None else _history(root, notes, failures),
         groups=_groups(root, topics, notes, failures),
         last_cleaning=read_last_run(place),
         uncleanable=read_uncleanable(place),

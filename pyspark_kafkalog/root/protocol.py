@@ -252,3 +252,8 @@ class Root(Protocol):
         ProducerFencedError if a later incarnation has taken over the id.
         """
         ...
+
+
+def native_or_none(root: Root) -> NativeRoot | None:
+    """The native root that `root` is; None for a broker's directory. Raises AuthorizationError, see `Root.native`."""
+    return None if root.is_broker_directory else root.native()

@@ -59,6 +59,7 @@ from pyspark_kafkalog.metadata.access.acl import (
 )
 from pyspark_kafkalog.metadata.access.hosts import HostRange, canonical_host, is_range
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
+from pyspark_kafkalog.root.protocol import native_or_none
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
@@ -278,24 +279,25 @@ class AccessControl:
 
     def has_authorizer(self) -> bool:
         """Whether a server checks entries, also if there are none: the settings, or entries, tell so."""
-        if self._root.is_broker_directory:
+        native = native_or_none(self._root)
+        if native is None:
             return self._broker_metadata().has_authorizer
-        broker = self._root.native().broker_config()
+        broker = native.broker_config()
         return bool(broker.authorizer_class_name or broker.super_users or self._all())
 
     def authorizer(self) -> Authorizer:
         """Decides by these entries, super.users and allow.everyone.if.no.acl.found."""
-        if self._root.is_broker_directory:
+        native = native_or_none(self._root)
+        if native is None:
             return Authorizer(tuple(self._all()))
-        broker = self._root.native().broker_config()
+        broker = native.broker_config()
         return Authorizer(
             tuple(self._all()), parse_super_users(broker.super_users), broker.allow_everyone_if_no_acl_found
         )
 
     def _all(self) -> Collection[Acl]:
-        if not self._root.is_broker_directory:
-            return self._root.native().store.image.acls.values()
-        return self._broker_metadata().acls.values()
+        native = native_or_none(self._root)
+        return (self._broker_metadata() if native is None else native.store.image).acls.values()
 
     def _broker_metadata(self) -> BrokerMetadata:
         return read_metadata_of(self._root.directories)

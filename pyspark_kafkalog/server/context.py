@@ -11,7 +11,7 @@ error (dispatch.py). An error that is no KafkalogError or OSError is a defect: i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
@@ -20,6 +20,7 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.group import GroupConfig
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.server.security.request_time import timed_work
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.values import quick_dataclass
@@ -275,12 +276,22 @@ class ServerContext:
 
     def broker_config(self) -> BrokerConfig:
         """The broker-level settings; Kafka's defaults for a broker's directory."""
-        return _DEFAULTS if self.root.is_broker_directory else self.root.native().broker_config()
+        native = native_or_none(self.root)
+        return _DEFAULTS if native is None else native.broker_config()
+
+    def broker_configs(self) -> Mapping[str, str]:
+        """The broker-level settings that are set; none for a broker's directory."""
+        native = native_or_none(self.root)
+        return {} if native is None else native.broker_configs()
+
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """The configurations of groups by id; none for a broker's directory."""
+        native = native_or_none(self.root)
+        return {} if native is None else native.group_configs()
 
     def group_config(self, group_id: str) -> GroupConfig:
         """The configurations of a group of the consumer protocol: its own, else the broker-level ones."""
-        own = {} if self.root.is_broker_directory else self.root.native().group_configs().get(group_id, {})
-        return GroupConfig.of(self.broker_config(), own)
+        return GroupConfig.of(self.broker_config(), self.group_configs().get(group_id, {}))
 
 
 AnyRequest: TypeAlias = Request[Message]

@@ -19,7 +19,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -91,11 +91,12 @@ class RootWatcher:
     `executor` is where an object store is asked, or a broker's directory, which has no commits, is read.
     """
 
-    def __init__(self, root: Root, waiters: PartitionWaiters, executor: Executor, *, is_object_root: bool) -> None:
+    def __init__(self, root: Root, waiters: PartitionWaiters, executor: Executor) -> None:
         self._root = root
+        self._native = native_or_none(root)
         self._waiters = waiters
         self._executor = executor
-        self._blocks = is_object_root or root.is_broker_directory
+        self._blocks = self._native is None or not root.directories
         self._interval_s = _STORE_INTERVAL_S if self._blocks else _LOCAL_INTERVAL_S
         self._version: int | None = None
         self._topics: dict[str, TopicImage | None] = {}
@@ -132,11 +133,11 @@ class RootWatcher:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._root.refresh)
         else:
             self._root.refresh()
-        if self._root.is_broker_directory:
+        if self._native is None:
             self._waiters.notify(None)
-        elif self._root.version != self._version:
-            self._version = self._root.version
-            self._waiters.notify(self._changed(self._root.native().store.image))
+        elif self._native.version != self._version:
+            self._version = self._native.version
+            self._waiters.notify(self._changed(self._native.store.image))
 
     def _changed(self, image: MetadataImage) -> frozenset[TopicPartition]:
         """The partitions of topics waited for that `image` has in another state than the one looked at before."""

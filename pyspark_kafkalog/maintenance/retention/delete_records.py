@@ -33,6 +33,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.swap import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.commit.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
@@ -233,17 +234,21 @@ def move_to(
     """As `delete_records`; returns each partition's state afterwards, or the error that prevented it."""
     native.refresh()
     native.check_writable()
+    files: FileRoot | None = logs_of(native, lambda root: root, lambda _: None)
     results: dict[TopicPartition, MovedLogStart] = {}
     moves = []
     for topic_partition, offset in sorted(offsets.items()):
         try:
-            moves.append(_move(native, topic_partition, offset))
+            move = _move(native, topic_partition, offset)
+            if files is not None:  # before the commit: the epochs are cut after it
+                read_epochs(partition_path(files.path, topic_partition) / LEADER_EPOCH_CHECKPOINT)
+            moves.append(move)
         except (KafkalogError, OSError) as error:
             results[topic_partition] = MovedLogStart(topic_partition=topic_partition, error=error)
     moved = preview_log_starts(native, moves) if dry_run else move_log_starts(native, moves, operation="delete records")
     results |= {each.topic_partition: each for each in moved}
-    if not dry_run and isinstance(native, FileRoot):
-        _update_kafka_files(native, moved)
+    if not dry_run and files is not None:
+        _update_kafka_files(files, moved)
     return results
 
 
@@ -256,9 +261,6 @@ def _move(root: NativeRoot, topic_partition: TopicPartition, offset: int) -> Log
         )
     if offset < HIGH_WATERMARK:
         raise OffsetOutOfRangeError(f"offset {offset} of {topic_partition} is not valid: expected 0 or more, or -1")
-    if isinstance(root, FileRoot):
-        # Before the commit: the epochs are cut after it.
-        read_epochs(partition_path(root.path, topic_partition) / LEADER_EPOCH_CHECKPOINT)
     return LogStartMove(
         topic_partition=topic_partition, log_start_offset=offset, to_high_watermark=offset == HIGH_WATERMARK
     )

@@ -106,8 +106,8 @@ async def handle_list_config_resources(
     await context.run(context.root.refresh)
     if ConfigResourceType.TOPIC in types:
         found += [(ConfigResourceType.TOPIC, each) for each in context.root.topics()]
-    if ConfigResourceType.GROUP in types and not context.root.is_broker_directory:
-        found += [(ConfigResourceType.GROUP, each) for each in context.root.group_configs()]
+    if ConfigResourceType.GROUP in types:
+        found += [(ConfigResourceType.GROUP, each) for each in context.group_configs()]
     return ListConfigResourcesResponse(
         config_resources=tuple(ConfigResource(resource_name=name, resource_type=kind) for kind, name in found)
     )

@@ -116,7 +116,7 @@ def _entries(context: ServerContext, kind: ConfigResourceType, name: str) -> Seq
     if kind is ConfigResourceType.TOPIC:
         return _topic_entries(context, name)
     if kind is ConfigResourceType.BROKER:
-        settings = _settings(context)
+        settings = context.broker_configs()
         if name == ALL_BROKERS:
             return _as_broker(set_broker_entries(settings))
         check_broker(context, name)
@@ -138,15 +138,10 @@ def _topic_entries(context: ServerContext, name: str) -> Sequence[ConfigEntry]:
         root.refresh()
     overrides = root.topic(name, readable_only=True).configs
     if not root.is_broker_directory:
-        return topic_entries(overrides, _settings(context))
+        return topic_entries(overrides, context.broker_configs())
     known = {key: value for key, value in overrides.items() if _is_known(key, value)}
     others = {key: value for key, value in overrides.items() if key not in known}
     return [*topic_entries(known, {}), *own_topic_entries(others)]
-
-
-def _settings(context: ServerContext) -> Mapping[str, str]:
-    """The broker-level settings that are known."""
-    return {} if context.root.is_broker_directory else context.root.broker_configs()
 
 
 def _is_known(name: str, value: str) -> bool:
@@ -195,8 +190,7 @@ def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]
 
 
 def _group_entries(context: ServerContext, group_id: str) -> Sequence[ConfigEntry]:
-    own = {} if context.root.is_broker_directory else context.root.group_configs().get(group_id, {})
-    return group_entries(own, _settings(context))
+    return group_entries(context.group_configs().get(group_id, {}), context.broker_configs())
 
 
 def _fixed_entry(definition: ConfigDefinition, name: str, text: str, synonyms: tuple[Synonym, ...]) -> ConfigEntry:

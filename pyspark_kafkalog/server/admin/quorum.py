@@ -35,6 +35,7 @@ from pyspark_kafkalog.protocol.messages.quorum import (
     ReplicaState,
 )
 from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
+from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.server.admin.errors import ApiError
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RequestError
@@ -86,10 +87,9 @@ async def handle_describe_quorum(
 
 
 def _quorum(context: ServerContext) -> Quorum:
-    root = context.root
-    if root.is_broker_directory:
-        return read_broker_quorum(root.directories[0])
-    native = root.native()
+    native = native_or_none(context.root)
+    if native is None:
+        return read_broker_quorum(context.root.directories[0])
     native.refresh()
     found = native_quorum(native)
     (own,) = found.voters or ()

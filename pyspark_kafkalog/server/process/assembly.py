@@ -107,7 +107,7 @@ def assemble(
         return _role(context, gate, sessions, [committer, cluster])
 
     roles = Roles(root, role, gate.refresh, only_reads=config.read_only or root.is_broker_directory)
-    watcher = RootWatcher(root, waiters, executor, is_object_root=isinstance(root, ObjectRoot))
+    watcher = RootWatcher(root, waiters, executor)
     return Parts(roles, gate, [watcher, gate, roles], metrics)
 
 

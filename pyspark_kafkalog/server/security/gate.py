@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
+from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.server.config import SecuritySettings
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES, PrincipalMapping
@@ -58,7 +59,7 @@ class Gate:
         stays_closed: bool = False,
     ) -> None:
         """`executor` runs what blocks; `stays_closed` is as for `AclGuard`. Raises InvalidOptionError."""
-        native = None if root.is_broker_directory else root.native()
+        native = native_or_none(root)
         self._executor = executor
         self._tls = None if settings.tls is None else TlsFiles(settings.tls)
         self._principal_mapping = PrincipalMapping.parse(

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, OPERATIONS, Acl, AclOperation, ResourceType
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
+from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
 from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.security.bounded_log import BoundedLog
@@ -55,7 +56,7 @@ class AclGuard:
     ) -> None:
         """`broker_metadata`: the newest of a broker's directory. `stays_closed`: without entries nothing is allowed."""
         self._root = root
-        self._native = None if root.is_broker_directory else root.native()
+        self._native = native_or_none(root)
         self._broker_metadata = broker_metadata
         self._is_insecure = is_insecure
         self._none = Authorizer() if stays_closed else None

@@ -475,10 +475,9 @@ def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
 
 
 def _log_dir_tree(log_dir: LogDir, selected: Collection[str], failures: Failures) -> dict[str, Any]:
-    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+    from pyspark_kafkalog.maintenance.kinds import logs_of
 
-    native = None if log_dir.is_broker_directory else log_dir.root.native()
-    sizes = _object_sizes(native) if isinstance(native, ObjectRoot) else None
+    sizes = logs_of(log_dir.root, lambda _: None, _object_sizes, lambda _: None)
     partitions = []
     for topic in log_dir.topics():
         if selected and topic not in selected:

@@ -101,6 +101,7 @@ def run_job(
     from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, JobRun, run_loop, run_once
     from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, ProgressBar
     from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError
+    from pyspark_kafkalog.root.protocol import native_or_none
     from pyspark_kafkalog.storage.path_list import absolute_paths
 
     log_to_stderr()
@@ -110,8 +111,9 @@ def run_job(
     pause_s = options.interval
     root = job_run.open()
     job_run = replace(job_run, identity=root.identity)
-    if pause_s is None and not root.is_broker_directory:
-        pause_s = interval_s(root.native().broker_config())
+    native = native_or_none(root)
+    if pause_s is None and native is not None:
+        pause_s = interval_s(native.broker_config())
     partitions = job.choose(job_run)  # reports mistakes in options before a session is started
 
     def slots_of(cores: int) -> int | None:

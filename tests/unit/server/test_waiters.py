@@ -51,7 +51,7 @@ def test_root_is_refreshed_only_while_a_request_waits(tmp_path: Path) -> None:
         waiters = PartitionWaiters()
         root = open_root(tmp_path / "log")
         with ThreadPoolExecutor(1) as executor:
-            watcher = RootWatcher(root, waiters, executor, is_object_root=False)
+            watcher = RootWatcher(root, waiters, executor)
             await watcher.start()
             first = waiters.subscribe(frozenset({A0}))
             await asyncio.wait_for(first.wait(), PATIENCE_S)
@@ -76,7 +76,7 @@ def test_commit_of_another_process_wakes_only_those_who_wait_for_it(tmp_path: Pa
     async def main() -> None:
         waiters = PartitionWaiters()
         with ThreadPoolExecutor(1) as executor:
-            watcher = RootWatcher(open_root(tmp_path / "log"), waiters, executor, is_object_root=False)
+            watcher = RootWatcher(open_root(tmp_path / "log"), waiters, executor)
             await watcher.start()
             on_a, on_b = waiters.subscribe(frozenset({A0})), waiters.subscribe(frozenset({B0}))
             await asyncio.wait_for(
