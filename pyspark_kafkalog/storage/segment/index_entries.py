@@ -1,9 +1,8 @@
 """Kafka's rules for index entries and for rolling, applied to a whole table of batches at once.
 
 A broker decides batch by batch (LogSegment.append, LogSegment.shouldRoll). These functions do the same for a table, in
-a compiled loop: which batches get an index entry, the contents of the time index entry, and the batch before which the
-log rolls. A server appends a few batches at a time, thousands of times a second, and recovery reads a million: the loop
-serves both. It takes and leaves a segment's counters in an array of integers.
+a compiled loop (kernels_index.py): which batches get an index entry, the contents of the time index entry, and the
+batch before which the log rolls.
 
     offset index   bytes since the last entry > index.interval.bytes -> (last offset, position of the batch), counter to
                    0; then the batch's size is added to the counter
@@ -19,98 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
-from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import INT64, INT64_IN
-from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE
 from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
-from pyspark_kafkalog.units import INT32_MAX
+from pyspark_kafkalog.storage.segment.kernels_index import add_batches
 from pyspark_kafkalog.values import quick_dataclass
-
-#: Slots of the array of counters: those of SegmentCounters, then the numbers of entries that were added.
-SIZE_BYTES = 0
-FIRST_TIMESTAMP = 1
-MAX_TIMESTAMP = 2
-MAX_TIMESTAMP_OFFSET = 3
-BYTES_SINCE_LAST_ENTRY = 4
-OFFSET_ENTRIES = 5
-TIME_ENTRIES = 6
-COUNTERS = 7
-
-#: Slots of the array of limits: those of SegmentLimits, and whether the segment rolls at all.
-BASE_OFFSET = 0
-SEGMENT_BYTES = 1
-ROLL_AFTER = 2
-INDEX_INTERVAL = 3
-OFFSET_ENTRIES_LEFT = 4
-TIME_ENTRIES_LEFT = 5
-LAST_TIME_ENTRY = 6
-WAITED_WITHOUT_TIMESTAMPS = 7
-ROLLS = 8
-
-_MAX_RELATIVE_OFFSET = np.int64(INT32_MAX)
-_NO_LIMIT = np.int64(1 << 62)
-
-
-@kernel(types.int64(BATCH_TABLE, INT64, INT64_IN, INT64, INT64, INT64, INT64))
-def add_batches(batches, counters, limits, offsets, positions, timestamps, time_offsets):
-    """Count in the batches before which the segment does not roll; returns how many there are.
-
-    `offsets` and `positions` get the entries of the offset index, `timestamps` and `time_offsets` those of the time
-    index. Each of them has room for an entry of every batch.
-    """
-    rows_max = _NO_LIMIT
-    if limits[OFFSET_ENTRIES_LEFT] <= 0 or limits[TIME_ENTRIES_LEFT] <= 0:
-        # An index without room for a single entry: an empty segment still takes a batch, else none ever would.
-        rows_max = 0 if counters[SIZE_BYTES] else 1
-    last_time_entry = limits[LAST_TIME_ENTRY]
-    entries, time_entries = np.int64(0), np.int64(0)
-    count = np.int64(0)
-    for row in range(len(batches)):
-        batch = batches[row]
-        size, timestamp = np.int64(batch.size_bytes), batch.max_timestamp_ms
-        position = counters[SIZE_BYTES]
-        if limits[ROLLS]:
-            if row >= rows_max:
-                break
-            relative = batch.last_offset - limits[BASE_OFFSET]
-            if relative < 0 or relative > _MAX_RELATIVE_OFFSET:
-                break
-            if position > 0:
-                first = counters[FIRST_TIMESTAMP]
-                waited = timestamp - first if first >= 0 else limits[WAITED_WITHOUT_TIMESTAMPS]
-                if position + size > limits[SEGMENT_BYTES] or waited > limits[ROLL_AFTER]:
-                    break
-        if position == 0:
-            counters[FIRST_TIMESTAMP] = timestamp
-        if timestamp > counters[MAX_TIMESTAMP]:
-            counters[MAX_TIMESTAMP] = timestamp
-            counters[MAX_TIMESTAMP_OFFSET] = batch.last_offset
-        if counters[BYTES_SINCE_LAST_ENTRY] > limits[INDEX_INTERVAL]:
-            offsets[entries] = batch.last_offset
-            positions[entries] = position
-            entries += 1
-            counters[BYTES_SINCE_LAST_ENTRY] = 0
-            if counters[MAX_TIMESTAMP] > last_time_entry:
-                last_time_entry = counters[MAX_TIMESTAMP]
-                timestamps[time_entries] = last_time_entry
-                time_offsets[time_entries] = counters[MAX_TIMESTAMP_OFFSET]
-                time_entries += 1
-            if rows_max == _NO_LIMIT and (
-                entries >= limits[OFFSET_ENTRIES_LEFT] or time_entries >= limits[TIME_ENTRIES_LEFT]
-            ):
-                rows_max = row + 1
-        counters[BYTES_SINCE_LAST_ENTRY] += size
-        counters[SIZE_BYTES] = position + size
-        count += 1
-    counters[OFFSET_ENTRIES] = entries
-    counters[TIME_ENTRIES] = time_entries
-    return count
 
 
 @quick_dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +92,7 @@ def plan_entries(batches: NDArray[np.void], counters: SegmentCounters, limits: S
 
 
 def _planned(batches: NDArray[np.void], counters: SegmentCounters, limits: SegmentLimits, *, rolls: bool) -> RunPlan:
-    # In the order of the slots of the arrays above.
+    # In the order of the slots of kernels_index.
     state = np.array(
         (
             counters.size_bytes,
