@@ -234,11 +234,11 @@ class FileRoot(NativeRoot):
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        from pyspark_kafkalog.root.commit.file_engine import FileEngine  # not needed by readers
+        from pyspark_kafkalog.root.commit.open_logs import FileCommits  # not needed by readers
         from pyspark_kafkalog.root.commit.staged_write import commit_files
 
-        engine = FileEngine(self, flush=flush, operation="write", appends_files=True)
-        return commit_files(engine, _files(staged), transaction)
+        commits = FileCommits(self, flush=flush, operation="write", appends_files=True)
+        return commit_files(commits, _files(staged), transaction)
 
     def file_system_for(self, flush: FlushMode) -> FileSystem:
         """The calls that change the root's files in commits with the mode `flush`. Raises InvalidOptionError."""

@@ -1,37 +1,28 @@
-"""Carries out commits on a file system: appends to logs that stay open between commits, and publishes one commit.
+"""Carries out commits on a file system: a leader's units and a follower's changes, on logs that stay open.
 
     lock the root; refresh the image
     plan       by the writer (committer.py), on logs that are opened for it (open_logs.py). Truncations and starts of a
                follower change no log yet; what they cut is saved (cut_files.py)
-    append     each partition's log gets its batches. The ids and leader epochs of new partitions are flushed with
-               them, not before
-    publish    one commit with the partitions' new states and further records. The commit's file is written while the
-               logs are being flushed, all files side by side; it gets its name when all are on disk
+    append, publish    (open_logs.py)
     cut        what a follower's truncations drop, and the files of removed topics; make the directories of new ones
     unlock
 
-A crash before the publish leaves bytes above the high watermark, which are invisible and which the next writer
-truncates. After an error they are truncated immediately, which frees the space, and nothing of the commit is kept. A
-crash after the publish may leave the bytes of a truncation, which are above the high watermark now, and those below a
-log that starts later, which retention removes.
+What a crash before the publish leaves is in open_logs.py. A crash after it may leave the bytes of a truncation,
+which are above the high watermark now, and those below a log that starts later, which retention removes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, InvalidRecordError, KafkalogError
-from pyspark_kafkalog.metadata.following import check_follower, check_not_following
+from pyspark_kafkalog.errors import CommitConflictError, InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AppendedBatches,
@@ -40,14 +31,12 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, LockHeldError, RootLock
-from pyspark_kafkalog.metadata.store import CommitOutcome, LocalMetadataStore, MetadataStore
+from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LockHeldError
 from pyspark_kafkalog.record.header import BATCH_DTYPE
-from pyspark_kafkalog.root.admin import EffectiveConfigs
 from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
 from pyspark_kafkalog.root.commit.committer import Plan
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, LocalCutFiles
-from pyspark_kafkalog.root.commit.open_logs import LogNotKeptError, OpenLogs, PartitionLogs
+from pyspark_kafkalog.root.commit.open_logs import FileCommits, LogNotKeptError, OpenLogs
 from pyspark_kafkalog.root.commit.plan import (
     Attempt,
     CheckedAppend,
@@ -65,7 +54,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.below_root import keep_directories
-from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, flush_earlier, in_parallel
+from pyspark_kafkalog.storage.filesystem import flush_earlier
 from pyspark_kafkalog.storage.log.follower import (
     append_as_follower,
     delete_records,
@@ -88,103 +77,12 @@ _LOG: Final = logging.getLogger(__name__)
 _ATTEMPTS: Final = 10
 #: More than a commit and the metadata records of each unit take, unless the unit makes further ones.
 _RECORDS_BYTES: Final = 512
-#: From this size on, copying staged files takes longer than passing the work to threads.
-_PARALLEL_COPY_BYTES: Final = 8 * MIB
 #: How much of a partition that is far behind may stay in the page cache, about.
 _CACHED_BYTES: Final = 32 * MIB
 
-#: Makes the records of the commit from the newest image and the new states of the partitions that were appended to.
-StatesToRecords: TypeAlias = Callable[[MetadataImage, Mapping[TopicPartition, LogState]], Sequence[MetadataRecord]]
 
-
-class LockedRoot(Protocol):
-    """What the engine takes of its root, a `FileRoot`."""
-
-    configs: EffectiveConfigs
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def fs(self) -> FileSystem: ...
-
-    @property
-    def clock(self) -> Callable[[], int]: ...
-
-    @property
-    def store(self) -> MetadataStore: ...
-
-    def store_for(self, flush: FlushMode) -> LocalMetadataStore: ...
-
-    def file_system_for(self, flush: FlushMode) -> FileSystem: ...
-
-    def follow_topics(self, before: MetadataImage, after: MetadataImage) -> None: ...
-
-
-class PartitionAppend(Protocol):
-    """What a commit appends to one partition."""
-
-    @property
-    def topic_partition(self) -> TopicPartition: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog | None:
-        """Append to the partition's log as of `image`, and return it; None if the partition is left out after all."""
-        ...
-
-    def state_of(self, log: UnifiedLog) -> LogState:
-        """The state to commit, after the append."""
-        ...
-
-
-class _Locked(RootLock):
-    """The root's lock with what follows its release; see `FileEngine.locked`."""
-
-    __slots__ = ("_root", "_store")
-
-    def __init__(
-        self, path: Path, root: LockedRoot, store: LocalMetadataStore, fs: FileSystem, timeout_s: float
-    ) -> None:
-        super().__init__(path, timeout_s, is_new=False, fs=fs)
-        self._root = root
-        self._store = store
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        super().__exit__(kind, error, trace)
-        if kind is None and self._root.store is not self._store:
-            self._root.store.follow(self._store)
-
-
-class FileEngine:
-    """Carries out commits to `root`, which wait for the disk as `flush` says. See `CommitEngine`.
-
-    `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
-    `appends_files`: what is appended are staged files, for which the logs need not know their producers.
-    """
-
-    def __init__(
-        self,
-        root: LockedRoot,
-        *,
-        flush: FlushMode,
-        operation: str,
-        following_id: str | None = None,
-        appends_files: bool = False,
-    ) -> None:
-        self.root = root
-        self.following_id = following_id
-        self.store: LocalMetadataStore = root.store_for(flush)
-        self.fs: FileSystem = root.file_system_for(flush)
-        self.logs = OpenLogs(root.path, root.configs, clock=root.clock, fs=self.fs, knows_producers=not appends_files)
-        self._operation = operation
-        self._appends_files = appends_files
-        self._lock_path = root.path / LOCK_FILE
-
-    @property
-    def waits_for_disk(self) -> bool:
-        return self.fs.waits_for_disk
+class FileEngine(FileCommits):
+    """Carries out commits on a file system. See `CommitEngine` and `FileCommits`."""
 
     def cut_files(self, on_kept: KeptRecords) -> LocalCutFiles:
         """As in CommitEngine."""
@@ -209,28 +107,6 @@ class FileEngine:
             flush_earlier(self.root.path, self.fs)
             self.store.log.sync()
 
-    def close(self) -> None:
-        """As in CommitEngine."""
-        self.logs.close()
-
-    def locked(self, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> AbstractContextManager[None]:
-        """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile.
-
-        To enter it raises LockHeldError if another process holds it for `timeout_s`.
-        """
-        self.store.check_root()
-        return _Locked(self._lock_path, self.root, self.store, self.fs, timeout_s)
-
-    def begin(self) -> MetadataImage:
-        """The newest image, on which the next commit is planned. Raises FollowingRootError, FollowingEndedError."""
-        image = self.store.refresh_to_head()
-        if self.following_id is None:
-            check_not_following(image)
-        else:
-            check_follower(image, self.following_id)
-        self.logs.begin()
-        return image
-
     def _carry_out(self, plan: Plan, timeout_s: float, *, may_resume: bool) -> FileAttempt:
         # The commit of a follower may give the directories of topics other names.
         keeping = keep_directories() if self.following_id is None else contextlib.nullcontext()
@@ -246,128 +122,6 @@ class FileEngine:
                 else:
                     return attempt
             raise AssertionError
-
-    def append_and_publish(
-        self,
-        image: MetadataImage,
-        appends: Sequence[PartitionAppend],
-        records: StatesToRecords,
-        *,
-        key: str | None = None,
-        check_unchanged: Callable[[MetadataImage], None] | None = None,
-    ) -> CommitOutcome:
-        """Append to the logs as of `image`, and publish. If that fails, nothing is left, unless it may be published.
-
-        The caller holds the root's lock. If `image` is not the newest any more, `check_unchanged` decides with the
-        newest one whether the commit still holds; without it, it does not. `key`: see `MetadataStore.commit`.
-
-        Raises CommitConflictError if the commit does not hold, and what the appends raise.
-        """
-        try:
-            states, unflushed = self._append(image, appends)
-
-            def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
-                if newest is not image:
-                    if check_unchanged is None:
-                        # What was found in the image may have changed, so it has to be planned again.
-                        raise CommitConflictError("another writer committed without the root's lock")
-                    check_unchanged(newest)
-                return records(newest, states)
-
-            with self._flushing(unflushed) as wait_for_disk:
-                outcome = self.store.commit(
-                    build,
-                    operation=self._operation,
-                    key=key,
-                    newest=image,
-                    following_id=self.following_id,
-                    before_visible=wait_for_disk,
-                )
-        except BaseException as error:
-            for each in appends:
-                self.logs.drop(each.topic_partition)
-            if not isinstance(error, (CommitConflictError, CommitStateUnknownError)):
-                # Otherwise the bytes may be another writer's, or committed.
-                self._truncate(image, [each.topic_partition for each in appends])
-            raise
-        for log in unflushed:
-            log.flushed()
-        for topic_partition in states:
-            # As the image has it: to compare a state with itself takes no time.
-            state = outcome.image.partition(topic_partition.topic, topic_partition.partition).state
-            self.logs.committed(topic_partition, state)
-        return outcome
-
-    def _append(
-        self, image: MetadataImage, appends: Sequence[PartitionAppend]
-    ) -> tuple[dict[TopicPartition, LogState], list[UnifiedLog]]:
-        """Append to all partitions; returns the new states, and the logs that are still to be flushed."""
-        states: dict[TopicPartition, LogState] = {}
-        unflushed: list[UnifiedLog] = []
-        count = self.logs.capacity
-        for at in range(0, len(appends), count):
-            self._flush(unflushed)  # the next ones may take their places among the open logs
-            unflushed = []
-            some = appends[at : at + count]
-            for each, log in zip(some, self._appended(image, some), strict=True):
-                if log is None:
-                    self.logs.drop(each.topic_partition)
-                    self._truncate(image, [each.topic_partition])
-                else:
-                    unflushed.append(log)
-                    states[each.topic_partition] = each.state_of(log)
-        return states, unflushed
-
-    def _appended(self, image: MetadataImage, appends: Sequence[PartitionAppend]) -> Iterable[UnifiedLog | None]:
-        """Append; the log of each partition."""
-        if not self._appends_files:
-            return (each.append_to(self.logs, image) for each in appends)
-        self.logs.close()  # those of the partitions before
-        tasks = [partial(each.append_to, self.logs, image) for each in appends]
-        is_parallel = sum(each.size_bytes for each in appends) >= _PARALLEL_COPY_BYTES
-        return in_parallel(tasks) if is_parallel else [task() for task in tasks]
-
-    def _flush(self, logs: Sequence[UnifiedLog]) -> None:
-        with self._flushing(logs) as wait_for_disk:
-            wait_for_disk()
-        for log in logs:
-            log.flushed()
-
-    def _flushing(self, logs: Sequence[UnifiedLog]) -> AbstractContextManager[Callable[[], None]]:
-        """Flush what was appended while the block runs; the value waits for that."""
-        calls = [call for log in logs for call in log.flush_calls(is_last=True)]
-        if self.fs.waits_for_disk:
-            return beside(calls)
-        for call in calls:
-            call()
-        return _NOTHING_TO_FLUSH
-
-    def _truncate(self, image: MetadataImage, partitions: Iterable[TopicPartition]) -> None:
-        """Truncate the appended bytes of each of the partitions that is unchanged in the newest image. Never raises.
-
-        A failure in one partition does not affect the others: a partition of a topic that was re-created since may not
-        even exist.
-        """
-        with contextlib.suppress(KafkalogError, OSError):
-            logs = PartitionLogs(self.root.path, image, self.root.configs.broker(image), self.root.clock, self.fs)
-            newest = self.store.refresh()
-            for each in partitions:
-                topic = newest.topics.get(each.topic)
-                if topic is None or topic != image.topics.get(each.topic):
-                    continue
-                try:
-                    logs.resume(each, newest.partition(each.topic, each.partition).state).suspend()
-                except (KafkalogError, OSError) as error:
-                    _LOG.warning(
-                        "%s: the bytes of a failed write remain until the next write truncates them: %s", each, error
-                    )
-
-
-def _nothing() -> None:
-    """Nothing is to be waited for."""
-
-
-_NOTHING_TO_FLUSH: Final = contextlib.nullcontext(_nothing)
 
 
 class FileAttempt(Attempt):

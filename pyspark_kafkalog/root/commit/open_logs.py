@@ -1,4 +1,4 @@
-"""The logs that a writer keeps open between its commits, and the producer states of more of them.
+"""Logs on a file system that stay open between commits, and the commits of appends to them.
 
 Opening a log for each commit would cost more than the append: a listing, three files, and the batches since the last
 producer snapshot. A log that was kept is used again only if nobody else has touched the partition: the image has the
@@ -6,35 +6,48 @@ state that this process has committed, and the files are those that it has left.
 process has appended, has been killed while appending, or has rebuilt an index. Otherwise the log is resumed from the
 image (`UnifiedLog.resume`), and its producer state, if that was kept, is advanced by the batches that were added.
 
-A crash loses nothing: what is kept is a copy of what is committed.
+    append     each partition's log gets its batches. The ids and leader epochs of new partitions are flushed with
+               them, not before
+    publish    one commit with the partitions' new states and further records. The commit's file is written while the
+               logs are being flushed, all files side by side; it gets its name when all are on disk
+
+The caller holds the root's lock and has refreshed the image. A crash before the publish leaves bytes above the high
+watermark, which are invisible and which the next writer truncates. After an error they are truncated immediately, which
+frees the space, and nothing of the commit is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
+from pyspark_kafkalog.metadata.following import check_follower, check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
+from pyspark_kafkalog.metadata.store import CommitOutcome, LocalMetadataStore, MetadataStore
 from pyspark_kafkalog.root.admin import EffectiveConfigs, broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.below_root import open_file
-from pyspark_kafkalog.storage.filesystem import FileSystem, share_of_descriptors
+from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, in_parallel, share_of_descriptors
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.names import (
-    LOG_SUFFIX,
-    TopicPartition,
-    offset_file_name,
-    partition_path,
-)
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, offset_file_name, partition_path
+from pyspark_kafkalog.units import MIB
+
+_LOG: Final = logging.getLogger(__name__)
 
 #: Logs that stay open: each takes three to five descriptors. Fewer do where the process may have few.
 OPEN_LOGS: Final = 64
@@ -42,6 +55,9 @@ OPEN_LOGS: Final = 64
 KEPT_PRODUCERS: Final = 4096
 #: How often a kept log forgets expired producers, as a broker does (producer.id.expiration.check.interval.ms).
 _EXPIRATION_CHECK_MS: Final = 600_000
+
+#: From this size on, copying staged files takes longer than passing the work to threads.
+_PARALLEL_COPY_BYTES: Final = 8 * MIB
 
 _FileState: TypeAlias = tuple[int, int, int] | None
 
@@ -276,3 +292,243 @@ def _epochs_file(log: UnifiedLog) -> _FileState:
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+# Commits
+
+#: Makes the records of the commit from the newest image and the new states of the partitions that were appended to.
+StatesToRecords: TypeAlias = Callable[[MetadataImage, Mapping[TopicPartition, LogState]], Sequence[MetadataRecord]]
+
+
+class LockedRoot(Protocol):
+    """What the engine takes of its root, a `FileRoot`."""
+
+    configs: EffectiveConfigs
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def fs(self) -> FileSystem: ...
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
+
+    @property
+    def store(self) -> MetadataStore: ...
+
+    def store_for(self, flush: FlushMode) -> LocalMetadataStore: ...
+
+    def file_system_for(self, flush: FlushMode) -> FileSystem: ...
+
+    def follow_topics(self, before: MetadataImage, after: MetadataImage) -> None: ...
+
+
+class PartitionAppend(Protocol):
+    """What a commit appends to one partition."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog | None:
+        """Append to the partition's log as of `image`, and return it; None if the partition is left out after all."""
+        ...
+
+    def state_of(self, log: UnifiedLog) -> LogState:
+        """The state to commit, after the append."""
+        ...
+
+
+class _Locked(RootLock):
+    """The root's lock with what follows its release; see `FileCommits.locked`."""
+
+    __slots__ = ("_root", "_store")
+
+    def __init__(
+        self, path: Path, root: LockedRoot, store: LocalMetadataStore, fs: FileSystem, timeout_s: float
+    ) -> None:
+        super().__init__(path, timeout_s, is_new=False, fs=fs)
+        self._root = root
+        self._store = store
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None and self._root.store is not self._store:
+            self._root.store.follow(self._store)
+
+
+class FileCommits:
+    """Commits of appends to the logs of `root`, which wait for the disk as `flush` says.
+
+    `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
+    `appends_files`: what is appended are staged files, for which the logs need not know their producers.
+    """
+
+    def __init__(
+        self,
+        root: LockedRoot,
+        *,
+        flush: FlushMode,
+        operation: str,
+        following_id: str | None = None,
+        appends_files: bool = False,
+    ) -> None:
+        self.root = root
+        self.following_id = following_id
+        self.store: LocalMetadataStore = root.store_for(flush)
+        self.fs: FileSystem = root.file_system_for(flush)
+        self.logs = OpenLogs(root.path, root.configs, clock=root.clock, fs=self.fs, knows_producers=not appends_files)
+        self._operation = operation
+        self._appends_files = appends_files
+        self._lock_path = root.path / LOCK_FILE
+
+    @property
+    def waits_for_disk(self) -> bool:
+        return self.fs.waits_for_disk
+
+    def close(self) -> None:
+        """Close all files."""
+        self.logs.close()
+
+    def locked(self, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> AbstractContextManager[None]:
+        """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile.
+
+        To enter it raises LockHeldError if another process holds it for `timeout_s`.
+        """
+        self.store.check_root()
+        return _Locked(self._lock_path, self.root, self.store, self.fs, timeout_s)
+
+    def begin(self) -> MetadataImage:
+        """The newest image, on which the next commit is planned. Raises FollowingRootError, FollowingEndedError."""
+        image = self.store.refresh_to_head()
+        if self.following_id is None:
+            check_not_following(image)
+        else:
+            check_follower(image, self.following_id)
+        self.logs.begin()
+        return image
+
+    def append_and_publish(
+        self,
+        image: MetadataImage,
+        appends: Sequence[PartitionAppend],
+        records: StatesToRecords,
+        *,
+        key: str | None = None,
+        check_unchanged: Callable[[MetadataImage], None] | None = None,
+    ) -> CommitOutcome:
+        """Append to the logs as of `image`, and publish. If that fails, nothing is left, unless it may be published.
+
+        The caller holds the root's lock. If `image` is not the newest any more, `check_unchanged` decides with the
+        newest one whether the commit still holds; without it, it does not. `key`: see `MetadataStore.commit`.
+
+        Raises CommitConflictError if the commit does not hold, and what the appends raise.
+        """
+        try:
+            states, unflushed = self._append(image, appends)
+
+            def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
+                if newest is not image:
+                    if check_unchanged is None:
+                        # What was found in the image may have changed, so it has to be planned again.
+                        raise CommitConflictError("another writer committed without the root's lock")
+                    check_unchanged(newest)
+                return records(newest, states)
+
+            with self._flushing(unflushed) as wait_for_disk:
+                outcome = self.store.commit(
+                    build,
+                    operation=self._operation,
+                    key=key,
+                    newest=image,
+                    following_id=self.following_id,
+                    before_visible=wait_for_disk,
+                )
+        except BaseException as error:
+            for each in appends:
+                self.logs.drop(each.topic_partition)
+            if not isinstance(error, (CommitConflictError, CommitStateUnknownError)):
+                # Otherwise the bytes may be another writer's, or committed.
+                self._truncate(image, [each.topic_partition for each in appends])
+            raise
+        for log in unflushed:
+            log.flushed()
+        for topic_partition in states:
+            # As the image has it: to compare a state with itself takes no time.
+            state = outcome.image.partition(topic_partition.topic, topic_partition.partition).state
+            self.logs.committed(topic_partition, state)
+        return outcome
+
+    def _append(
+        self, image: MetadataImage, appends: Sequence[PartitionAppend]
+    ) -> tuple[dict[TopicPartition, LogState], list[UnifiedLog]]:
+        """Append to all partitions; returns the new states, and the logs that are still to be flushed."""
+        states: dict[TopicPartition, LogState] = {}
+        unflushed: list[UnifiedLog] = []
+        count = self.logs.capacity
+        for at in range(0, len(appends), count):
+            self._flush(unflushed)  # the next ones may take their places among the open logs
+            unflushed = []
+            some = appends[at : at + count]
+            for each, log in zip(some, self._appended(image, some), strict=True):
+                if log is None:
+                    self.logs.drop(each.topic_partition)
+                    self._truncate(image, [each.topic_partition])
+                else:
+                    unflushed.append(log)
+                    states[each.topic_partition] = each.state_of(log)
+        return states, unflushed
+
+    def _appended(self, image: MetadataImage, appends: Sequence[PartitionAppend]) -> Iterable[UnifiedLog | None]:
+        """Append; the log of each partition."""
+        if not self._appends_files:
+            return (each.append_to(self.logs, image) for each in appends)
+        self.logs.close()  # those of the partitions before
+        tasks = [partial(each.append_to, self.logs, image) for each in appends]
+        is_parallel = sum(each.size_bytes for each in appends) >= _PARALLEL_COPY_BYTES
+        return in_parallel(tasks) if is_parallel else [task() for task in tasks]
+
+    def _flush(self, logs: Sequence[UnifiedLog]) -> None:
+        with self._flushing(logs) as wait_for_disk:
+            wait_for_disk()
+        for log in logs:
+            log.flushed()
+
+    def _flushing(self, logs: Sequence[UnifiedLog]) -> AbstractContextManager[Callable[[], None]]:
+        """Flush what was appended while the block runs; the value waits for that."""
+        calls = [call for log in logs for call in log.flush_calls(is_last=True)]
+        if self.fs.waits_for_disk:
+            return beside(calls)
+        for call in calls:
+            call()
+        return _NOTHING_TO_FLUSH
+
+    def _truncate(self, image: MetadataImage, partitions: Iterable[TopicPartition]) -> None:
+        """Truncate the appended bytes of each of the partitions that is unchanged in the newest image. Never raises.
+
+        A failure in one partition does not affect the others: a partition of a topic that was re-created since may not
+        even exist.
+        """
+        with contextlib.suppress(KafkalogError, OSError):
+            logs = PartitionLogs(self.root.path, image, self.root.configs.broker(image), self.root.clock, self.fs)
+            newest = self.store.refresh()
+            for each in partitions:
+                topic = newest.topics.get(each.topic)
+                if topic is None or topic != image.topics.get(each.topic):
+                    continue
+                try:
+                    logs.resume(each, newest.partition(each.topic, each.partition).state).suspend()
+                except (KafkalogError, OSError) as error:
+                    _LOG.warning(
+                        "%s: the bytes of a failed write remain until the next write truncates them: %s", each, error
+                    )
+
+
+def _nothing() -> None:
+    """Nothing is to be waited for."""
+
+
+_NOTHING_TO_FLUSH: Final = contextlib.nullcontext(_nothing)

@@ -4,7 +4,7 @@ On a file system, where tasks have staged files:
 
     lock the root; refresh the image
     admit      a write that has been committed before ends here; a fenced incarnation or a lower version raises an error
-    append     the staged files to the partitions' logs, which are flushed; and publish (file_engine.py)
+    append     the staged files to the partitions' logs, which are flushed; and publish (open_logs.py)
     unlock; remove the staged files
 
 A crash before the publish leaves bytes above the high watermark, which are invisible and which the next writer
@@ -27,6 +27,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import CommitConflictError, UnknownTopicError
 from pyspark_kafkalog.metadata.extents import data_object_record
@@ -35,8 +36,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, 
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.commit.file_engine import FileEngine
-from pyspark_kafkalog.root.commit.open_logs import OpenLogs
 from pyspark_kafkalog.root.write_transaction import (
     CommitResult,
     CommittedPartition,
@@ -47,7 +46,6 @@ from pyspark_kafkalog.root.write_transaction import (
 )
 from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.objects.upload import WrittenObject, settle
 from pyspark_kafkalog.storage.staging.staged_file import (
@@ -58,6 +56,10 @@ from pyspark_kafkalog.storage.staging.staged_file import (
     remove_writes,
     staged_in,
 )
+
+if TYPE_CHECKING:  # they import compiled code, which a write to an object store does not need
+    from pyspark_kafkalog.root.commit.open_logs import FileCommits, OpenLogs
+    from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,11 @@ class _Write:
 
 
 def commit_files(
-    engine: FileEngine, staged: Sequence[StagedFile], transaction: WriteTransaction | None
+    commits: FileCommits, staged: Sequence[StagedFile], transaction: WriteTransaction | None
 ) -> CommitResult:
     """Append the staged files, in the given order for each partition, publish the commit, and remove the files.
 
-    `engine` is made for staged files; it is closed afterwards.
+    `commits` is made for staged files; it is closed afterwards.
 
     If the version of `transaction` has been committed, or this write by an earlier call that raised an error, nothing
     is appended and the result's `is_duplicate` is true. If this raises, the files remain and the same commit can be
@@ -140,7 +142,7 @@ def commit_files(
     of it has been committed, CommitConflictError if another process wrote to the same partitions without the lock,
     CommitStateUnknownError as `MetadataStore.commit`.
     """
-    root, write = engine.root, _Write.of(staged, transaction)
+    root, write = commits.root, _Write.of(staged, transaction)
     files: dict[TopicPartition, list[StagedFile]] = {}
     for each in staged:
         if len(each.batches):
@@ -148,16 +150,16 @@ def commit_files(
     appends = [_StagedAppend(each, files[each]) for each in sorted(files)]
     result = CommitResult(None, ())
     if appends or transaction is not None:
-        with contextlib.closing(engine), engine.locked(), keep_directories():
-            image = engine.begin()
-            known = write.earlier_result(engine.store) or write.skipped_result(image, engine.store)
-            result = _append(engine, image, write, appends) if known is None else known
-    discard_staged(root.path, staged, engine.fs)
+        with contextlib.closing(commits), commits.locked(), keep_directories():
+            image = commits.begin()
+            known = write.earlier_result(commits.store) or write.skipped_result(image, commits.store)
+            result = _append(commits, image, write, appends) if known is None else known
+    discard_staged(root.path, staged, commits.fs)
     if result.is_duplicate:
         others = [path for each in files for path in staged_in(partition_path(root.path, each))]
     else:
         others = [path for each in appends for path in each.others]
-    _remove_leftovers(engine, write, others)
+    _remove_leftovers(commits, write, others)
     return result
 
 
@@ -202,7 +204,9 @@ class _StagedAppend:
         )
 
 
-def _append(engine: FileEngine, image: MetadataImage, write: _Write, appends: Sequence[_StagedAppend]) -> CommitResult:
+def _append(
+    commits: FileCommits, image: MetadataImage, write: _Write, appends: Sequence[_StagedAppend]
+) -> CommitResult:
     committed: list[CommittedPartition] = []
 
     def state(of: TopicPartition) -> LogState:
@@ -229,13 +233,13 @@ def _append(engine: FileEngine, image: MetadataImage, write: _Write, appends: Se
         )
         return [*write.records(newest, committed), *changed]
 
-    outcome = engine.append_and_publish(image, appends, records, key=write.write_id, check_unchanged=check_unchanged)
+    outcome = commits.append_and_publish(image, appends, records, key=write.write_id, check_unchanged=check_unchanged)
     return CommitResult(None if outcome.commit is None else outcome.commit.base_offset, tuple(committed))
 
 
-def _remove_leftovers(engine: FileEngine, write: _Write, others: Sequence[Path]) -> None:
+def _remove_leftovers(commits: FileCommits, write: _Write, others: Sequence[Path]) -> None:
     """Remove, from the write's partitions, staged files that no commit will take: see staged_file.py."""
-    root, image, fs = engine.root, engine.store.image, engine.fs
+    root, image, fs = commits.root, commits.store.image, commits.fs
     known = None if write.transaction is None else image.transactional_ids.get(write.transaction.transactional_id)
     fenced = () if known is None else known.fenced  # of a batch write these are write ids
 

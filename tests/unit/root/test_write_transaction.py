@@ -36,7 +36,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import TransactionalIdRecord
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
-from pyspark_kafkalog.root.commit.file_engine import FileEngine
+from pyspark_kafkalog.root.commit.open_logs import FileCommits
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, expired_ids
 from pyspark_kafkalog.spark.write.plan import MicroBatch
@@ -213,7 +213,7 @@ def no_lock(*_: object, **__: object) -> Iterator[None]:
 
 @pytest.mark.file_roots
 def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FileEngine, "locked", no_lock)
+    monkeypatch.setattr(FileCommits, "locked", no_lock)
     staged = stage(log_dir.path, "late", SPLICED)
     other = LogDir.open(log_dir.path)
     publish = MetadataStore.commit
@@ -234,7 +234,7 @@ def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, mon
 
 @pytest.mark.file_roots
 def test_without_lock_transaction_conflicts_with_its_twin(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FileEngine, "locked", no_lock)
+    monkeypatch.setattr(FileCommits, "locked", no_lock)
     twin = LogDir.open(log_dir.path)
     publish = MetadataStore.commit
     transaction = WriteTransaction("query", 0, "run")
