@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -58,7 +58,6 @@ _QUICK_TOGETHER: Final = 4
 #: What a check decompresses that is not long.
 _CHECK_BYTES_MAX: Final = 32 * MIB
 _CHECKS_TOGETHER: Final = 2
-_CONFIGS_KEPT: Final = 1024
 
 
 def is_costly(batch: memoryview, header: BatchHeader) -> bool:
@@ -81,15 +80,6 @@ def is_costly(batch: memoryview, header: BatchHeader) -> bool:
     else:
         most = 0  # no codec
     return most is None or most > max(_CONTENT_BYTES_MAX, _RATIO_MAX * len(batch))
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicConfig:
-    """A topic's configuration, and what it was parsed from."""
-
-    of_topic: Mapping[str, str]
-    of_brokers: Mapping[str, Mapping[str, str]]
-    config: LogConfig
 
 
 class Slots:
@@ -138,7 +128,6 @@ class BatchChecks:
         self._quick = Slots(_QUICK_TOGETHER)
         self._checks = Slots(_CHECKS_TOGETHER)
         self._long = Slots(1)
-        self._configs: dict[str, _TopicConfig] = {}
 
     def is_needed(self, context: ServerContext, topic: str, batch: memoryview, header: BatchHeader) -> bool:
         """Whether a batch is costly, or is too large to be compressed again inside of a commit."""
@@ -147,23 +136,8 @@ class BatchChecks:
         codec = header.compression_bits
         if codec == CompressionType.NONE or codec not in CODECS or len(batch) <= _REWRITTEN_BYTES_MAX:
             return False
-        config = self._config(context, topic)
+        config = _config(context, topic)
         return config is not None and config.stored_compression(CompressionType(codec)) != codec
-
-    def _config(self, context: ServerContext, topic: str) -> LogConfig | None:
-        """The configuration of a topic, which is kept until it changes; None if there is no such topic."""
-        image = context.image()
-        found = image.topics.get(topic)
-        if found is None:
-            return None
-        known = self._configs.get(topic)
-        if known is None or known.of_topic is not found.configs or known.of_brokers is not image.broker_configs:
-            config = context.broker_config().log_config(found.configs)
-            known = _TopicConfig(found.configs, image.broker_configs, config)
-            while len(self._configs) >= _CONFIGS_KEPT:
-                del self._configs[next(iter(self._configs))]
-            self._configs[topic] = known
-        return known.config
 
     async def check(self, context: ServerContext, session: Session, append: LeaderAppend) -> LeaderAppend:
         """The append with its batch checked, or as it was if its topic does not exist. Raises KafkalogError."""
@@ -182,6 +156,13 @@ class BatchChecks:
         return append if prepared is None else replace(append, prepared=prepared)
 
 
+def _config(context: ServerContext, topic: str) -> LogConfig | None:
+    """The configuration of a topic; None if there is no such topic."""
+    image = context.image()
+    found = image.topics.get(topic)
+    return None if found is None else context.root.native().configs.of(image, found)
+
+
 def _prepared_if_small(context: ServerContext, append: LeaderAppend) -> PreparedBatches | None:
     """The batch, also rewritten; None if it has too much content, or is damaged."""
     batch = as_bytes_array(append.data)
@@ -196,8 +177,7 @@ def _prepared_if_small(context: ServerContext, append: LeaderAppend) -> Prepared
 
 
 def _prepared(context: ServerContext, append: LeaderAppend, content_max: int | None) -> PreparedBatches | None:
-    topic = context.image().topics.get(append.topic_partition.topic)
-    if topic is None:
+    config = _config(context, append.topic_partition.topic)
+    if config is None:
         return None
-    config = context.broker_config().log_config(topic.configs)
     return prepare_batches(append.data, config, now_ms=context.clock(), decompressed_max_bytes=content_max)
