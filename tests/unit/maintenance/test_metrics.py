@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from builders.engine_fixtures import (
-    partitions_with_offsets,
-)
+from builders.engine_fixtures import partitions_with_offsets
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir

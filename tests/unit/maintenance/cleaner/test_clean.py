@@ -9,9 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from builders.engine_fixtures import (
-    manifest,
-)
+from builders.engine_fixtures import manifest
 from builders.root_places import RootPlace, is_object_place
 from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from repository import FIXTURES

@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builders.adopted_roots import (
-    copy_of,
-)
+from builders.adopted_roots import copy_of
 from builders.following_roots import copy_once
 from builders.root_places import RootPlace
 from repository import FIXTURES

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from builders.engine_fixtures import (
-    manifest,
-)
+from builders.engine_fixtures import manifest
 from builders.object_roots import imported
 from builders.root_places import client_address, forget, memory_root, store_of
 from fakes.faulty_store import Call, Fault, FaultyStore
