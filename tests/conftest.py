@@ -65,17 +65,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if TIER != "full":
         markers = ("full", "slow") if TIER == "check" else ("full",)
+        named = _named_modules(config)
         marked = {item for item in items if any(map(item.get_closest_marker, markers))}
-        kept = [item for item in items if item not in marked and _folder(item.path) not in _FULL_ONLY]
-        if not _names_module(config):
-            kept = _sampled(kept)
+        others = [item for item in items if item not in marked and _folder(item.path) not in _FULL_ONLY]
+        sampled = set(_sampled([item for item in others if item.path not in named]))
+        kept = [item for item in items if item.path in named or item in sampled]
         left_out = set(items).difference(kept)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = kept
     for item in items:
         if not HAS_DELTA and (_WITH_DELTA in item.path.parents or item.get_closest_marker("delta")):
             item.add_marker(pytest.mark.skip(reason="needs Delta, which is not installed: it is for another Spark"))
-        item.add_marker(pytest.mark.xdist_group("spark" if _is_in_session(item) else str(item.path.relative_to(TESTS))))
+        if config.pluginmanager.hasplugin("xdist"):
+            module = str(item.path.relative_to(TESTS))
+            item.add_marker(pytest.mark.xdist_group("spark" if _is_in_session(item) else module))
     order = {folder: at for at, folder in enumerate(_BEGIN_WITH)}
     items.sort(key=lambda item: order.get(_folder(item.path), len(order)))
 
@@ -100,9 +103,10 @@ def _folder(path: Path) -> str:
     return path.relative_to(TESTS).parts[0]
 
 
-def _names_module(config: pytest.Config) -> bool:
-    """Whether the run was asked for modules or tests by their names: of these all cases are tried."""
-    return any(".py" in argument for argument in config.args)
+def _named_modules(config: pytest.Config) -> frozenset[Path]:
+    """The modules that the run names, or names tests of: no tier leaves out a test of these, or a case."""
+    named = (Path(argument.partition("::")[0]) for argument in config.args)
+    return frozenset((config.invocation_params.dir / path).resolve() for path in named if path.suffix == ".py")
 
 
 def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -12,8 +12,8 @@
     calls of the crash matrix       2 %          5 %            all
 
 A tier tries fewer cases than the next one; it asserts the same of each. What is sampled is drawn by a seed, which the
-run prints: KAFKALOG_SEED repeats it. All cases are tried of modules and tests that a run is asked for by name, and of
-tests whose cases belong together (`all_cases`).
+run prints: KAFKALOG_SEED repeats it. A run that names a module, or tests of it, runs them with all cases in every tier,
+also those marked `slow` and `full`. All cases are tried of tests whose cases belong together (`all_cases`), too.
 
 `slow` takes about a second or more of a processor. `full` are soak, browser, and whatever repeats at the price of
 seconds what another test has shown. In `test`, each feature has one test with Spark, on roots of files. Brokers take
