@@ -3,7 +3,7 @@
     1  `.cleaned` files of the new segment: the `.log`s one after the other, copied in the kernel; indexes rebuilt from
        the headers of the copy; the transaction indexes one after the other
     2  all on disk, with the modification time of the last old segment, which retention may use
-    3  a swap (segments/swap.py) replaces the old segments with them
+    3  a swap (swap.py) replaces the old segments with them
 
 Offsets, log start offset and high watermark do not change, so nothing is committed. The partition's maintenance lock
 excludes other runs. The root's lock is held for step 3 only, where the topic id is checked. A kill before step 3 leaves

@@ -95,7 +95,7 @@ class ObjectChanges:
         ]
 
     def restore_dropped(self, record: DroppedObjectsRecord) -> None:
-        """Objects that an earlier commit dropped, from a snapshot. They are deleted: see clean_up.py."""
+        """Objects that an earlier commit dropped, from a snapshot. maintenance/objects/clean_up.py deletes them."""
         last = self._dropped[-1].commit_offset if self._dropped else -1
         if not last < record.commit_offset < self._commit_offset:
             raise InvalidRecordError(

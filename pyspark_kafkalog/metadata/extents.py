@@ -9,7 +9,7 @@ segment objects only of what was tiered.
     Runs              the runs of one partition: 56 bytes each
     ProducerBatches   the batches of producers in these runs: 51 bytes each
     DataObjects       the data objects that runs refer to, of the whole root, with the number of these runs
-    SegmentObject     a message of metadata_records.py, as commits hold it
+    SegmentObject     a message of messages/metadata_records.py, as commits hold it
     DroppedObjectsRecord   also a message: what a commit dropped, and what may be deleted from the store after a delay
 
 All three tables are immutable and share memory: appending to the newest of them writes behind the rows that others

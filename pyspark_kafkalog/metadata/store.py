@@ -10,7 +10,7 @@
 root/bootstrap.py creates these files, in an order that is safe against crashes. Opening a root reads the newest
 snapshot (snapshots.py) and the commits after it, by name. Each process caches the images of the roots that it has open,
 so opening a root again reads only new commits. A commit and a refresh both apply a delta to the image. Work that
-follows a commit is in housekeeping.py of the place (place.py).
+follows a commit is in local/housekeeping.py or objects/housekeeping.py.
 """
 
 from __future__ import annotations

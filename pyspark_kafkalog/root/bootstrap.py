@@ -1,9 +1,9 @@
 """Creates a native root: the files or objects that mark it, and the first commit.
 
 *On a file system* they are created under the root's lock, each file atomically, in this order: the commit log's
-directory, the marker `kafkalog-format` (root_format.py), partition.metadata, meta.properties, the first commit. After a
-crash between two of them, the next `create_root` finishes the root: with the marker it is recognized as native, and
-before the marker it contains nothing that a Kafka broker would have created.
+directory, the marker `kafkalog-format` (metadata/root_format.py), partition.metadata, meta.properties, the first
+commit. After a crash between two of them, the next `create_root` finishes the root: with the marker it is recognized as
+native, and before the marker it contains nothing that a Kafka broker would have created.
 
 *In an object store*, which is probed first (object_store/probe.py), they are created in this order, each if it is
 absent: the marker, meta.properties, `kafkalog-start`, the first commit. After a crash between two of them, the next

@@ -164,9 +164,10 @@ class Authorizer:
         name: str,
         host: str | None = None,
     ) -> bool:
-        """Whether `principal`, coming from `host` (in the form of hosts.py), may do `operation` on the resource.
+        """Whether `principal`, coming from `host`, may do `operation` on the resource.
 
-        Without a host, entries for single hosts and ranges apply to no principal.
+        `host` has the form of metadata/access/hosts.py. Without a host, entries for single hosts and
+        ranges apply to no principal.
         """
         if principal in self.super_users:
             return True

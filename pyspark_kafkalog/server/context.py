@@ -5,7 +5,8 @@ with acks 0). Handlers run in the event loop's thread. What blocks (files, store
 `ServerContext.run` in a thread; reading the image, and refreshing it on a file system, does not block.
 
 A handler answers errors in the response, as Kafka does. What it raises becomes a response in which everything has that
-error (dispatch.py). An error that is no KafkalogError or OSError is a defect: it is logged, and answered as unknown.
+error (connections/dispatch.py). An error that is no KafkalogError or OSError is a defect: the server logs it, and
+answers it as unknown.
 """
 
 from __future__ import annotations

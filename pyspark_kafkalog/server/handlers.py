@@ -1,4 +1,4 @@
-"""Which handler answers each API: one table for each part of the server, from which assembly.py makes that of a role.
+"""Tables of the handlers of APIs, one for each part of the server; process/assembly.py makes the table of a role.
 
 Only the handler of ApiVersions is missing here, since it names all others. The body of a handler's request is the
 message of its API.

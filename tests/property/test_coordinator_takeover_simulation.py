@@ -1,6 +1,6 @@
 """Two servers whose coordinators are frozen, killed and stopped at any step: each record is copied exactly once.
 
-See support/coordinator_simulation.py for what happens, and what must hold.
+See tests/support/simulations/coordinators.py for what happens, and what must hold.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A follower of one partition against a model of its leader: elections, retention, compaction, deletions, restarts.
 
 The leader is a list of batches with an end that moves back where an election is unclean. The follower is a list of
-batches too, which does what partition_state.py decides. Checked at each step: the follower has nothing that the leader
-never had committed; at the end, with no more events: both have the same.
+batches too, which does what replication/partition_state.py decides. Checked at each step: the follower has nothing that
+the leader never had committed; at the end, with no more events: both have the same.
 """
 
 from __future__ import annotations

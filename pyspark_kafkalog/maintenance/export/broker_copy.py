@@ -146,7 +146,7 @@ class _CopiedLog(CopiedLog):
 
 
 def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
-    # bounded: by _plan_topic of adopt/plan.py
+    # bounded: by _plan_topic of root/adopt/plan.py
     return [TopicPartition(topic.name, number) for number in range(topic.partitions_count)]
 
 

@@ -12,7 +12,7 @@ commit names; the clean-up deletes them. Nothing is locked. A partition that fai
 
 A segment of less than half of segment.bytes is merged again with the runs after it, if it is at most twice as large as
 all that follows: so what is merged often is small. One that the cleaner has cleaned stays as it is, since the cleaned
-part of the log ends with it (clean.py).
+part of the log ends with it (cleaner/clean.py).
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def _append(
 
 
 def _remove_leftovers(commits: FileCommits, write: _Write, others: Sequence[Path]) -> None:
-    """Remove, from the write's partitions, staged files that no commit will take: see staged_file.py."""
+    """Remove the staged files of the write's partitions that no commit will take (storage/staging/staged_file.py)."""
     root, image, fs = commits.root, commits.store.image, commits.fs
     known = None if write.transaction is None else image.transactional_ids.get(write.transaction.transactional_id)
     fenced = () if known is None else known.fenced  # of a batch write these are write ids

@@ -1,9 +1,9 @@
 """Dumps of `.index`, `.timeindex`, `.txnindex` and `.snapshot` files, checked against the log as kafka-dump-log does.
 
-Layouts: storage/artefacts/offset_index.py, time_index.py, producer_snapshot.py; a `.txnindex` has 34 bytes per entry
-(int16 version, then producerId, firstOffset, lastOffset, lastStableOffset int64). The entries are read as stored in the
-file, not as the storage modules would repair them: a crash leaves zeros after the last entry, and the dump stops at the
-first zero entry. Mismatches between files are collected in `Findings`, which are printed to stderr at the end.
+storage/artefacts/ has the layouts, but for a `.txnindex`, which has 34 bytes per entry (int16 version, then producerId,
+firstOffset, lastOffset, lastStableOffset int64). The entries are read as stored in the file, not as the storage modules
+would repair them: a crash leaves zeros after the last entry, and the dump stops at the first zero entry. Mismatches
+between files are collected in `Findings`, which are printed to stderr at the end.
 Source of the rules: kafka.tools.DumpLogSegments, AbstractIndex, TransactionIndex, ProducerStateManager.readSnapshot.
 """
 

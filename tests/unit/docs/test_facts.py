@@ -10,9 +10,7 @@ import inspect
 import re
 
 import pytest
-from documented import (
-    PAGES,
-)
+from documented import PAGES
 from repository import REPOSITORY
 
 from pyspark_kafkalog import LogDir

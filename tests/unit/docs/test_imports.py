@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from repository import REPOSITORY
+from repository import REPOSITORY, TESTS
 
 pytestmark = pytest.mark.all_cases
 
@@ -43,7 +43,10 @@ LAYERS = (
 )
 LINES_MAX = 700
 MODULES_IN_FOLDER_MAX = 15
-MODULES_MAX = 500
+#: The name of a module in a docstring or comment, with or without folders.
+NAMED_MODULE = re.compile(r"(?<![\w/.~*>-])((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)\b")
+#: Folders of tests/unit for other things than packages: pages and rules, conf/, helpers of tests, tables of benchmarks.
+OTHER_UNIT_TESTS = frozenset({"docs", "conf", "support", "benchmarks"})
 
 
 @cache
@@ -140,11 +143,34 @@ def test_docstring_of_each_folder_names_its_modules_and_folders() -> None:
     assert not missing
 
 
-def test_modules_and_folders_are_few() -> None:
+def test_folders_have_few_modules() -> None:
     paths = [path for path in modules().values() if path.name != "__init__.py"]
     folders = Counter(path.parent for path in paths)
     assert not {str(folder): count for folder, count in folders.items() if count > MODULES_IN_FOLDER_MAX}
-    assert len(paths) <= MODULES_MAX
+
+
+def test_modules_that_docstrings_and_comments_name_exist() -> None:
+    """By their path from the module's folder, from one above it, or from the package."""
+    stale = [
+        f"{path}:{number}: {name}"
+        for path in [REPOSITORY / PACKAGE / "__init__.py", *modules().values()]
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for name in NAMED_MODULE.findall(line)
+        if not any((folder / name).exists() for folder in path.parents if folder.is_relative_to(REPOSITORY))
+    ]
+    assert not stale
+
+
+def test_folders_of_unit_tests_are_those_of_the_package() -> None:
+    unit = TESTS / "unit"
+    folders = {path.parent.relative_to(unit).as_posix() for path in unit.rglob("test_*.py")} - {"."}
+    packages = {name.replace(".", "/") for name, path in modules().items()}
+    assert sorted(folders - packages - OTHER_UNIT_TESTS) == [], "tests/unit/a/b/ has the tests of pyspark_kafkalog/a/b/"
+
+
+def test_no_test_module_repeats_its_folder() -> None:
+    paths = (path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
+    assert [str(path) for path in paths if path.name.startswith(tuple(f"test_{each}_" for each in path.parts))] == []
 
 
 def test_paths_of_partitions_are_made_in_one_place() -> None:

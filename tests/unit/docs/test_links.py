@@ -7,9 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from documented import (
-    PAGES,
-)
+from documented import PAGES
 from repository import REPOSITORY
 
 from pyspark_kafkalog.tools.main import COUNTERPARTS, NOT_HERE

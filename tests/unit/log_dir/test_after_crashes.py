@@ -26,9 +26,7 @@ from builders.staged_writes import (
     written_by,
 )
 
-from pyspark_kafkalog.errors import (
-    InvalidOptionError,
-)
+from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
