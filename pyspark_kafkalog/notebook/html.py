@@ -140,7 +140,7 @@ def log_dir_html(root: Root) -> str:
     """HTML with the directory's topics, their partitions, offsets, segments and sizes."""
     topics = root.topics()
     shown = topics[:TOPICS_SHOWN]
-    whose = "a Kafka broker's log directory, read-only" if root.is_broker_directory else f"version {root.version}"
+    whose = "a Kafka broker's log directory, read-only" if root.version is None else f"version {root.version}"
     rows: list[list[object]] = []
     left = _PARTITIONS_READ
     marks = CleanerMarks(root)

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
@@ -354,9 +355,8 @@ def _show(header: Sequence[str], rows: Sequence[Sequence[Any]], output: Output) 
 
 
 def _expiration_ms(log_dir: LogDir) -> int:
-    if log_dir.is_broker_directory:
-        return PRODUCER_ID_EXPIRATION_MS
-    return log_dir.root.native().broker_config().producer_id_expiration_ms
+    native = native_or_none(log_dir.root)
+    return PRODUCER_ID_EXPIRATION_MS if native is None else native.broker_config().producer_id_expiration_ms
 
 
 def _is_open(producer: ProducerState) -> bool:
@@ -366,8 +366,9 @@ def _is_open(producer: ProducerState) -> bool:
 def _transactions(log_dir: LogDir, failures: Failures) -> dict[str, _Transaction]:
     """All transactional ids, by name."""
     found = {name: _of_coordinator(state) for name, state in _transaction_states(log_dir, failures).items()}
-    if not log_dir.is_broker_directory:
-        for name, each in log_dir.root.native().store.image.transactional_ids.items():
+    native = native_or_none(log_dir.root)
+    if native is not None:
+        for name, each in native.store.image.transactional_ids.items():
             found[name] = _Transaction(
                 transactional_id=name,
                 producer_id=each.producer_id,

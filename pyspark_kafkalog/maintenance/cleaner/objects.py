@@ -46,7 +46,7 @@ from pyspark_kafkalog.maintenance.cleaner.logs import (
 )
 from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
 from pyspark_kafkalog.maintenance.objects.jobs import finish_job
-from pyspark_kafkalog.maintenance.objects.merge import merge_all
+from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
 from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
 from pyspark_kafkalog.maintenance.objects.stored import stored_extents, topic_id_partition
@@ -150,10 +150,26 @@ class CleanedObjects(CleanableLogs):
         root.refresh()
         log = self.inspect(topic_partition)
         if log.needs_merge and is_due(log):
-            for _ in merge_all(root.store, root.objects, log.config, topic_partition, clock=root.clock):
-                pass
+            self._merge(log)
             log = self._inspect(topic_partition, is_merged=True)
         return log
+
+    def _merge(self, log: CleanableLog) -> None:
+        """Merge the runs that the partition has now, or until another run does it."""
+        root = self._root
+        last_object_id = root.store.refresh().objects.last_id
+        merged: Merged | None = None
+        while merged is None or merged.segments:
+            merged = merge_partition(
+                root.store,
+                root.objects,
+                log.config,
+                log.topic_partition,
+                clock=root.clock,
+                last_object_id=last_object_id,
+            )
+            if merged is None:
+                return
 
     def check(self, log: CleanableLog, find: Callable[[CleanableLog], None]) -> None:
         """Read all batches and the survivors. Runs that a cleaning would merge first are not read."""

@@ -173,16 +173,17 @@ def orphans(
     segments = _segment_ids(image)
     segments.update(segment.segment_id for each in image.dropped for segment in each.segments)
     topic_ids = {*image.topic_names, *(segment.topic_id for each in image.dropped for segment in each.segments)}
+    owns_store = image.is_object_root
     for each in objects.list_objects(""):
         if each.key.startswith(f"{METADATA_DIR}/") or each.key in named:
             continue
         data, segment = DataKey.parse(each.key), parse_key(each.key, layout)
-        if image.is_object_root and data is not None:
+        if owns_store and data is not None:
             is_expired = data.planned_at < horizon
-        elif segment is not None and (image.is_object_root or segment.partition.topic_id in topic_ids):
+        elif segment is not None and (owns_store or segment.partition.topic_id in topic_ids):
             expires_below = image.next_offset + 1 if segment.partition.topic_id in gone_topic_ids else horizon
             is_expired = segment.segment_id not in segments and planned_at_of(segment.segment_id) < expires_below
         else:
-            is_expired = image.is_object_root and is_old_probe(each, now_ms=now_ms)
+            is_expired = owns_store and is_old_probe(each, now_ms=now_ms)
         if is_expired:
             yield each

@@ -92,23 +92,6 @@ def merge_partition(
     return None
 
 
-def merge_all(
-    metadata: MetadataStore,
-    objects: ObjectStore,
-    config: LogConfig,
-    topic_partition: TopicPartition,
-    *,
-    clock: Callable[[], int],
-) -> Iterator[Merged]:
-    """Merge the runs that a partition has now, or until another run does it; see `merge_partition`."""
-    last_object_id = metadata.refresh().objects.last_id
-    while True:
-        merged = merge_partition(metadata, objects, config, topic_partition, clock=clock, last_object_id=last_object_id)
-        if merged is None or not merged.segments:
-            return
-        yield merged
-
-
 def merge_round(
     metadata: MetadataStore,
     objects: ObjectStore,

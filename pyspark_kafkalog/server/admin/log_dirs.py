@@ -66,14 +66,14 @@ def _log_dirs(root: Root, wanted: Collection[TopicPartition] | None) -> tuple[De
         root.refresh()
         for each, size in log_sizes(root, topics):
             if size is not None and (wanted is None or each in wanted):
-                found[_directory_of(root, each, directories)].append((each, size.size_bytes))
+                found[_log_dir_of(root, each, directories)].append((each, size.size_bytes))
     except (KafkalogError, OSError) as error:
         code = error_code_of(error)
         return tuple(DescribeLogDirsResult(error_code=code, log_dir=each) for each in directories)
     return tuple(_result(directory, sizes) for directory, sizes in found.items())
 
 
-def _directory_of(root: Root, each: TopicPartition, directories: list[str]) -> str:
+def _log_dir_of(root: Root, each: TopicPartition, directories: list[str]) -> str:
     """Which of several directories of brokers holds the replica that is read."""
     if len(directories) == 1:
         return directories[0]

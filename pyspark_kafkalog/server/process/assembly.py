@@ -22,7 +22,7 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.server import handlers as tables
 from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles, HeartbeatObjects, HeartbeatStore
 from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, SingleServer
@@ -106,7 +106,7 @@ def assemble(
         )
         return _role(context, gate, sessions, [committer, cluster])
 
-    roles = Roles(root, role, gate.refresh, only_reads=config.read_only or root.is_broker_directory)
+    roles = Roles(root, role, gate.refresh, only_reads=config.read_only or native_or_none(root) is None)
     watcher = RootWatcher(root, waiters, executor)
     return Parts(roles, gate, [watcher, gate, roles], metrics)
 
@@ -121,12 +121,13 @@ def _role(context: ServerContext, gate: Gate, sessions: FetchSessions, services:
         **tables.security_handlers(gate.guard, gate.sasl),
         **tables.group_handlers(group_coordinator),
     }
-    if context.root.is_broker_directory:
+    native = native_or_none(context.root)
+    if native is None:
         handlers |= tables.NO_PRODUCER_IDS
     else:
         # Also where a server only reads: transactions are described, and a client that asks what there is before the
         # role changes finds the same afterwards.
-        coordinator = TransactionCoordinator(context, context.root.native())
+        coordinator = TransactionCoordinator(context, native)
         handlers |= tables.transaction_handlers(coordinator, TransactionalCommits(group_coordinator))
         if context.native is not None:
             services.append(coordinator)

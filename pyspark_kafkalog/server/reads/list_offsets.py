@@ -34,7 +34,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     ListOffsetsTopicResponse,
 )
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, epoch_at, epochs_of
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.root.reads import Snapshots
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import Request, ServerContext
@@ -150,10 +150,10 @@ def _offset_at(context: ServerContext, of: PartitionSnapshot, timestamp_ms: int,
 
 
 def _reader(context: ServerContext, of: PartitionSnapshot) -> LogReader:
-    root = context.root
-    if not isinstance(root, NativeRoot):
+    native = native_or_none(context.root)
+    if native is None:
         return LogReader(of.extents(), of.topic_partition)
-    record_max_bytes = root.log_config(of.topic).max_decompressed_message_bytes
+    record_max_bytes = native.log_config(of.topic).max_decompressed_message_bytes
     return LogReader(of.extents(), of.topic_partition, record_max_bytes=record_max_bytes)
 
 

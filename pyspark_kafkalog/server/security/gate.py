@@ -66,7 +66,7 @@ class Gate:
             DEFAULT_RULES if settings.tls is None else settings.tls.principal_mapping
         )
         broker = GrowingMetadata(root.directories if native is None else ())
-        self._refresher = _Refresher(root, broker, executor, monotonic_ms)
+        self._refresher = _Refresher(root, broker if native is None else None, executor, monotonic_ms)
         self._refreshing: asyncio.Task[None] | None = None
         self.guard = AclGuard(
             root,
@@ -173,7 +173,7 @@ class _Refresher:
     """Looks for new commits, not more often than a store can bear, however many clients authenticate."""
 
     def __init__(
-        self, root: Root, broker: GrowingMetadata, executor: Executor, monotonic_ms: Callable[[], int]
+        self, root: Root, broker: GrowingMetadata | None, executor: Executor, monotonic_ms: Callable[[], int]
     ) -> None:
         self._root = root
         self._broker = broker
@@ -189,7 +189,7 @@ class _Refresher:
 
     def _look(self) -> None:
         self._root.refresh()
-        if self._root.is_broker_directory:
+        if self._broker is not None:
             self._broker.refresh(self._root.directories)
 
 
