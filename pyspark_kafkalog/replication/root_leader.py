@@ -28,7 +28,7 @@ from pyspark_kafkalog.replication.root_batches import RootBatches
 from pyspark_kafkalog.replication.topics_plan import TOPIC_DEFAULTS
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.reads import snapshots_of
+from pyspark_kafkalog.root.reads import root_partitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -53,7 +53,7 @@ class RootLeader:
         self._root = root
         self._monotonic_s = monotonic_s
         self._sleep = sleep
-        self._snapshots = snapshots_of(root)
+        self._snapshots = root_partitions(root)
         self._is_local = self._snapshots.image is not None and bool(root.directories)
         readers = 1 if root.directories else _OBJECT_READERS
         self._batches = {f"reader-{number}": RootBatches() for number in range(readers)}

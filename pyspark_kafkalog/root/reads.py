@@ -1,6 +1,6 @@
 """Reads of one partition of a root: a range of offsets, its end by isolation level, and checks of the offsets.
 
-`Snapshots` are the partitions of a root for readers that look again and again: the server and a follower.
+`RootPartitions` are the partitions of a root for readers that look again and again: the server and a follower.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def read_partition(
     return reader.read(start, end, schema=schema, committed=isolation == "read_committed")
 
 
-class Snapshots:
-    """The partitions of one root, as of its last `refresh`; for several threads. See `snapshots_of`.
+class RootPartitions:
+    """The partitions of one root, as of its last `refresh`; for several threads. See `root_partitions`.
 
     As long as nothing is committed to a partition, `find` returns the same snapshot: so a reader that waits sees that
     the partition has not changed. This class is for a broker's directory: a refresh lists it again, and its partitions
@@ -186,7 +186,7 @@ class _Known:
     snapshot: PartitionSnapshot
 
 
-class NativeSnapshots(Snapshots):
+class NativePartitions(RootPartitions):
     """Those of a native root. A snapshot is made once for each state of its partition."""
 
     reads_files = False
@@ -243,6 +243,6 @@ class NativeSnapshots(Snapshots):
             yield each.partition < len(partitions) and partitions[each.partition] is found.partition
 
 
-def snapshots_of(root: Root) -> Snapshots:
+def root_partitions(root: Root) -> RootPartitions:
     """The partitions of `root`, for readers that look at them again and again."""
-    return NativeSnapshots(root) if isinstance(root, NativeRoot) else Snapshots(root)
+    return NativePartitions(root) if isinstance(root, NativeRoot) else RootPartitions(root)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.reads import snapshots_of
+from pyspark_kafkalog.root.reads import root_partitions
 from pyspark_kafkalog.server.admin.alter_configs import handle_alter_configs, handle_incremental_alter_configs
 from pyspark_kafkalog.server.admin.cluster import (
     handle_describe_cluster,
@@ -101,7 +101,7 @@ def read_handlers(root: Root, sessions: FetchSessions) -> Handlers:
 
     `sessions` are those of the server, whatever role it has.
     """
-    partitions = snapshots_of(root)
+    partitions = root_partitions(root)
     return {
         ApiKey.FETCH: Fetches(partitions, LogSlices(), sessions).handle,
         ApiKey.LIST_OFFSETS: OffsetLists(partitions).handle,

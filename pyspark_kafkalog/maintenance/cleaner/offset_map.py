@@ -59,7 +59,7 @@ _KEEP: Final = _PREFIX + "notes-"
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class KeyShard:
     """The keys whose hash's second half ends in the lowest `bits` bits of `value`; with 0 bits, all keys."""
 
     bits: int = 0
@@ -69,12 +69,12 @@ class Shard:
     def mask(self) -> int:
         return (1 << self.bits) - 1
 
-    def halves(self) -> tuple[Shard, Shard]:
+    def halves(self) -> tuple[KeyShard, KeyShard]:
         """The two halves of this shard."""
-        return Shard(self.bits + 1, self.value), Shard(self.bits + 1, self.value | 1 << self.bits)
+        return KeyShard(self.bits + 1, self.value), KeyShard(self.bits + 1, self.value | 1 << self.bits)
 
 
-ALL_KEYS: Final = Shard()
+ALL_KEYS: Final = KeyShard()
 
 
 class OffsetMap:
@@ -100,7 +100,7 @@ class OffsetMap:
 
     @classmethod
     def of_table(
-        cls, table: NDArray[np.uint64], load_factor: float, entries: int, latest_offset: int, shard: Shard
+        cls, table: NDArray[np.uint64], load_factor: float, entries: int, latest_offset: int, shard: KeyShard
     ) -> OffsetMap:
         """The map with a `table` that another process has filled."""
         made = cls(ENTRY_BYTES * (len(table) // kernels.ENTRY_WORDS), load_factor)
@@ -113,7 +113,7 @@ class OffsetMap:
         """The entries, three words each; read-only."""
         return self._table
 
-    def clear(self, shard: Shard = ALL_KEYS) -> None:
+    def clear(self, shard: KeyShard = ALL_KEYS) -> None:
         """Remove all keys and cover `shard` from now on."""
         if self.entries:
             self._table[:] = 0
@@ -121,7 +121,7 @@ class OffsetMap:
         self.latest_offset = -1
         self.shard = shard
 
-    def put(self, records: IndexedRecords) -> Iterator[Shard]:
+    def put(self, records: IndexedRecords) -> Iterator[KeyShard]:
         """Insert the records, in order of offsets; yield each half of the shard that has to be left to other maps."""
         row = 0
         while True:
@@ -141,7 +141,7 @@ class OffsetMap:
                 return
             yield self._halve()
 
-    def _halve(self) -> Shard:
+    def _halve(self) -> KeyShard:
         if self.shard.bits == _SHARD_BITS_MAX:
             raise AssertionError("hashes that agree in 32 bits fill a map")
         self.shard, other = self.shard.halves()
@@ -338,7 +338,7 @@ def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, Key
     return kept, KeyCounts(shards, without_key)
 
 
-def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> tuple[KeepBitmaps, int]:
+def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[KeyShard]) -> tuple[KeepBitmaps, int]:
     """Bitmaps by the given map and then by maps of the shards `left`, one after the other; and the number of maps."""
     kept = keep_by_map(part, offset_map)
     shards = 1
@@ -349,14 +349,14 @@ def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[Shard]) -> t
     return kept, shards
 
 
-def build_map(part: LogPart, offset_map: OffsetMap, shard: Shard) -> list[Shard]:
+def build_map(part: LogPart, offset_map: OffsetMap, shard: KeyShard) -> list[KeyShard]:
     """Fill the map with the latest offsets of the shard's keys in the dirty part; return the shards left to other maps.
 
     Data of aborted transactions does not count. Source of the rules: Cleaner.buildOffsetMap. Raises CorruptIndexError
     where markers say something else than `part.aborted`: nothing was changed by then.
     """
     offset_map.clear(shard)
-    left: list[Shard] = []
+    left: list[KeyShard] = []
     start_offset = part.first_dirty_offset
     transactions = part.transactions(start_offset)
     ends = [*(each.base_offset for each in part.segments[1:]), part.end_offset]
@@ -415,7 +415,7 @@ def load_map(directory: Path, load_factor: float) -> OffsetMap:
     try:
         with open_to_read(path) as file, np.load(file, allow_pickle=False) as found:
             entries, latest_offset, bits, value = found["state"].tolist()
-            return OffsetMap.of_table(found["table"], load_factor, entries, latest_offset, Shard(bits, value))
+            return OffsetMap.of_table(found["table"], load_factor, entries, latest_offset, KeyShard(bits, value))
     except (ValueError, KeyError, EOFError) as error:
         raise _damaged(path, error) from error
 

@@ -42,9 +42,9 @@ from pyspark_kafkalog.maintenance.cleaner.logs import (
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     ALL_KEYS,
     KeyCounts,
+    KeyShard,
     LogPart,
     MapSurvivors,
-    Shard,
     Survivors,
     build_map,
     find_survivors,
@@ -212,7 +212,7 @@ def _transactions(work: _Work) -> list[CleanedTransactions]:
         return transactions_at(part, work.inputs.groups)
 
 
-def _map(work: _Work) -> tuple[list[Shard], int]:
+def _map(work: _Work) -> tuple[list[KeyShard], int]:
     """Build a map of as many keys as it holds; return the shards that it has to leave, and the records without key."""
     with _in_directory(work) as (directory, part):
         offset_map = work.limits.new_map(work.inputs.log.plan)
@@ -221,7 +221,7 @@ def _map(work: _Work) -> tuple[list[Shard], int]:
         return left, offset_map.records_without_key
 
 
-def _keep(work: _Work, number: int, shard: Shard | None) -> int:
+def _keep(work: _Work, number: int, shard: KeyShard | None) -> int:
     """Store which records survive by the keys of the shard, or of that of `_map`; return the number of shards used."""
     with _in_directory(work) as (directory, part):
         if shard is None:

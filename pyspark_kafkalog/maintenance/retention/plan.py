@@ -39,7 +39,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 _AS_TOTAL: Final = -2
 
 
-class LogPart(Protocol):
+class RetainedPart(Protocol):
     """What is deleted as a whole: a segment, local or in a store, or a run in an object store."""
 
     @property
@@ -81,9 +81,9 @@ def segment_parts(partition: PartitionImage, written_ms: Callable[[SegmentObject
     ]
 
 
-Part = TypeVar("Part", bound=LogPart)
-Local = TypeVar("Local", bound=LogPart)
-Remote = TypeVar("Remote", bound=LogPart)
+Part = TypeVar("Part", bound=RetainedPart)
+Local = TypeVar("Local", bound=RetainedPart)
+Remote = TypeVar("Remote", bound=RetainedPart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def plan_retention(
     ]
     is_tiering = config.remote_storage_enable and not config.remote_log_copy_disable
     count = _below(log, state.log_start_offset)
-    future: LogPart | None = None
+    future: RetainedPart | None = None
     if config.delete:
         limit = max(len(remote) - count, 0) if is_tiering else len(log) - count
         due = _due(log[count:], limit, largest_timestamp_ms, config.retention_bytes, config.retention_ms, now_ms)
@@ -162,7 +162,7 @@ class _Due:
     """The `count` oldest parts are due. `is_whole`: with those that may not go, all of them are."""
 
     count: int
-    future: LogPart | None
+    future: RetainedPart | None
     is_whole: bool = False
 
 
@@ -205,7 +205,7 @@ def _due(
     return _Due(by_size + by_time, future)
 
 
-def _below(parts: Sequence[LogPart], offset: int) -> int:
+def _below(parts: Sequence[RetainedPart], offset: int) -> int:
     """The number of parts that end at or below `offset`; the last one does not count."""
     count = 0
     while count + 1 < len(parts) and parts[count].end_offset <= offset:
@@ -213,7 +213,7 @@ def _below(parts: Sequence[LogPart], offset: int) -> int:
     return count
 
 
-def _above_size(parts: Sequence[LogPart], limit: int, retention_bytes: int) -> int:
+def _above_size(parts: Sequence[RetainedPart], limit: int, retention_bytes: int) -> int:
     spare_bytes = _bytes(parts) - retention_bytes
     if retention_bytes < 0 or spare_bytes < 0:
         return 0
@@ -238,7 +238,7 @@ def _older(
     return len(parts), None
 
 
-def _bytes(parts: Sequence[LogPart]) -> int:
+def _bytes(parts: Sequence[RetainedPart]) -> int:
     return sum(each.size_bytes for each in parts)
 
 

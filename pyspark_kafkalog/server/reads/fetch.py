@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.access.client_quotas import CONSUMER_BYTE_RATE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponse
-from pyspark_kafkalog.root.reads import Snapshots
+from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.reads.fetch_plan import FetchedPartition, FetchPlan
 from pyspark_kafkalog.server.reads.fetch_requests import OpenedFetch, open_fetch
@@ -47,7 +47,7 @@ _LONG_WAIT_MAX_MS: Final = 1000
 class Fetches:
     """Answers Fetch."""
 
-    def __init__(self, partitions: Snapshots, slices: LogSlices, sessions: FetchSessions) -> None:
+    def __init__(self, partitions: RootPartitions, slices: LogSlices, sessions: FetchSessions) -> None:
         self._partitions = partitions
         self._slices = slices
         self._sessions = sessions

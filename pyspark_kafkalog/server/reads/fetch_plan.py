@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchPartition
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
-from pyspark_kafkalog.root.reads import Snapshots
+from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import RecordMemory, ServerContext
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
@@ -115,7 +115,7 @@ class FetchPlan:
     """
 
     context: ServerContext
-    partitions: Snapshots
+    partitions: RootPartitions
     slices: LogSlices
     fetched: list[FetchedPartition]
     max_bytes: int

@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderTopicResult,
 )
 from pyspark_kafkalog.root.leader_epochs import end_of_epoch, epochs_of
-from pyspark_kafkalog.root.reads import Snapshots
+from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, may, may_act_for_cluster
 
@@ -29,7 +29,7 @@ from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, ma
 class EpochEnds:
     """Answers OffsetForLeaderEpoch."""
 
-    def __init__(self, partitions: Snapshots) -> None:
+    def __init__(self, partitions: RootPartitions) -> None:
         self._partitions = partitions
 
     async def handle(self, context: ServerContext, request: Request[OffsetForLeaderEpochRequest]) -> Message:

@@ -35,7 +35,7 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, epoch_at, epochs_of
 from pyspark_kafkalog.root.protocol import native_or_none
-from pyspark_kafkalog.root.reads import Snapshots
+from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import Request, ServerContext
 from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, may
@@ -75,7 +75,7 @@ def _once(partitions: Iterable[ListOffsetsPartition]) -> Iterable[ListOffsetsPar
 class OffsetLists:
     """Answers ListOffsets."""
 
-    def __init__(self, partitions: Snapshots) -> None:
+    def __init__(self, partitions: RootPartitions) -> None:
         self._partitions = partitions
 
     async def handle(self, context: ServerContext, request: Request[ListOffsetsRequest]) -> Message:

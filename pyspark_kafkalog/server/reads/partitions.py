@@ -1,7 +1,7 @@
 """Checks of the partitions that readers ask for, and the errors of those that cannot be read.
 
 Another server may have committed a millisecond ago, so no request is answered that something does not exist before the
-root was refreshed: `Snapshots.refresh`, then again `find`.
+root was refreshed: `RootPartitions.refresh`, then again `find`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.root.reads import Snapshots
+from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.error_codes import error_code_of
@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-async def run_with(partitions: Snapshots, context: ServerContext, work: Callable[[], _T]) -> _T:
+async def run_with(partitions: RootPartitions, context: ServerContext, work: Callable[[], _T]) -> _T:
     """The result of `work` with snapshots of the root, in a thread if they have to be read from files."""
     return await context.run(work) if partitions.reads_files else work()
 

@@ -18,7 +18,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.events import EventKind
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchPosition
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.reads import snapshots_of
+from pyspark_kafkalog.root.reads import root_partitions
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -49,7 +49,7 @@ class RestoredLeader(RootLeader):
         self.is_down = True
         wait_until(lambda: self.refused > 0)
         self._root = open_root(place)
-        self._snapshots = snapshots_of(self._root)
+        self._snapshots = root_partitions(self._root)
         self._epochs.clear()
         for each in self._batches.values():
             each.close()

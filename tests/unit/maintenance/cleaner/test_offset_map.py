@@ -15,7 +15,7 @@ from tiers import examples
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.cleaner.kernels_cleaner import HAS_KEY, HAS_VALUE, hash_key
-from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, ENTRY_BYTES, OffsetMap, Shard
+from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, ENTRY_BYTES, KeyShard, OffsetMap
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, IndexedRecords
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import BATCH_DTYPE
@@ -142,8 +142,8 @@ def test_tombstones_are_kept_only_until_their_horizon() -> None:
 def test_cleared_map_has_no_keys() -> None:
     offset_map = OffsetMap(ENTRY_BYTES * 10, 0.9)
     list(offset_map.put(_records([b"a", b"b"], first_offset=10)))
-    offset_map.clear(Shard(1, 1))
-    assert (offset_map.entries, offset_map.latest_offset, offset_map.shard) == (0, -1, Shard(1, 1))
+    offset_map.clear(KeyShard(1, 1))
+    assert (offset_map.entries, offset_map.latest_offset, offset_map.shard) == (0, -1, KeyShard(1, 1))
     offset_map.clear()
     offset_map.latest_offset = 100
     assert _kept(offset_map, _records([b"a", b"b"])) == [0, 1]
