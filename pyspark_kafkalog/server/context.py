@@ -271,6 +271,13 @@ class ServerContext:
         """The result of blocking `work`, from a thread of the executor."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, timed_work(work))
 
+    async def refresh(self) -> None:
+        """Bring the root up to date, in a thread if that takes a request to an object store, or lists directories."""
+        if self.native is not None and self.root.directories:
+            self.root.refresh()
+        else:
+            await self.run(self.root.refresh)
+
     def image(self) -> MetadataImage:
         """The newest image as of the last refresh. Only for a native root."""
         return self.root.native().store.image

@@ -38,7 +38,7 @@ from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.heartbeat import without
 from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups
 from pyspark_kafkalog.server.groups.migration import downgraded
-from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
+from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.groups.timers import Timers
 from pyspark_kafkalog.server.metadata.find_coordinator import offsets_partitions_count, partition_of_group
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
@@ -181,7 +181,7 @@ class GroupCoordinator:
         if self._is_read_only:
             return [await self.read_shard_of("")]
         if OFFSETS_TOPIC not in self.context.image().topics:
-            await refresh(self.context)
+            await self.context.refresh()
             if OFFSETS_TOPIC not in self.context.image().topics:
                 return []
         # bounded: partitions that exist

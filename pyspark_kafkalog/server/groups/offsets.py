@@ -14,9 +14,9 @@ Source of the rules: kafka.server.KafkaApis, org.apache.kafka.coordinator.group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from pyspark_kafkalog.groups.group_state import CONSUMER_PROTOCOL_TYPE
 from pyspark_kafkalog.groups.offset_records import (
@@ -32,11 +32,12 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
+from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.shard import Planned, Shard, refresh
-from pyspark_kafkalog.server.metadata.known_topics import known_topics, with_names
+from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.server.metadata.known_topics import know_partitions, known_topics, with_names
 from pyspark_kafkalog.server.turns import Turn, in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -45,6 +46,8 @@ _TOP_LEVEL_ERROR_FROM: Final = 2
 _EPOCHS_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
 _NO_OFFSET: Final = -1
+_TopicT = TypeVar("_TopicT", wire.OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic)
+AnyOffset: TypeAlias = wire.OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 _ERRORS_OF_EPOCHS: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
@@ -119,64 +122,36 @@ class OffsetHandlers:
     async def commit(
         self, context: ServerContext, request: Request[wire.OffsetCommitRequest]
     ) -> wire.OffsetCommitResponse:
-        body = request.body
-        errors: dict[TopicPartition, ErrorCode] = {}
-        accepted: dict[TopicPartition, wire.OffsetCommitRequestPartition] = {}
+        body, has_ids = request.body, request.api_version >= _TOPIC_IDS_FROM
         if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
-            return await _committed(body, errors, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        has_ids = request.api_version >= _TOPIC_IDS_FROM
-        if has_ids:
-            body = body.replace(topics=await with_names(context, body.topics))
-        known = [topic for topic in body.topics if topic.name or not has_ids]
-        await _know_topics(context, known)
-        turn = Turn()
-        for topic in known:
-            is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
-            for each in topic.partitions:
-                await turn.step()
-                named = TopicPartition(topic.name, each.partition_index)
-                error = (
-                    partition_error(context, named, each.committed_metadata)
-                    if is_allowed
-                    else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                )
-                if error is ErrorCode.NONE:
-                    accepted[named] = each
-                errors[named] = error
+            return await _committed(body.topics, {}, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        checked = await checked_commit(context, request.session, body.topics, has_ids=has_ids)
+        errors = checked.errors
         try:
-            await self._commit(context, request.api_version, body, accepted)
+            await self._commit(context, request.api_version, body, checked)
         except RequestError as refused:
-            errors |= dict.fromkeys(accepted, refused.code)
-        return await _committed(body, errors, ErrorCode.UNKNOWN_TOPIC_ID)
+            errors |= dict.fromkeys(checked.accepted, refused.code)
+        return await _committed(checked.topics, errors, ErrorCode.UNKNOWN_TOPIC_ID)
 
     async def _commit(
         self,
         context: ServerContext,
         api_version: int,
         body: wire.OffsetCommitRequest,
-        accepted: Mapping[TopicPartition, wire.OffsetCommitRequestPartition],
+        checked: CheckedCommit[wire.OffsetCommitRequestTopic],
     ) -> None:
         shard = await self._coordinator.shard_of(body.group_id)
         now_ms = context.clock()
         expires_ms = NO_EXPIRY if body.retention_time_ms == -1 else now_ms + body.retention_time_ms
-        known = known_topics(context)
-        has_ids = api_version >= _TOPIC_IDS_FROM
-        if has_ids:
-            topic_ids: Mapping[str, str | None] = {topic.name: topic.topic_id for topic in body.topics if topic.name}
-        else:
-            topic_ids = {each.topic: known.topic_id(each.topic) for each in accepted}
         changes: dict[bytes, bytes | None] = {}
-        async for named, each in in_turns(accepted.items()):
-            offset = OffsetAndMetadata(
-                offset=each.committed_offset,
-                leader_epoch=each.committed_leader_epoch,
-                metadata=each.committed_metadata or "",
-                commit_timestamp_ms=now_ms,
-                expire_timestamp_ms=expires_ms,
+        async for topic_partition, each in in_turns(checked.accepted.items()):
+            committed = committed_offset(
+                each, checked.topic_ids[topic_partition.topic], now_ms=now_ms, expires_ms=expires_ms
             )
-            changes |= offset_changes(context, body.group_id, {named: offset})
+            changes[offset_key(body.group_id, topic_partition)] = offset_value(committed)
         # A value with an expiry time has no room for the topic's id: the topic must still be the same in the commit.
-        held_ids = {} if expires_ms == NO_EXPIRY and not has_ids else topic_ids
+        has_ids = api_version >= _TOPIC_IDS_FROM
+        held_ids = {} if expires_ms == NO_EXPIRY and not has_ids else checked.topic_ids
 
         def plan() -> Planned:
             validate_commit(
@@ -230,7 +205,7 @@ class OffsetHandlers:
         if asked.topics is None:
             wanted = _all_topics(context, shard.log.records(asked.group_id))
         else:
-            wanted = await with_names(context, asked.topics) if has_ids else asked.topics
+            wanted = await with_names(context, asked.topics, has_ids=has_ids)
         topics: list[wire.OffsetFetchResponseTopics] = []
         async for topic in in_turns(wanted):
             if has_ids and not topic.name:
@@ -267,14 +242,19 @@ class OffsetHandlers:
         if not body.group_id:
             return wire.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         errors: dict[TopicPartition, ErrorCode] = {}
-        await _know_topics(context, body.topics)
+        await know_partitions(context, _partitions(body.topics))
         turn = Turn()
         for topic in body.topics:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
                 await turn.step()
-                named = TopicPartition(topic.name, each.partition_index)
-                errors[named] = _existence_error(context, named) if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                errors[TopicPartition(topic.name, each.partition_index)] = (
+                    ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    if not is_allowed
+                    else ErrorCode.NONE
+                    if known_topics(context).has(topic.name, each.partition_index)
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
         chosen = [named for named, error in errors.items() if error is ErrorCode.NONE]
         try:
             shard = await self._coordinator.shard_of(body.group_id)
@@ -301,67 +281,91 @@ class OffsetHandlers:
         )
 
 
-def offset_changes(
-    context: ServerContext, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-) -> dict[bytes, bytes | None]:
-    """The records of committed offsets, with the ids of the topics as of now."""
-    topics = known_topics(context)
-    changes: dict[bytes, bytes | None] = {}
-    for named, committed in offsets.items():
-        with_id = OffsetAndMetadata(
-            offset=committed.offset,
-            leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-            commit_timestamp_ms=committed.commit_timestamp_ms,
-            expire_timestamp_ms=committed.expire_timestamp_ms,
-            topic_id=topics.topic_id(named.topic),
-        )
-        changes[offset_key(group_id, named)] = offset_value(with_id)
-    return changes
+@dataclass(frozen=True, slots=True)
+class CheckedCommit(Generic[_TopicT]):
+    """The offsets of a commit: `accepted` may be committed for the topics with `topic_ids`, by name.
+
+    `errors` are those of all partitions of topics that exist: NONE for an accepted one.
+    """
+
+    topics: Sequence[_TopicT]
+    errors: dict[TopicPartition, ErrorCode]
+    accepted: Mapping[TopicPartition, AnyOffset]
+    topic_ids: Mapping[str, str | None]
 
 
-def partition_error(context: ServerContext, named: TopicPartition, metadata: str | None) -> ErrorCode:
-    """Why an offset of the partition cannot be committed with this metadata; NONE if it can."""
-    error = _existence_error(context, named)
-    if error is ErrorCode.NONE and len(metadata or "") > context.broker_config().offset_metadata_max_bytes:
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return error
-
-
-def _existence_error(context: ServerContext, named: TopicPartition) -> ErrorCode:
-    is_known = known_topics(context).has(named.topic, named.partition)
-    return ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-async def _know_topics(
-    context: ServerContext, topics: Iterable[wire.OffsetCommitRequestTopic | wire.OffsetDeleteRequestTopic]
-) -> None:
-    """Bring the image up to date if it lacks one of the partitions: another server may just have created it."""
+async def checked_commit(
+    context: ServerContext, session: Session, topics: Sequence[_TopicT], *, has_ids: bool
+) -> CheckedCommit[_TopicT]:
+    """What a client may commit of the topics that it names, or states by id if `has_ids`."""
+    topics = await with_names(context, topics, has_ids=has_ids)
+    known = [topic for topic in topics if topic.name or not has_ids]
+    await know_partitions(context, _partitions(known))
+    metadata_max = context.broker_config().offset_metadata_max_bytes
+    errors: dict[TopicPartition, ErrorCode] = {}
+    accepted: dict[TopicPartition, AnyOffset] = {}
+    topic_ids: dict[str, str | None] = {}
     turn = Turn()
-    for topic in topics:
+    for topic in known:
+        is_allowed = _may(context, session, AclOperation.READ, ResourceType.TOPIC, topic.name)
+        topic_id = known_topics(context).topic_id(topic.name)
+        topic_ids[topic.name] = topic.topic_id if has_ids else topic_id
         for each in topic.partitions:
-            if not known_topics(context).has(topic.name, each.partition_index):
-                await refresh(context)
-                return
             await turn.step()
+            error = ErrorCode.NONE
+            if not is_allowed:
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif not known_topics(context).has(topic.name, each.partition_index):
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif topic_ids[topic.name] != topic_id:  # it was deleted, and another one was created, a moment ago
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+            elif len(each.committed_metadata or "") > metadata_max:
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            topic_partition = TopicPartition(topic.name, each.partition_index)
+            errors[topic_partition] = error
+            if error is ErrorCode.NONE:
+                accepted[topic_partition] = each
+    return CheckedCommit(topics, errors, accepted, topic_ids)
+
+
+def committed_offset(
+    offset: AnyOffset, topic_id: str | None, *, now_ms: int, expires_ms: int = NO_EXPIRY
+) -> OffsetAndMetadata:
+    """What a request commits of one partition."""
+    return OffsetAndMetadata(
+        offset=offset.committed_offset,
+        leader_epoch=offset.committed_leader_epoch,
+        metadata=offset.committed_metadata or "",
+        commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=expires_ms,
+        topic_id=topic_id,
+    )
+
+
+def _partitions(
+    topics: Iterable[wire.OffsetCommitRequestTopic | wire.OffsetDeleteRequestTopic | TxnOffsetCommitRequestTopic],
+) -> Iterator[TopicPartition]:
+    return (TopicPartition(topic.name, each.partition_index) for topic in topics for each in topic.partitions)
 
 
 async def _committed(
-    body: wire.OffsetCommitRequest, errors: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode
+    topics: Sequence[wire.OffsetCommitRequestTopic],
+    errors: Mapping[TopicPartition, ErrorCode],
+    otherwise: ErrorCode,
 ) -> wire.OffsetCommitResponse:
-    topics = []
+    answered = []
     turn = Turn()
-    for topic in body.topics:
+    for topic in topics:
         partitions = []
         for each in topic.partitions:
             code = errors.get(TopicPartition(topic.name, each.partition_index), otherwise)
             partitions.append(wire.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code))
             await turn.step()
         if partitions:
-            topics.append(
+            answered.append(
                 wire.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions))
             )
-    return wire.OffsetCommitResponse(topics=tuple(topics))
+    return wire.OffsetCommitResponse(topics=tuple(answered))
 
 
 def _check_fetch(shard: Shard, asked: wire.OffsetFetchRequestGroup) -> None:

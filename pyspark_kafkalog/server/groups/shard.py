@@ -180,7 +180,7 @@ class Shard:
 
     async def _refresh(self) -> None:
         refreshed_ms = self._context.monotonic_ms()
-        await refresh(self._context)
+        await self._context.refresh()
         self._refreshed_ms = refreshed_ms
 
     def _is_at_end(self) -> bool:
@@ -497,11 +497,3 @@ def _fail(writes: Iterable[_Write], error: BaseException) -> None:
     for write in writes:
         if not write.result.done():
             write.result.set_exception(error)
-
-
-async def refresh(context: ServerContext) -> None:
-    """Bring the root up to date, in a thread if that takes a request to an object store, or lists directories."""
-    if context.native is not None and context.root.directories:
-        context.root.refresh()
-    else:
-        await context.run(context.root.refresh)

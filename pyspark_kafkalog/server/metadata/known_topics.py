@@ -6,7 +6,7 @@ broker was older than 2.8, and with the partitions whose directories are there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import UnknownTopicError
@@ -16,6 +16,7 @@ from pyspark_kafkalog.protocol.messages.offsets import OffsetCommitRequestTopic,
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestTopic
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.server.turns import in_turns
+from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
@@ -69,18 +70,29 @@ def current_topic_name(context: ServerContext, topic_id: str) -> str | None:
     return name
 
 
-async def with_names(context: ServerContext, topics: Sequence[_T]) -> tuple[_T, ...]:
-    """Topics that a request states by id, with their names; the name is empty where no topic has the id.
+async def with_names(context: ServerContext, topics: Sequence[_T], *, has_ids: bool) -> Sequence[_T]:
+    """Topics of a request, with their names if it states ids; the name is empty where no topic has the id.
 
     Another server may have created a topic a moment ago.
     """
+    if not has_ids:
+        return topics
     known = known_topics(context)
     async for each in in_turns(topics):
         if each.topic_id != ZERO_UUID and known.name(each.topic_id) is None:
-            context.root.refresh()
+            await context.refresh()
             known = known_topics(context)
             break
     return tuple([each.replace(name=known.name(each.topic_id) or "") async for each in in_turns(topics)])
+
+
+async def know_partitions(context: ServerContext, partitions: Iterable[TopicPartition]) -> None:
+    """Bring the root up to date if it lacks one of the partitions: another server may just have created it."""
+    known = known_topics(context)
+    async for each in in_turns(partitions):
+        if not known.has(each.topic, each.partition):
+            await context.refresh()
+            return
 
 
 class ImageTopics:

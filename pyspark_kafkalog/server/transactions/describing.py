@@ -135,7 +135,7 @@ class DescribingHandlers:
         self, context: ServerContext, request: Request[DescribeProducersRequest]
     ) -> DescribeProducersResponse:
         body = request.body
-        context.root.refresh()
+        await context.refresh()
         topics = []
         async for topic in in_turns(body.topics):
             error = _topic_error(context, request, topic.name)
@@ -157,7 +157,7 @@ class DescribingHandlers:
             session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=False
         ) or allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         may_write = may_write and context.native is not None
-        context.root.refresh()
+        await context.refresh()
         results = await gather_in_turns(_write(context, each, may_write) for each in body.markers)
         return WriteTxnMarkersResponse(markers=tuple(results))
 

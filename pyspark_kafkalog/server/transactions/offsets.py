@@ -23,16 +23,13 @@ from typing import Final, TypeAlias
 
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
-    OffsetAndMetadata,
     offset_key,
     offset_value,
 )
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
-from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -41,21 +38,26 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.transactions.appends import coordinator_append
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.groups.offsets import Permission, TransactionalCommits
-from pyspark_kafkalog.server.metadata.known_topics import with_names
+from pyspark_kafkalog.server.groups.offsets import (
+    AnyOffset,
+    Permission,
+    TransactionalCommits,
+    checked_commit,
+    committed_offset,
+)
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import joining_unit
-from pyspark_kafkalog.server.transactions.producing import decided, image_with, may_write_as, offsets_partition
+from pyspark_kafkalog.server.transactions.producing import decided, may_write_as, offsets_partition
 from pyspark_kafkalog.server.transactions.units import OutdatedDecisionError
-from pyspark_kafkalog.server.turns import Turn, in_turns
+from pyspark_kafkalog.server.turns import Turn
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITION_FROM: Final = 5
 _TOPIC_IDS_FROM: Final = 6
 _KNOWS_ABORTABLE_FROM: Final = 4
 #: What is committed of a partition, and the id of its topic.
-OffsetOfTopic: TypeAlias = tuple[TxnOffsetCommitRequestPartition, str]
+OffsetOfTopic: TypeAlias = tuple[AnyOffset, str | None]
 
 #: How often the group's coordinator is asked again because the group has changed meanwhile.
 _TRIES_MAX: Final = 20
@@ -74,25 +76,15 @@ class OffsetHandlers:
         if error is not ErrorCode.NONE:
             return await _response(body.topics, {}, error)
         has_ids = request.api_version >= _TOPIC_IDS_FROM
-        topics = await with_names(context, body.topics) if has_ids else body.topics
-        known = [topic for topic in topics if topic.name or not has_ids]
-        wanted: dict[TopicPartition, TxnOffsetCommitRequestPartition] = {}
-        turn = Turn()
-        for topic in known:
-            for each in topic.partitions:
-                wanted[TopicPartition(topic.name, each.partition_index)] = each
-                await turn.step()
-        image = await image_with(context, wanted)
-        topic_ids = {topic.name: topic.topic_id for topic in known} if has_ids else {}
-        errors = await _offset_errors(context, request, wanted, topic_ids, image)
+        checked = await checked_commit(context, request.session, body.topics, has_ids=has_ids)
+        errors = checked.errors
         accepted = {
-            named: (wanted[named], image.topic(named.topic).topic_id)
-            for named, found in errors.items()
-            if found is ErrorCode.NONE
+            topic_partition: (each, checked.topic_ids[topic_partition.topic])
+            for topic_partition, each in checked.accepted.items()
         }
         if accepted:
             errors |= dict.fromkeys(accepted, await self._commit(context, request, body, accepted))
-        return await _response(topics, errors, ErrorCode.UNKNOWN_TOPIC_ID)
+        return await _response(checked.topics, errors, ErrorCode.UNKNOWN_TOPIC_ID)
 
     async def _commit(
         self,
@@ -174,15 +166,7 @@ def offsets_batch(
             offset=at,
             timestamp_ms=now_ms,
             key=offset_key(group_id, topic_partition),
-            value=offset_value(
-                OffsetAndMetadata(
-                    offset=each.committed_offset,
-                    leader_epoch=each.committed_leader_epoch,
-                    metadata=each.committed_metadata or "",
-                    commit_timestamp_ms=now_ms,
-                    topic_id=topic_id,
-                )
-            ),
+            value=offset_value(committed_offset(each, topic_id, now_ms=now_ms)),
         )
         for at, (topic_partition, (each, topic_id)) in enumerate(offsets.items())
     ]
@@ -193,30 +177,6 @@ def offsets_batch(
         base_sequence=0,  # in every such batch: sequences of coordinators are not checked
         is_transactional=True,
     )
-
-
-async def _offset_errors(
-    context: ServerContext,
-    request: AnyRequest,
-    wanted: Mapping[TopicPartition, TxnOffsetCommitRequestPartition],
-    topic_ids: Mapping[str, str],
-    image: MetadataImage,
-) -> dict[TopicPartition, ErrorCode]:
-    """The error of each partition. `topic_ids`: those that the request states, by name."""
-    metadata_max = context.broker_config().offset_metadata_max_bytes
-    errors = {}
-    async for each, offset in in_turns(wanted.items()):
-        error = ErrorCode.NONE
-        if not context.guard.allows(request.session, AclOperation.READ, ResourceType.TOPIC, each.topic):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif image.find(each.topic, each.partition) is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif topic_ids.get(each.topic, topic_id := image.topic(each.topic).topic_id) != topic_id:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif len(offset.committed_metadata or "") > metadata_max:
-            error = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        errors[each] = error
-    return errors
 
 
 async def _response(

@@ -13,13 +13,12 @@ Source of the rules: kafka.server.KafkaApis, the methods handle...Request of the
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
@@ -41,6 +40,7 @@ from pyspark_kafkalog.root.transactions.metadata import TV0, TV2
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.metadata.find_coordinator import partition_of_group
+from pyspark_kafkalog.server.metadata.known_topics import know_partitions
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import (
     Decision,
@@ -283,22 +283,13 @@ def _init_refused(error: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 
-async def image_with(context: ServerContext, partitions: Iterable[TopicPartition]) -> MetadataImage:
-    """An image that is up to date if it lacks one of the partitions: another server may just have created it."""
-    image = context.image()
-    async for each in in_turns(partitions):
-        if image.find(each.topic, each.partition) is None:
-            context.root.refresh()
-            return context.image()
-    return image
-
-
 async def _partition_errors(
     context: ServerContext, request: AnyRequest, partitions: Sequence[TopicPartition], is_client: bool
 ) -> dict[TopicPartition, ErrorCode]:
     """The partitions that cannot be added."""
     errors = {}
-    image = await image_with(context, partitions)
+    await know_partitions(context, partitions)
+    image = context.image()
     async for each in in_turns(partitions):
         # Kafka counts internal topics among those that a client may not write: their markers are the coordinators'.
         if is_client and (
