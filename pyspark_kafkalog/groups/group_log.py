@@ -5,26 +5,15 @@ at once. Those of a transaction count once its commit marker is written, at the 
 commit of the same key outside of the transaction stays. Those of an aborted transaction never count. Until its marker
 is written, a transaction is *open*, and its keys are pending. A deletion of a key outside of transactions ends that.
 
-Many records up to the last stable offset, where no transaction is open, are read by the compiled decoder; a few, and
-those above it, batch by batch without it, because loading it takes a second and 50 MB.
-
-The cleaner removes tombstones some time after they were written (delete.retention.ms). Who follows a partition and
-finds that records are missing which it has not read may have missed the deletion of what it knows: it reads all again.
-
 Source of the rules: org.apache.kafka.coordinator.group.OffsetMetadataManager.replay and replayEndTransactionMarker.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from pyspark_kafkalog.groups.classic_group import ClassicGroup
 from pyspark_kafkalog.groups.consumer_group import RECORD_TYPES, ConsumerGroup, consumer_group_of
@@ -37,9 +26,9 @@ from pyspark_kafkalog.groups.offset_records import (
     is_offset,
     parse_offset_key,
 )
-from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
-from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
+from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.root.internal_topic import FollowedLog, LogTail, ReplayStep
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -52,56 +41,17 @@ AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | OtherGroup
 _LOG: Final = logging.getLogger(__name__)
 _SHARE_TYPES: Final = frozenset(range(10, 16))
 _STREAMS_TYPES: Final = frozenset(range(17, 24))
-_RECORDS: Final = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
-
-#: Offsets from which on the compiled decoder is worth loading.
-_MANY_OFFSETS: Final = 500
 
 #: Offset, key and value; a value of None deletes the key.
 _Change = tuple[int, bytes, "bytes | None"]
 
 
-class _RecordsCleanedError(Exception):
-    """Records that were not read yet have been removed by the cleaner: the partition has to be read from its start."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayStep:
-    """The records of one batch; `producer_id` is that of their transaction, and `is_commit` is set by its marker."""
-
-    producer_id: int
-    changes: Sequence[tuple[int, bytes | None, bytes | None]] = ()
-    is_commit: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LogTail:
-    """The records of [start_offset, end_offset), read while the steps are taken. `is_new`: all are read again."""
-
-    origin: object
-    is_new: bool
-    start_offset: int
-    end_offset: int
-    steps: Iterable[ReplayStep]
-
-    def read(self) -> LogTail | None:
-        """The same with its records read; None if all records of the partition have to be read again.
-
-        Raises as `GroupLog.catch_up`.
-        """
-        try:
-            return None if self.is_new else replace(self, steps=tuple(self.steps))
-        except _RecordsCleanedError:
-            return None
-
-
-class GroupLog:
+class GroupLog(FollowedLog):
     """One partition's live records, as of the last `catch_up`."""
 
     def __init__(self, partition: int) -> None:
+        super().__init__()
         self.partition = partition
-        self.end_offset = 0
-        self._origin: object = None
         self._live: dict[str, dict[bytes, bytes]] = {}
         #: Where live offsets were written whose values may lack the topic's id.
         self._offsets_at: dict[bytes, int] = {}
@@ -113,37 +63,15 @@ class GroupLog:
         self._written_at: dict[bytes, int] = {}
 
     def catch_up(self, root: Root, topic_id: str | None) -> frozenset[str] | None:
-        """Read the partition's records that have not been read yet; the groups that have some other than offsets.
+        """Read the records that have not been read yet; the groups that have some other than offsets.
 
-        None: all records were read again, because the partition was replaced, its beginning was deleted, or records
-        were cleaned that had not been read.
-
-        Raises CorruptRecordError, OffsetOutOfRangeError if retention deletes the records meanwhile.
+        None, and errors: as `follow`.
         """
-        try:
-            return self.apply(self.tail(root, topic_id))
-        except _RecordsCleanedError:
-            return self.apply(self.tail(root, topic_id))
+        return self.follow(root.partition(OFFSETS_TOPIC, self.partition), topic_id)
 
     def tail(self, root: Root, topic_id: str | None) -> LogTail:
-        """The records that have not been read yet. Reads nothing before its steps are taken, and changes nothing."""
-        found = root.partition(OFFSETS_TOPIC, self.partition)
-        origin = (topic_id, found.log_start_offset)
-        is_new = self._origin != origin or found.high_watermark < self.end_offset
-        start_offset = found.log_start_offset if is_new else self.end_offset
-        steps = self._steps(root, found, start_offset, is_new=is_new) if found.high_watermark > start_offset else ()
-        return LogTail(origin, is_new, start_offset, found.high_watermark, steps)
-
-    def apply(self, tail: LogTail) -> frozenset[str] | None:
-        """Take over a tail, as `catch_up` does. After an error the next tail is of all records."""
-        if tail.is_new:
-            self._live, self._offsets_at, self._open, self._pending, self._written_at = {}, {}, {}, {}, {}
-        self._origin = None  # if a step fails, applied records cannot be distinguished from the rest
-        changed: set[str] = set()
-        for step in tail.steps:
-            changed |= self._take(step)
-        self._origin, self.end_offset = tail.origin, tail.end_offset
-        return None if tail.is_new else frozenset(changed)
+        """As `tail_of`, of the partition as of the last refresh of `root`."""
+        return self.tail_of(root.partition(OFFSETS_TOPIC, self.partition), topic_id)
 
     def advance(self, first_offset: int, end_offset: int, changes: Mapping[bytes, bytes | None]) -> None:
         """Take over what the caller has appended at the end, outside of transactions, without reading it."""
@@ -190,33 +118,11 @@ class GroupLog:
             if value is not None:
                 yield (self.partition, offset), value
 
-    def _steps(self, root: Root, found: PartitionSnapshot, start_offset: int, *, is_new: bool) -> Iterator[ReplayStep]:
-        reader = root.reader(OFFSETS_TOPIC, self.partition)
-        whole = None if is_new else _Whole(start_offset)
-        has_open = bool(self._open) and not is_new
-        if not has_open and found.high_watermark - start_offset >= _MANY_OFFSETS:
-            if whole is not None:
-                for run in reader.runs(start_offset, found.high_watermark):
-                    whole.check(run.batches)
-                whole.check_end(found.high_watermark)
-                whole = None
-            stable_offset = max(found.last_stable_offset, start_offset)
-            if stable_offset == found.high_watermark:
-                reader.check_end(stable_offset)
-            for batch in reader.read(start_offset, stable_offset, schema=_RECORDS, committed=True):
-                columns = (batch.column(name).to_pylist() for name in _RECORDS.names)
-                yield ReplayStep(NO_PRODUCER_ID, list(zip(*columns, strict=True)))
-            start_offset = stable_offset
-        if start_offset < found.high_watermark:
-            reader.check_end(found.high_watermark)
-            for run in reader.runs(start_offset, found.high_watermark):
-                if whole is not None:
-                    whole.check(run.batches)
-                for at in run.batches["position"].tolist():
-                    batch = decode_batch(run.data, at - run.position, file=run.file, file_position=at)
-                    yield _step(batch, start_offset, run.file, at)
-            if whole is not None:
-                whole.check_end(found.high_watermark)
+    def _clear(self) -> None:
+        self._live, self._offsets_at, self._open, self._pending, self._written_at = {}, {}, {}, {}, {}
+
+    def _has_open_transactions(self) -> bool:
+        return bool(self._open)
 
     def _take(self, step: ReplayStep) -> set[str]:
         if step.is_commit is not None:
@@ -309,31 +215,6 @@ def group_of(group_id: str, records: Mapping[bytes, bytes]) -> AnyGroup:
     return ClassicGroup.of_records(group_id, records)
 
 
-class _Whole:
-    """Checks that the batches from an offset on have all records that were written."""
-
-    def __init__(self, start_offset: int) -> None:
-        self._next_offset = start_offset
-
-    def check(self, batches: NDArray[np.void]) -> None:
-        """The next ones (BATCH_DTYPE). Raises _RecordsCleanedError."""
-        if not len(batches):
-            return
-        base_offsets, next_offsets = batches["base_offset"], batches["last_offset"] + 1
-        if (
-            base_offsets[0] > self._next_offset
-            or np.any(base_offsets[1:] != next_offsets[:-1])
-            or np.any(batches["records_count"] != next_offsets - base_offsets)
-        ):
-            raise _RecordsCleanedError
-        self._next_offset = int(next_offsets[-1])
-
-    def check_end(self, end_offset: int) -> None:
-        """There are no further ones up to `end_offset`. Raises _RecordsCleanedError."""
-        if self._next_offset < end_offset:
-            raise _RecordsCleanedError
-
-
 def groups_changed(snapshot: PartitionSnapshot, start_offset: int, end_offset: int) -> set[str]:
     """The groups of which [start_offset, end_offset) has records other than committed offsets.
 
@@ -352,15 +233,6 @@ def groups_changed(snapshot: PartitionSnapshot, start_offset: int, end_offset: i
                 if named is not None:
                     changed.add(named[1])
     return changed
-
-
-def _step(batch: RecordBatch, start_offset: int, file: str, position: int) -> ReplayStep:
-    header = batch.header
-    if header.is_control:
-        types = [parse_control_type(record.key, file=file, file_position=position) for record in batch.records]
-        return ReplayStep(header.producer_id, is_commit=ControlRecordType.COMMIT in types)
-    changes = [(each.offset, each.key, each.value) for each in batch.records if each.offset >= start_offset]
-    return ReplayStep(header.producer_id if header.is_transactional else NO_PRODUCER_ID, changes)
 
 
 class GroupLogs:

@@ -13,6 +13,7 @@ In reading order:
 - staging: where the records of a write are before its commit
 - commit: commits of appends, truncations and log starts: of writes, of a server, and of a follower
 - following: begins following a leader, and promotion
+- internal_topic: follows the records of a coordinator's topic
 - transactions: states of transactional ids, transactions that are open, and how they end
 - brokers: roots that are only read: the directories of brokers, and their remote storage
 - objects: log directories in an object store

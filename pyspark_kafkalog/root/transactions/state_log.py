@@ -23,17 +23,15 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-import pyarrow as pa
-
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.internal_topic import FollowedLog, ReplayStep
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import removal_append
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata, record_key
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, parse_transaction_record
-from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import KIB
 
@@ -42,10 +40,9 @@ _EXPIRE_OPERATION: Final = "expire transactional ids"
 #: Bounds of one batch with removals: the segments of `__transaction_state` may be as small as 1 MiB.
 _REMOVED_IDS_MAX: Final = 1_000
 _REMOVED_BYTES_MAX: Final = 256 * KIB
-_KEY_AND_VALUE: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
-class StateLog:
+class StateLog(FollowedLog):
     """One partition of `__transaction_state`, as far as it was read.
 
     `find` and `all` raise CommitConflictError if more of the log was read than the image has, which is then not the
@@ -53,11 +50,11 @@ class StateLog:
     """
 
     def __init__(self, root: NativeRoot, partition: int) -> None:
+        super().__init__()
         self.topic_partition: Final = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
         self._root = root
         self._lock = threading.Lock()
         self._topic_id = ""
-        self._end_offset = 0
         self._by_id: dict[str, TransactionMetadata] = {}
         self._unfinished: dict[str, TransactionMetadata] = {}
 
@@ -87,36 +84,39 @@ class StateLog:
     def appended(self, topic_id: str, first_offset: int, steps: Iterable[TransactionMetadata]) -> None:
         """A commit of this process appended a record for each of `steps`, from `first_offset` on."""
         with self._lock:
-            if topic_id != self._topic_id or first_offset != self._end_offset:
+            if topic_id != self._topic_id or first_offset != self.end_offset:
                 return  # they were read already, or what is before them was not: the next reading finds both
             for each in steps:
                 self._set(each)
-                self._end_offset += 1
+                self.end_offset += 1
 
     def _catch_up(self, image: MetadataImage) -> None:
         topic = image.topics.get(self.topic_partition.topic)
         found = image.find(self.topic_partition.topic, self.topic_partition.partition)
         topic_id = "" if topic is None else topic.topic_id
         end_offset = 0 if found is None else found.high_watermark
-        if topic_id != self._topic_id or end_offset < self._end_offset:
-            # What was read may be of a newer image than this one; before the first reading, nothing was.
-            if self._topic_id and self._root.store.refresh().next_offset > image.next_offset:
-                raise CommitConflictError(f"metadata offset {image.next_offset} is not the end of the commit log")
-            self._topic_id = topic_id
-            self._end_offset = 0
-            self._by_id.clear()
-            self._unfinished.clear()
-        if end_offset > self._end_offset:
-            self._read_to(end_offset, image)
+        if topic_id == self._topic_id and end_offset == self.end_offset:
+            return
+        # What was read may be of a newer image than this one; before the first reading, nothing was.
+        is_other = topic_id != self._topic_id or end_offset < self.end_offset
+        if self._topic_id and is_other and self._root.store.refresh().next_offset > image.next_offset:
+            raise CommitConflictError(f"metadata offset {image.next_offset} is not the end of the commit log")
+        self._topic_id = topic_id
+        if found is None:
+            self._clear()
+            self.end_offset = 0
+        else:
+            topic_partition = self.topic_partition
+            self.follow(self._root.partition_in(image, topic_partition.topic, topic_partition.partition), topic_id)
 
-    def _read_to(self, end_offset: int, image: MetadataImage) -> None:
-        snapshot = self._root.partition_in(image, self.topic_partition.topic, self.topic_partition.partition)
-        start_offset = max(self._end_offset, snapshot.log_start_offset)
-        reader = LogReader(snapshot.extents(), self.topic_partition)
-        for batch in reader.read(start_offset, end_offset, schema=_KEY_AND_VALUE):
-            for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
-                self._replay(key, value)
-        self._end_offset = end_offset
+    def _clear(self) -> None:
+        self._by_id.clear()
+        self._unfinished.clear()
+
+    def _take(self, step: ReplayStep) -> Iterable[str]:
+        for _, key, value in step.changes:
+            self._replay(key, value)
+        return ()
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:
         parsed = parse_transaction_record(key, value, self.topic_partition.partition)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
-from pyspark_kafkalog.groups.group_log import GroupLog, LogTail
+from pyspark_kafkalog.groups.group_log import GroupLog
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     group_of_key,
@@ -33,6 +33,7 @@ from pyspark_kafkalog.groups.offset_records import (
 )
 from pyspark_kafkalog.groups.offsets_topic import offsets_partitions
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.root.internal_topic import LogTail
 from pyspark_kafkalog.server.groups.classic import ClassicHost
 from pyspark_kafkalog.server.groups.shard import Changes, Shard
 
@@ -172,7 +173,7 @@ class LocalGroupLog(GroupLog):
     # The log
 
     def read(self, root: Root) -> list[_Read]:
-        """What there is to `follow`: reads files, and changes nothing but the notes on partitions that cannot be read.
+        """What there is to `apply_all`: reads files, and changes nothing but the notes on partitions that cannot be read.
 
         Raises KafkalogError, OSError if the log directory as a whole cannot be read.
         """
@@ -197,7 +198,7 @@ class LocalGroupLog(GroupLog):
         log.catch_up(root, topic_id)
         return _Read(log)
 
-    def follow(self, found: Sequence[_Read]) -> None:
+    def apply_all(self, found: Sequence[_Read]) -> None:
         """Take over what was read."""
         for each in found:
             if each.tail is not None:
@@ -239,7 +240,7 @@ class LocalShard(Shard):
                 root.refresh()
                 return log.read(root)
 
-            log.follow(await self._context.run(look))
+            log.apply_all(await self._context.run(look))
             self._looked_ms = now_ms
             own = log.own_groups()
             for group_id in self.classics.keys() - own:

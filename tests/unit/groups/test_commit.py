@@ -22,7 +22,6 @@ from pyspark_kafkalog.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.groups import group_log
 from pyspark_kafkalog.groups.group import Group, KnownEnds, expire_offsets, known_lags
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
@@ -35,6 +34,7 @@ from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
+from pyspark_kafkalog.root import internal_topic
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -353,7 +353,7 @@ def test_cleaning_keeps_latest_offsets_of_groups(log_dir: LogDir, clock: Clock) 
 def test_group_is_gone_if_its_tombstones_were_cleaned_before_they_were_read(
     log_dir: LogDir, group: Group, many_offsets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_log, "_MANY_OFFSETS", many_offsets)
+    monkeypatch.setattr(internal_topic, "_MANY_OFFSETS", many_offsets)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
     follower = LogDir.open(log_dir.path)
     group.commit({P0: 1})

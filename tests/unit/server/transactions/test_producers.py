@@ -13,6 +13,7 @@ from fakes.transaction_servers import MINUTE_MS, Coordinated, Start, epoch_after
 
 from pyspark_kafkalog.errors import OutOfOrderSequenceError, ReadOnlyLogDirError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.object_store.address import StoreAddress
@@ -20,9 +21,10 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.root.transactions.state_log import expire_ids
-from pyspark_kafkalog.root.transactions.states import TransactionStatus
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, TransactionStatus
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
+from pyspark_kafkalog.units import DAY_MS, HOUR_MS
 
 
 def test_committed_transaction_over_partitions_becomes_visible_with_one_commit(start: Start) -> None:
@@ -333,6 +335,28 @@ def test_ids_of_any_length_are_removed_in_batches_that_fit_a_segment(
         commits = [each for each in root.history() if each.offset >= version]
         assert 6 <= len({each.offset for each in commits}) <= 8
         assert [await server.coordinator.find(name) for name in names] == [None] * len(names)
+
+    run(scenario())
+
+
+def test_id_is_gone_if_its_removal_was_cleaned_before_it_was_read(start: Start, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log_dir = LogDir.open(tmp_path / "root")
+        log_dir.alter_broker_configs(add={"transaction.state.log.num.partitions": "1"})
+        server, behind = start(), start()
+        await server.begin()
+        assert await behind.coordinator.find("t") is not None
+        log_dir.alter_topic(TRANSACTION_STATE_TOPIC, add={"internal.segment.bytes": "160", "delete.retention.ms": "0"})
+        server.served.now_ms += 8 * DAY_MS
+        assert expire_ids(server.coordinator.root, now_ms=server.served.now_ms) == 1
+        for _ in range(4):
+            await server.begin("another")
+            log_dir.refresh()
+            server.served.now_ms += HOUR_MS
+            clean_partition(log_dir.root, TRANSACTION_STATE_TOPIC, 0, force=True, now_ms=server.served.now_ms)
+        assert b"t" not in {each[4:] for each in log_dir.read(TRANSACTION_STATE_TOPIC)["key"].to_pylist()}
+        assert await behind.coordinator.find("t") is None
+        assert await behind.coordinator.find("another") is not None
 
     run(scenario())
 
