@@ -1,26 +1,77 @@
-"""The batches that a coordinator writes: states of transactional ids, and the markers that end transactions.
+"""What a coordinator writes: the end of a transaction, states of transactional ids, and markers, as batches.
+
+A transaction ends by a request of its producer, by its timeout, or by an operator. `Ending` is what one commit writes
+for it as a whole; it follows from the metadata of the id alone.
 
 A marker can be too old for a partition: `kafka-transactions abort` writes markers with any epoch. With the last epochs
 of the producer there (`MarkerFloor`), it gets their coordinator epoch, or is left out where a newer epoch of the
 producer has written, as in Kafka.
 
-Source of the rules: kafka.coordinator.transaction.TransactionMarkerChannelManager, and
-kafka.server.KafkaApis.handleWriteTxnMarkersRequest.
+Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata, kafka.coordinator.transaction.
+TransactionCoordinator and TransactionMarkerChannelManager, and kafka.server.KafkaApis.handleWriteTxnMarkersRequest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import AppendOrigin, LeaderAppend
-from pyspark_kafkalog.root.transactions.ending import Markers
-from pyspark_kafkalog.root.transactions.metadata import VALUE_VERSION, TransactionMetadata, record_key
+from pyspark_kafkalog.root.transactions.metadata import TV2, VALUE_VERSION, TransactionMetadata, record_key
+from pyspark_kafkalog.root.transactions.states import TransactionStatus
 from pyspark_kafkalog.storage.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markers:
+    """The end of one transaction: a marker of the producer in each of the partitions."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The records for `__transaction_state`, in order, and the markers of the partitions that were in it."""
+
+    steps: tuple[TransactionMetadata, ...]
+    markers: Markers
+
+    @property
+    def after(self) -> TransactionMetadata:
+        """The id when all of it is written."""
+        return self.steps[-1]
+
+
+def complete(prepared: TransactionMetadata, *, now_ms: int) -> Ending:
+    """The last step of a transaction that is decided, as it was decided."""
+    markers = Markers(
+        producer_id=prepared.producer_id,
+        producer_epoch=prepared.producer_epoch,
+        is_commit=prepared.status is TransactionStatus.PREPARE_COMMIT,
+        partitions=prepared.partitions,
+    )
+    return Ending(steps=(prepared.completed(now_ms=now_ms),), markers=markers)
+
+
+def end(prepared: TransactionMetadata, *, now_ms: int) -> Ending:
+    """Both steps of the end of a transaction: `prepared`, which is not in the log yet, and its completion."""
+    completion = complete(prepared, now_ms=now_ms)
+    return replace(completion, steps=(prepared, *completion.steps))
+
+
+def abort_and_fence(metadata: TransactionMetadata, *, now_ms: int) -> Ending:
+    """Abort a transaction whose producer is gone or too slow: it is fenced by the next epoch."""
+    return end(metadata.prepared(is_commit=False, client_version=TV2, now_ms=now_ms), now_ms=now_ms)
+
+
+# Batches
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
     on the newest image, in the commit:
     find       the state in `__transaction_state`, and the partitions in which the transaction is open
-    decide     as the coordinator would (ending.py)
+    decide     as the coordinator would (appends.py)
     append     a marker to each of these partitions, and the states, if the transaction is recorded there
     commit     all of them as one unit (root/commit): the partitions' last stable offsets increase
 
@@ -27,8 +27,15 @@ from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, OffsetOu
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions.appends import MarkerFloor, marker_appends, state_append
-from pyspark_kafkalog.root.transactions.ending import Ending, Markers, abort_and_fence, complete
+from pyspark_kafkalog.root.transactions.appends import (
+    Ending,
+    MarkerFloor,
+    Markers,
+    abort_and_fence,
+    complete,
+    marker_appends,
+    state_append,
+)
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.states import (

@@ -5,7 +5,7 @@ make, classic_group and consumer_group, are in the package groups. In reading or
 
 - timers: what happens at which time, without a clock of its own
 - classic: what requests and timeouts do to a group of the classic protocol
-- heartbeat, assignors, reconcile: what a heartbeat does to a group of the consumer protocol
+- heartbeat, assignors: what a heartbeat does to a group of the consumer protocol
 - migration: members of the classic protocol in such a group, and how a group becomes one or ceases to be one
 - shard: the groups of one partition, and how they are written; local_shard: those of a read-only server
 - expiry: offsets that are too old

@@ -173,7 +173,7 @@ class LocalGroupLog(GroupLog):
     # The log
 
     def read(self, root: Root) -> list[_Read]:
-        """What there is to `apply_all`: reads files, and changes nothing but the notes on partitions that cannot be read.
+        """The records for `apply_all`: reads files, and changes nothing but the notes on unreadable partitions.
 
         Raises KafkalogError, OSError if the log directory as a whole cannot be read.
         """

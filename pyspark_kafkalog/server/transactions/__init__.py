@@ -6,8 +6,7 @@ partition's ids are in root/transactions. In reading order:
 
 - decisions: what each request does to an id, and the markers that follow: pure functions
 - units: a decision as one unit of a commit
-- producer_ids: producer ids for clients, in blocks
-- coordinator: the service: units for requests, and the sweep of timed-out transactions and expired ids
+- coordinator: the service: units for requests, producer ids, and the sweep of timed-out transactions and expired ids
 - gate: the batches of transactional producers
 - offsets: offsets of a group in a transaction
 - producing: the handlers of a producer's requests

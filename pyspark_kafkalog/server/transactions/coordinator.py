@@ -27,22 +27,24 @@ from typing import Final, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.root.commit.changes import AppendedRange
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloor
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.state_log import StateLog, removals
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
-from pyspark_kafkalog.server.context import ServerContext
+from pyspark_kafkalog.server.context import Committer, ServerContext
 from pyspark_kafkalog.server.metadata.find_coordinator import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
-from pyspark_kafkalog.server.transactions.producer_ids import ProducerIds
 from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES_MAX: Final = 20
+#: Producer ids in one block, as many as a broker's.
+_ID_BLOCK: Final = 1000
 T = TypeVar("T")
 #: Ids that one round of the sweep puts into commits at a time.
 _SWEPT_TOGETHER: Final = 100
@@ -256,6 +258,50 @@ class TransactionCoordinator:
 
     def _is_planned(self, image: MetadataImage, transactional_id: str) -> bool:
         return self.logs.planned.before(image, transactional_id, None) is not None
+
+
+class ProducerIds:
+    """Producer ids for clients, in blocks that a commit allocates; ids that were not given out are never used.
+
+    Writers of this package (root/write_transaction.py) allocate theirs from the same counter, so no two producers get
+    the same id. A transactional id of a client and one of a Spark writer that have the same name are two: one is a
+    state in `__transaction_state`, the other in the commit log, and neither fences the other.
+
+    `follows`: whether the root follows a leader, whose counter gives out the ids then.
+
+    Source of the rules: org.apache.kafka.coordinator.transaction.RPCProducerIdManager.
+    """
+
+    def __init__(self, committer: Committer, follows: Callable[[], bool]) -> None:
+        self._committer = committer
+        self._follows = follows
+        self._lock = asyncio.Lock()
+        self._next = self._end = 0
+
+    async def take(self) -> int:
+        """An id that nobody else gets. Raises as Committer.commit does."""
+        async with self._lock:
+            if self._next == self._end or self._follows():  # then the commit is refused
+                self._next = await self._allocate()
+                self._end = self._next + _ID_BLOCK
+            self._next += 1
+            return self._next - 1
+
+    async def _allocate(self) -> int:
+        first = -1
+
+        def records(image: MetadataImage, appended: Sequence[AppendedRange]) -> Sequence[MetadataRecord]:
+            nonlocal first
+            first = image.next_producer_id
+            node = image.node
+            return (
+                ProducerIdsRecord(
+                    broker_id=node.broker_id, broker_epoch=node.broker_epoch, next_producer_id=first + _ID_BLOCK
+                ),
+            )
+
+        await self._committer.commit(CommitUnit(appends=lambda image: (), records=records))
+        return first
 
 
 def _ranges(done: asyncio.Future[tuple[AppendedRange, ...]]) -> tuple[AppendedRange, ...] | None:

@@ -49,8 +49,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 )
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.commit.changes import CommitUnit
-from pyspark_kafkalog.root.transactions.appends import coordinator_append, marker_batch
-from pyspark_kafkalog.root.transactions.ending import Markers
+from pyspark_kafkalog.root.transactions.appends import Markers, coordinator_append, marker_batch
 from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TV2, TransactionMetadata, by_topic
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, status_name
