@@ -76,9 +76,8 @@ class StateLog(FollowedLog):
             self._catch_up(image)
             return tuple(self._unfinished.values())
 
-    def expired(self, image: MetadataImage, now_ms: int) -> tuple[str, ...]:
-        """The ids as of `image` that were not used for transactional.id.expiration.ms, by the settings of the root."""
-        expiration_ms = self._root.broker_config().transactional_id_expiration_ms
+    def expired(self, image: MetadataImage, now_ms: int, expiration_ms: int) -> tuple[str, ...]:
+        """The ids as of `image` that were not used for `expiration_ms`."""
         return tuple(each.transactional_id for each in self.all(image) if each.is_expired(now_ms, expiration_ms))
 
     def appended(self, topic_id: str, first_offset: int, steps: Iterable[TransactionMetadata]) -> None:
@@ -192,6 +191,7 @@ def expire_ids(
     topic = image.topics.get(TRANSACTION_STATE_TOPIC)
     if topic is None or image.following is not None:
         return 0
+    expiration_ms = root.broker_config().transactional_id_expiration_ms
     count = 0
     writer: LeaderWriter | None = None
     try:
@@ -199,9 +199,8 @@ def expire_ids(
             if each.high_watermark == 0 or (partitions is not None and each.partition not in partitions):
                 continue
             log = StateLog(root, each.partition)
-            expired = log.expired(image, now_ms)
+            expired = log.expired(image, now_ms, expiration_ms)
             count += len(expired)
-            expiration_ms = root.broker_config().transactional_id_expiration_ms
             for unit in () if dry_run else removals(log, expired, now_ms=now_ms, expiration_ms=expiration_ms):
                 writer = writer or root.committer(flush="fsync", operation=_EXPIRE_OPERATION)
                 (result,) = writer.commit([unit])

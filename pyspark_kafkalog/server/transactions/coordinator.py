@@ -253,7 +253,8 @@ class TransactionCoordinator:
         await self.context.run(self.root.expire_transactional_ids)
 
     def _expired(self, image: MetadataImage, now_ms: int) -> list[tuple[StateLog, Sequence[str]]]:
-        found = ((log, log.expired(image, now_ms)) for log in self._coordinated_logs(image))
+        expiration_ms = self.context.broker_config().transactional_id_expiration_ms
+        found = ((log, log.expired(image, now_ms, expiration_ms)) for log in self._coordinated_logs(image))
         return [(log, names) for log, names in found if names]
 
     def _is_planned(self, image: MetadataImage, transactional_id: str) -> bool:
