@@ -287,8 +287,8 @@ def check_extents(root: ObjectRoot, topic_partition: TopicPartition) -> list[Fin
     sink = FindingSink(topic_partition)
     partition = root.store.image.find(topic_partition.topic, topic_partition.partition)
     if partition is not None:
-        location = f"{root.objects.url}: {topic_partition}"
-        _check_order(ObjectLog.of(root.store.image, topic_partition), partition.state, location, sink)
+        log = ObjectLog.of(root.store.image, topic_partition)
+        _check_order(log, partition.state, _location(root, topic_partition), sink)
     return sink.result()
 
 
@@ -366,17 +366,18 @@ def _check_partition(root: ObjectRoot, unit: ObjectUnit, outcome: UnitOutcome) -
 def object_units(
     root: ObjectRoot, partitions: Iterable[TopicPartition], *, are_records_checked: bool
 ) -> list[ObjectUnit]:
-    """One unit for each of the partitions, which exist in the root's image."""
-    image = root.store.image
-    return [
-        ObjectUnit(
-            each,
-            f"{root.objects.url}: {each}",
-            image.partition(each.topic, each.partition).extents_bytes,
-            are_records_checked,
-        )
-        for each in partitions
-    ]
+    """One unit for each of the partitions; one that was deleted meanwhile has no findings."""
+    units = []
+    for each in partitions:
+        partition = root.store.image.find(each.topic, each.partition)
+        size_bytes = 0 if partition is None else partition.extents_bytes
+        units.append(ObjectUnit(each, _location(root, each), size_bytes, are_records_checked))
+    return units
+
+
+def _location(root: ObjectRoot, topic_partition: TopicPartition) -> str:
+    """What findings call the log of a partition."""
+    return f"{root.objects.url}: {topic_partition}"
 
 
 @dataclass(frozen=True, slots=True)
